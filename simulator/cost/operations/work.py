@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.layer import layer_operations, shared_repeats
 from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window, summed
 from simulator.cost.operations.sums import (
@@ -70,6 +70,12 @@ def layer_work(conditions: Conditions, kind: LayerKind) -> Work:
 def repeated_work(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Work:
     """The work that a recompute policy does again in a layer; `full` the layer, `none` nothing."""
     return _work(conditions, repeated(conditions, kind, mode, modules))
+
+
+@lru_cache(maxsize=512)
+def partly_repeated(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, Work], ...]:
+    """The work that a share of the layers does again, with that share."""
+    return tuple((share, _work(conditions, again)) for share, again in shared_repeats(conditions, kind))
 
 
 def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:

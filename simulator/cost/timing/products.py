@@ -39,45 +39,80 @@ class Products(NamedTuple):
         return self.forward, self.inputs + self.weights
 
 
-def product_seconds(scenario: Scenario, compute: Products, parameters: Array) -> Products:
+class Moved(NamedTuple):
+    """Bytes that products with weights read and write by pass, shape (n,)."""
+
+    forward: Array
+    inputs: Array
+    weights: Array
+    """Both sides of the product; what adding its result up moves stands apart."""
+
+
+def product_seconds(scenario: Scenario, compute: Products, parameters: Array, moved: Moved) -> Products:
     """Seconds of matrix products with weights, by roofline.
 
-    Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients, while
-    it is computed or in a kernel behind it. Frozen weights have no weight gradient.
+    The weight gradient reads and writes the accumulated gradients, while it is computed or in a kernel behind it.
+    Frozen weights have no weight gradient.
     """
-    reads = element_bytes(scenario) * parameters / memory_rate(scenario)
-    forward, inputs = np.maximum(compute.forward, reads), np.maximum(compute.inputs, reads)
+    rate = memory_rate(scenario)
+    forward = roofline(scenario, compute.forward, moved.forward / rate)
+    inputs = roofline(scenario, compute.inputs, moved.inputs / rate)
     if scenario.lora_rank is not None:
         return Products(forward, inputs)
     if scenario.framework.fused_gradient_accumulation:
-        accumulates = 2.0 * gradient_bytes(scenario) * parameters / memory_rate(scenario)
-        return Products(forward, inputs, np.maximum(compute.weights, accumulates))
-    weights = np.maximum(compute.weights, reads)
+        accumulated = 2.0 * gradient_bytes(scenario) * parameters
+        return Products(forward, inputs, roofline(scenario, compute.weights, (moved.weights + accumulated) / rate))
+    written = (moved.weights + element_bytes(scenario) * parameters) / rate
+    weights = roofline(scenario, compute.weights, written)
     return Products(forward, inputs, weights + accumulation_seconds(scenario, parameters))
 
 
-def at_rate(flops: Array, rate: float) -> Products:
-    """Compute of products at one rate in every pass, whatever their shape."""
-    seconds = flops / rate
-    return Products(seconds, seconds, seconds)
+def roofline(scenario: Scenario, compute: Array, moves: Array) -> Array:
+    """Seconds of kernels that compute and move at once, `(c^a + m^a)^(1/a)`: the longer, where one is far longer.
+
+    A product fetches its next tiles while it works on these, so the roofline (Williams et al. 2009) is a maximum; tiles
+    at its beginning and end hide nothing, and a small product has little else. With a = 1 both add up.
+    """
+    sharpness = np.maximum(scenario.coefficients.time.roofline_sharpness, 1.0)
+    longer = np.maximum(np.maximum(compute, moves), _NO_TIME)
+    seconds: Array = longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness)
+    return seconds
 
 
-def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Side, depth: Side) -> Products:
-    """Compute of the three products of a layer with a weight: rows (tokens), outputs and depth (inputs) per device."""
-    seconds = 2.0 * rows * outputs * depth / rate
+_NO_TIME = 1e-30
+"""Seconds in place of none, by which others can be divided."""
+
+
+class Shape(NamedTuple):
+    """A forward product on a device."""
+
+    rows: Array
+    """Tokens, shape (n,)."""
+    outputs: Side
+    depth: Side
+    """Inputs."""
+    count: Side = 1.0
+    """Equal products that run at once."""
+
+
+def shaped_seconds(scenario: Scenario, rate: float, shape: Shape) -> Products:
+    """Compute of the three products of a layer with a weight."""
+    rows, outputs, depth, count = shape
+    seconds = 2.0 * count * rows * outputs * depth / rate
     return Products(
-        forward=seconds * shape_factor(scenario, rate, rows, outputs, depth),
-        inputs=seconds * shape_factor(scenario, rate, rows, depth, outputs),
-        weights=seconds * shape_factor(scenario, rate, depth, outputs, rows),
+        forward=seconds * shape_factor(scenario, rate, rows * outputs * count, depth),
+        inputs=seconds * shape_factor(scenario, rate, rows * depth * count, outputs),
+        weights=seconds * shape_factor(scenario, rate, depth * outputs * count, rows),
     )
 
 
-def shape_factor(scenario: Scenario, rate: float, rows: Side, outputs: Side, depth: Side) -> Array | float:
+def shape_factor(scenario: Scenario, rate: float, made: Side, depth: Side) -> Array | float:
     """Time of a matrix product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))`.
 
     A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
     are not full). A product with few outputs is split into `j` pieces along its depth `k`, as many as balance both
     factors, and each piece costs `t` seconds: `K = t rate / (2 S a)`. Without the device's processors no shape counts.
+    `made` are the outputs `m n` of all products that run at once.
     """
     hardware, values = scenario.hardware, scenario.coefficients.time
     if hardware.processors is None or hardware.product_tile is None:
@@ -85,7 +120,6 @@ def shape_factor(scenario: Scenario, rate: float, rows: Side, outputs: Side, dep
     at_once = float(hardware.processors.value * hardware.product_tile.value)
     started = np.maximum(values.product_waves, 0.0) * at_once
     piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
-    made = rows * outputs
     with np.errstate(divide="ignore", invalid="ignore"):
         pieces = np.maximum(1.0, np.sqrt(started * depth / (np.maximum(piece, 1e-9) * made)))
     factor: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (made * pieces))
@@ -115,52 +149,68 @@ def dense_products(pricing: Pricing, work: Work) -> Products:
         here = product_compute(pricing, one)
         compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
     held = whole_layer(pricing, WeightTotals(work.products.split, work.products.replicated))
-    return product_seconds(pricing.scenario, compute, held)
+    return product_seconds(pricing.scenario, compute, held, _moved(pricing, work))
+
+
+def _moved(pricing: Pricing, work: Work) -> Moved:
+    """What all products but those of routed experts read and write: weights in 16 bit, what enters and what leaves."""
+    scenario, nothing = pricing.scenario, np.zeros_like(extent(pricing, "whole"))
+    narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
+    forward, inputs, weights = nothing, nothing, nothing
+    for one in work.shapes:
+        rows, outputs, depth, _ = product_shape(pricing, one)
+        held = wide * outputs * depth
+        forward = forward + held + rows * (narrow * depth + wide * outputs)
+        inputs = inputs + held + rows * (narrow * outputs + wide * depth)
+        weights = weights + narrow * rows * (depth + outputs)
+    return Moved(forward, inputs, weights)
 
 
 @derived
 def product_compute(pricing: Pricing, product: Product) -> Products:
-    """Compute of one product and its gradients, cut as its weight is."""
+    """Compute of one product and its gradients."""
+    return shaped_seconds(pricing.scenario, gemm_rate(pricing.scenario), product_shape(pricing, product))
+
+
+def product_shape(pricing: Pricing, product: Product) -> Shape:
+    """One product on a device, cut as its weight is."""
     block, m = pricing.block, extent(pricing, "whole")
-    n: Side = float(product.outputs)
-    k: Side = float(product.inputs)
+    n, k = float(product.outputs), float(product.inputs)
     match product.split:
         case "column" | "vocabulary":
-            n = n / block.tensor_parallel
+            return Shape(m, n / block.tensor_parallel, k)
         case "row":
-            k = k / block.tensor_parallel
+            return Shape(m, n, k / block.tensor_parallel)
+        case "expert_column" | "expert_row":
+            held = np.maximum(pricing.scenario.model.num_experts / block.expert_parallel, 1.0)
+            rows, tensor = extent(pricing, "copies") / held, block.expert_tensor_parallel
+            by_outputs = product.split == "expert_column"
+            return Shape(rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held)
         case _:
-            m = m / sequence_split(block)
-    return shaped_seconds(pricing.scenario, gemm_rate(pricing.scenario), m, n, k)
+            return Shape(m / sequence_split(block), n, k)
 
 
 def expert_products(pricing: Pricing, work: Work) -> Products:
-    """Seconds of the routed experts' products, all experts of a device in one grouped kernel.
+    """Seconds of the routed experts' products, each at the rate of its shape; those of a device run at once.
 
-    Both what they compute and what they move count: weights, tokens, accumulated gradients (read and written).
+    Weights are read in 8 bits in fp8, and so is what enters a pass.
     """
-    scenario, tensor = pricing.scenario, pricing.block.expert_tensor_parallel
-    _, flops = product_flops(pricing, work.products)
+    scenario, nothing = pricing.scenario, np.zeros(len(pricing))
     parameters = whole_layer(pricing, WeightTotals(routed=work.products.routed))
-    compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
     narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
-    entered: Array | float = 0.0
-    left: Array | float = 0.0
+    compute, entered, left = Products(nothing, nothing, nothing), nothing, nothing
     for one in work.grouped:
-        entered = entered + (one.inputs / tensor if one.split == "expert_row" else one.inputs)
-        left = left + (one.outputs / tensor if one.split == "expert_column" else one.outputs)
-    copies = extent(pricing, "copies")
-    weights = narrow * parameters
+        here, shape = product_compute(pricing, one), product_shape(pricing, one)
+        compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
+        entered, left = entered + shape.depth, left + shape.outputs
+    copies, weights = extent(pricing, "copies"), narrow * parameters
     joined, parted = _sliced(pricing, copies)
-    forward = compute + (weights + (narrow * entered + wide * left) * copies + joined) / rate
-    inputs = compute + (weights + (narrow * left + wide * entered) * copies + parted) / rate
-    if scenario.lora_rank is not None:
-        return Products(forward, inputs)
-    tokens = narrow * (entered + left) * copies
-    gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
-    if not scenario.framework.fused_gradient_accumulation:
-        gradients = wide * parameters / rate + accumulation_seconds(scenario, parameters)
-    return Products(forward, inputs, compute + tokens / rate + gradients)
+    moved = Moved(
+        weights + (narrow * entered + wide * left) * copies + joined,
+        weights + (narrow * left + wide * entered) * copies + parted,
+        narrow * (entered + left) * copies,
+    )
+    return product_seconds(scenario, compute, parameters, moved)
 
 
 def _sliced(pricing: Pricing, copies: Array) -> tuple[Array | float, Array | float]:

@@ -40,6 +40,8 @@ MEGATRON = FrameworkProfile(
     fused_loss_bytes_per_logit=8,
     # megatron-core, tensor_parallel/layers.py; TransformerEngine, module/linear.py and layernorm_linear.py.
     overlap_tensor_gradients=True,
+    # megatron-core since 0.4, distributed/param_and_grad_buffer.py: `grad_data.zero_`, `*=` of the scaling factor, norm.
+    gradient_passes=4.0,
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
     fuse_latent_norm=True,
@@ -95,6 +97,8 @@ TORCH = FrameworkProfile(
     fused_gradient_accumulation=False,
     foreach_optimizer=True,
     fully_shard=True,
+    # torch.distributed.tensor, DTensor.
+    functional_collectives=True,
     # FSDP2 gathers the next unit and scatters the last one on streams of their own.
     overlap_grad_reduce=True,
     overlap_param_gather=True,
