@@ -6,7 +6,8 @@
     └── SimulateError            anything the simulator refuses on purpose
         ├── InputError           exit 2: the input or its use is wrong
         │   └── NoRecipeError    the file starts no training
-        └── UnsupportedError     exit 3: the input is sound but cannot be priced
+        ├── UnsupportedError     exit 3: the input is sound but cannot be priced
+        └── UndecidedError       exit 3: what decides the answer is not known
 
 Each message is one line: what is wrong, where (file and key path), what is
 allowed and, where one is close, the nearest valid name. Any other exception
@@ -61,6 +62,12 @@ class NoRecipeError(InputError):
 
 class UnsupportedError(SimulateError):
     """The input is sound, but the simulator has no way to price it."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class UndecidedError(SimulateError):
+    """The answer depends on a value or a file that is not at hand; the message names it."""
 
     exit_code: ClassVar[int] = 3
 

@@ -26,7 +26,7 @@ LANES: Final = {
     "launches of the trainer": ("trainer/", "probe/test_command.py", "docs/test_cuda_sweep.py"),
     "launches of the runner": ("runner/",),
     "accuracy": ("calibration/test_pages.py", "calibration/test_sources.py", "calibration/test_accuracy.py"),
-    "traces": ("trace/", "docs/test_traced.py"),
+    "traces": ("trace/", "project/test_regenerate.py"),
 }
 """Files or folders that one worker runs: their tests start processes that train, or share what takes long to make."""
 LONG: Final = ("calibration/", "probe/test_run.py", "answers/test_sweep.py", "project/")

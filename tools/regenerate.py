@@ -30,10 +30,13 @@ GENERATORS: Final[Mapping[str, str]] = {
     "flags": "tools.flags_page",
     "keys": "tests.recipes.flag_tables",
     "rules": "tests.check.rule_table",
+    "glossary": "tests.docs.glossary",
     "example": "tests.docs.worked_example",
     "commands": "tests.docs.ran",
+    "traces": "tests.docs.traced",
     "readme": "tests.docs.readme",
     "reports": "tests.report.cases",
+    "json": "tests.report.json_page",
 }
 """Name on the command line and module of each generator, in the order in which they run."""
 

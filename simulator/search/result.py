@@ -24,6 +24,7 @@ class Counts:
     rejected: Mapping[str, int]
     """By the first rule a candidate breaks, or `memory` (does not fit) or `near_capacity` (starved)."""
     elapsed_seconds: float
+    """What the search took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Remedy:
     change: str
     """The change in words, such as `--recompute full`."""
     estimate: Estimate
+    """The fastest layout after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class StackBest:
     """The best layout under another named stack."""
 
     stack: StackName
+    """Name of the stack, as `--stack` takes it."""
     estimate: Estimate | None
     """None where nothing fits."""
 

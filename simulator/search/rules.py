@@ -16,6 +16,7 @@ from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.mixers import TRAITS
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 from simulator.search import pipelines
 from simulator.search.pipelines import every, mask
@@ -59,9 +60,9 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
 
 
 def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
-    """Key-value heads of the mixers that have some; latent attention has none of its own."""
+    """Key-value heads of the mixers that have some."""
     model = scenario.model
-    mixers = {kind.mixer for kind in model.layer_kinds} & {"grouped_query", "sliding", "sparse", "filtered"}
+    mixers = {kind.mixer for kind in model.layer_kinds if TRAITS[kind.mixer].heads == "key_value"}
     return tuple(sorted({model.heads(mixer).shared for mixer in mixers}))
 
 

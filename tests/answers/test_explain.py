@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 import simulator
-from simulator.show.report.as_json import schema
+from simulator.show.report.schema import schema
 from tests.cli.running import refusal, run
 
 TOO_BIG = ("--model", "llama3.1-70b", "--nodes", "2", "--tp", "8", "--pp", "2")

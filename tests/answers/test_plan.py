@@ -15,8 +15,8 @@ from simulator.show.answers.availability import BYTES_PER_PARAMETER, Availabilit
 from simulator.show.answers.offers import Offer, parse_offer
 from simulator.show.answers.plan import Choice, LimitCheck, Plan, kept, plan
 from simulator.show.answers.run import run_of
-from simulator.show.report.as_json import schema
 from simulator.show.report.columns import Column, fitting
+from simulator.show.report.schema import schema
 from tests.cli.running import refusal, run
 from tests.report import samples
 
@@ -148,12 +148,12 @@ def test_a_choice_has_the_layout_that_a_ranking_recommends() -> None:
             model="llama3.1-8b",
             hardware=choice.hardware,
             nodes=choice.nodes,
-            precision=choice.precision,  # type: ignore[arg-type]  # one of the precisions asked for
+            precision=choice.precision,
             global_batch_size=256,
         )
         assert choice.estimate == ranking.estimates[0]
     assert found.choices[-1].estimate is None
-    assert "has no fp8 peak" in found.choices[-1].reason
+    assert "has no fp8 peak" in str(found.choices[-1].reason)
 
 
 def test_answers_follow_from_figures() -> None:
@@ -203,7 +203,7 @@ def test_availability_makes_a_run_longer() -> None:
 def test_what_cannot_be_trained_says_why() -> None:
     found = plan(model="llama3.1-405b", train_tokens=10**9, offers=["a100-sxm-40g:1@1"])
     assert found.best is None
-    assert "nothing fits; the nearest needs" in found.choices[0].reason
+    assert "nothing fits; the nearest needs" in str(found.choices[0].reason)
     shown = run("plan", "--model", "llama3.1-405b", "--train-tokens", "1B", "--offer", "a100-sxm-40g:1@1")
     assert shown.exit_code == 0
     assert "Nothing that is offered can train it." in shown.stdout

@@ -19,7 +19,7 @@ from simulator.show.answers.sweep import questions as questions_module
 from simulator.show.answers.sweep.parts import SweepParts, read_table
 from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES
 from simulator.show.answers.sweep.questions import questions_of, read_questions
-from simulator.show.report.as_json import schema
+from simulator.show.report.schema import schema
 from tests.answers.sweeps import FEW, MANY, NEEDS_PARQUET, parts, started, swept, written
 from tests.cli.running import refusal
 from tests.cli.running import run as simulate
@@ -144,6 +144,8 @@ def test_too_many_questions_are_a_slip(monkeypatch: pytest.MonkeyPatch) -> None:
         (("q.yaml", "--output", "x.csv", "--merge"), 2, "1 of 1 parts are missing"),
         (("q.yaml", "--output", "x.csv", "--workers", "2", "--scheduler", "tcp://a:1"), 2, "exclude each other"),
         (("q.yaml", "--output", "x.csv", "--scheduler", "nowhere"), 2, "tcp://HOST:PORT"),
+        (("q.yaml", "--output", "x.csv", "--scheduler", "nowhere.json"), 2, "nowhere.json: no such file"),
+        (("q.yaml", "--output", "q.yaml"), 2, "--output q.yaml: is read by this command"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -177,6 +179,55 @@ def test_the_answer_keeps_to_the_contract(tmp_path: Path) -> None:
     told = simulate("sweep", str(file), "--output", str(table), "--workers", "1").stdout
     assert f"Rows: {table}" in told
     assert schema()["$defs"]["sweep"]["properties"]["outcomes"]["propertyNames"]["enum"] == list(OUTCOMES)
+
+
+def test_a_table_of_other_questions_is_not_replaced_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, asked = written(tmp_path, ONE), ("sweep", "questions.yaml", "--output", "rows.csv", "--workers", "1")
+    simulate(*asked)
+    simulate(*asked)  # the same questions: priced anew
+    before = Path("rows.csv").read_text(encoding="utf-8")
+    written(tmp_path, ONE | {"seq_length": [1024, 2048]})
+    assert "rows.csv: answers 1 other questions: --force replaces it" in refusal(*asked)
+    assert Path("rows.csv").read_text(encoding="utf-8") == before
+    assert simulate(*asked, "--force").exit_code == 0
+    assert len(read_table(Path("rows.csv"))) == 2
+    Path("rows.csv").write_text("mine\n1\n", encoding="utf-8")
+    assert "no table of a sweep" in refusal(*asked)
+    assert file.exists()
+
+
+@pytest.mark.parametrize(
+    ("held", "other", "refused"),
+    [
+        ((1, 1), (), True),
+        ((1, 1), ("--shard", "2/2"), True),
+        ((1, 2), (), True),
+        ((1, 2), ("--shard", "1/2"), True),
+        ((1, 2), ("--shard", "2/2"), False),
+    ],
+)
+def test_the_second_of_two_sweeps_into_one_table_says_so_at_once(
+    held: tuple[int, int], other: tuple[str, ...], refused: bool, tmp_path: Path
+) -> None:
+    file, table = written(tmp_path, ONE | {"seq_length": [1024, 2048]}), tmp_path / "rows.csv"
+    asked = ("sweep", str(file), "--output", str(table), "--workers", "1", *other)
+    known = read_questions(file)
+    with SweepParts(Path(f"{table}.parts"), len(known)).opened(f"{known.fingerprint()} 0.95", held):
+        if refused:
+            assert "another sweep is at work there" in refusal(*asked)
+        else:
+            assert simulate(*asked).exit_code == 0
+    assert simulate(*asked).exit_code == 0
+
+
+def test_a_shard_of_another_number_of_shards_is_refused(tmp_path: Path) -> None:
+    file, table = written(tmp_path, FEW), tmp_path / "rows.csv"
+    asked = ("sweep", str(file), "--output", str(table), "--workers", "1")
+    assert simulate(*asked, "--shard", "3/4").exit_code == 0
+    assert "was begun in 4 shards, not in 3: say --shard 1/4" in refusal(*asked, "--shard", "1/3")
+    assert simulate(*asked).exit_code == 0
+    assert len(read_table(table)) == 24
 
 
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
 from simulator.search.rules import RULES
 from simulator.show.cli.check import CHECK_FORMATS
-from simulator.show.report.as_json import schema
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_formats import CHECK_REPORTERS
 from simulator.show.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
 from simulator.show.report.check_json import check_schema
 from simulator.show.report.check_text import changed_line
 from simulator.show.report.rule_text import rule_text
+from simulator.show.report.schema import schema
 from tests.check.recipes import EXAMPLES, judged
 from tests.cli.running import run
 

@@ -12,7 +12,15 @@ import click
 from click.formatting import HelpFormatter
 
 from simulator.show.cli.main import cli
-from simulator.show.cli.options import GENERAL, LAYOUT, QUESTION, general_options, layout_options, question_options
+from simulator.show.cli.options import (
+    CONTEXT_SETTINGS,
+    GENERAL,
+    LAYOUT,
+    QUESTION,
+    general_options,
+    layout_options,
+    question_options,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 SHARED = "shared"
@@ -33,7 +41,9 @@ def records(params: list[click.Parameter], ctx: click.Context) -> dict[str, Reco
 
 
 def context(name: str) -> click.Context:
-    parent = click.Context(cli, info_name="simulate", terminal_width=WIDTH)
+    # A command keeps the names of its help option from the first context that it is in.
+    names: list[str] = CONTEXT_SETTINGS["help_option_names"]
+    parent = click.Context(cli, info_name="simulate", terminal_width=WIDTH, help_option_names=names)
     return click.Context(COMMANDS[name], info_name=name, parent=parent, terminal_width=WIDTH) if name else parent
 
 

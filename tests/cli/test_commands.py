@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from simulator.question.specs.catalogue import hardware_names, model_names, spec_text
-from simulator.show.cli.options import FORMATS
-from simulator.show.report.as_json import schema
+from simulator.show.report.formats import ANSWERS
+from simulator.show.report.schema import schema
 from tests.cli.running import TINY, refusal, run
 
 
@@ -54,7 +54,7 @@ def test_estimate_as_json_keeps_the_schema_and_adds_up() -> None:
 
 
 @pytest.mark.parametrize("command", ["rank", "estimate"])
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", ANSWERS["listing"].formats)
 def test_every_answer_has_every_format(command: str, format_name: str) -> None:
     result = run(command, *TINY, "--format", format_name)
     assert result.exit_code == 0, result.stderr
@@ -62,7 +62,7 @@ def test_every_answer_has_every_format(command: str, format_name: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["models", "hardware", "frameworks"])
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", ANSWERS["listing"].formats)
 def test_every_list_has_every_format(command: str, format_name: str) -> None:
     result = run(command, "--format", format_name)
     assert result.exit_code == 0, result.stderr

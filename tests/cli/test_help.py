@@ -9,8 +9,6 @@ from simulator import __version__
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.specs.folders import hardware_names, model_names
 from simulator.question.vocabulary import FRAMEWORKS
-from simulator.show.cli.options import ANSWER_FORMATS
-from simulator.show.report.formats import RANKING_REPORTERS
 from tests.cli.help_text import COMMANDS, SHARED, documented
 from tests.cli.running import run
 
@@ -52,7 +50,6 @@ def test_the_default_command_has_the_options_of_rank() -> None:
 
 def test_words_are_those_the_simulator_knows() -> None:
     assert tuple(PROFILES) == FRAMEWORKS
-    assert (*RANKING_REPORTERS, "html") == ANSWER_FORMATS
 
 
 def test_version() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -50,9 +51,14 @@ def question(**changes: str) -> list[str]:
 
 @cache
 def stored(kind: str) -> str:
-    """A sound answer to damage: a baseline, or an estimate."""
-    args = ["check", str(EXAMPLE), "--hardware", "z2000", "--format", "json"] if kind == "baseline" else question()
-    return answered(args).out
+    """A sound answer to damage."""
+    asked = {
+        "baseline": ["check", str(EXAMPLE), "--hardware", "z2000", "--format", "json"],
+        "estimate": question(),
+        "ranking": ["rank", *question()[1:], "--top", "2"],
+        "experts": ["estimate", "--model", "qwen3-30b-a3b", "--devices", "8", "--format", "json"],
+    }
+    return answered(asked[kind]).out
 
 
 def _put(folder: Path, name: str, text: str) -> str:
@@ -93,6 +99,95 @@ def _emitted(rng: random.Random, folder: Path) -> Question:
     if rng.random() < 0.5:
         return Question(["emit", "-", *target], text.encode())
     return Question(["emit", _put(folder, "layout.json", text), *target])
+
+
+def _stored(rng: random.Random, folder: Path) -> Question:
+    text = inputs.damaged_text(rng, stored(rng.choice(("estimate", "ranking", "experts"))))
+    name = _put(folder, "stored.json", text)
+    sound = _put(folder, "sound.json", stored("estimate"))
+    pair = rng.sample((name, sound), 2)
+    form = ["--format", rng.choice(("table", "json"))]
+    return Question(
+        rng.choice(
+            (
+                ["compare", *pair, *form],
+                ["compare", name, name, *rng.choice(GIVEN[2:5]), *form],
+                ["explain", name, *form],
+                ["emit", name, "--framework", "megatron", "--rank", rng.choice(("1", "2", "3"))],
+            )
+        )
+    )
+
+
+def _sweep(rng: random.Random, folder: Path) -> Question:
+    """Few and small questions, each input with values that may be hostile, over what an earlier sweep may have left."""
+    values: Mapping[str, tuple[object, ...]] = {
+        "model": ("llama3.2-1b", "llama3.1-8b", "own.yaml", ".", "\0"),
+        "hardware": ("h20", "h800-sxm-80g:1,bi150-64g:1", "h20@ib", "x" * 300),
+        "devices": (1, 2, 2**24, 2**30, None),
+        "seq_length": (1024, 2**27, 0, "8k"),
+        "precision": ("bf16", "fp8", "fp7"),
+        "framework": ("megatron", "torch", "jax"),
+        "options": ({}, {"tp_comm_overlap": True}, {"x": 1}, []),
+        "layout": ({}, {"tp": [1, 2]}, {"tp": "one"}, {"recompute": "full"}, {"stage_layers": [8, 8]}),
+        "nobody": (1,),
+    }
+    common = {"model": "llama3.2-1b", "hardware": "h20", "devices": 2, "global_batch_size": 8}
+    asked: dict[str, object] = dict(common)
+    for name in rng.sample(list(values), rng.randint(0, 3)):
+        asked[name] = rng.choice((rng.choice(values[name]), [rng.choice(values[name]) for _ in range(2)]))
+    text = json.dumps(rng.choice((asked, [asked, common], [asked], asked, asked)))
+    text = inputs.mutated(rng, text, inputs.YAML_WORDS) if rng.random() < 0.3 else text
+    _put(folder, "questions.yaml", text)
+    if rng.random() < 0.3:
+        _put(folder, "rows.csv", inputs.mutated(rng, rng.choice(inputs.tables())[:2000], inputs.NUMBERS))
+    if rng.random() < 0.3:
+        (folder / "rows.csv.parts").mkdir()
+        _put(folder / "rows.csv.parts", "sweep.json", inputs.damaged_text(rng, '{"fingerprint": "a", "questions": 1}'))
+        _put(folder / "rows.csv.parts", "part-0000000.json", inputs.damaged_text(rng, "[[0, null]]"))
+    more = rng.choice((["--merge"], ["--force"], ["--shard", "1/2"], ["--format", "json"], [], [], []))
+    return Question(["sweep", "questions.yaml", "--output", "rows.csv", "--workers", "1", *more])
+
+
+_FILES: tuple[tuple[str, Callable[[str], list[str]]], ...] = (
+    (".yaml", lambda name: question(model=name)),
+    (".json", lambda name: question(model=name)),
+    (".yaml", lambda name: question(hardware=name)),
+    (".yaml", lambda name: question(calibration=name)),
+    (".sh", lambda name: ["check", "--hardware", "h20", name]),
+    (".yaml", lambda name: ["check", "--hardware", "h20", name]),
+    (".json", lambda name: ["check", "--hardware", "h20", "--baseline", name, str(EXAMPLE)]),
+    (".json", lambda name: ["compare", name, name]),
+    (".sh", lambda name: ["explain", name, "--hardware", "h20"]),
+    (".json", lambda name: ["emit", name, "--framework", "megatron"]),
+    (".csv", lambda name: ["accuracy", name]),
+    (".log", lambda name: ["calibrate", "--from-log", name, "--hardware", "h20", "--rows-only"]),
+    (".yaml", lambda name: ["sweep", name, "--output", "t.csv", "--workers", "1"]),
+    (".csv", lambda name: ["sweep", "questions.yaml", "--output", name, "--workers", "1"]),
+    (".json", lambda name: [*question(), "--output", name]),
+)
+"""Ending of a file, and the command that reads or writes it."""
+
+
+def _device(rng: random.Random, folder: Path) -> Question:
+    """What is no file of its own in the place of one."""
+    ending, command = rng.choice(_FILES)
+    kinds = ("pipe", "/dev/zero", "/dev/null", "/dev/full", "folder", "nowhere", "itself.x", "a file/below", "x" * 300)
+    kind = rng.choice(kinds)
+    name = f"given{ending}"
+    writes = command(name)[-2] == "--output"
+    _put(folder, "questions.yaml", json.dumps({"model": "llama3.2-1b", "hardware": "h20", "devices": 2}))
+    if kind == "pipe" and not (writes and command(name)[0] != "sweep"):  # a pipe is written when somebody reads it
+        os.mkfifo(folder / name)
+    elif kind == "folder":
+        (folder / name).mkdir()
+    elif "/dev" in kind or kind == "nowhere":
+        (folder / name).symlink_to(kind)
+    elif kind == "itself.x":
+        (folder / name).symlink_to(name)
+    else:
+        name = f"{kind}{ending}"
+    return Question(command(name))
 
 
 def _log(rng: random.Random, folder: Path) -> Question:
@@ -145,6 +240,9 @@ CLASSES: Mapping[str, tuple[int, Callable[[random.Random, Path], Question]]] = {
     "file names": (6, _names),
     "baselines": (12, _baseline),
     "emitted files": (20, _emitted),
+    "stored answers": (12, _stored),
+    "sweeps": (6, _sweep),
+    "devices and pipes": (6, _device),
     "logs": (6, _log),
     "rows": (1, _rows),
     "specs and calibrations": (12, _spec),

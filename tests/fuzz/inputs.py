@@ -205,6 +205,14 @@ def damaged(rng: random.Random, value: object) -> object:
         "9" * 4301,
         10**18,
         1.5,
+        "jax",
+        "torch",
+        "bi150-64g",
+        "h20:1,h100-sxm-80g:1",
+        "optimizer",
+        "full",
+        [1, 1],
+        ["core_attn", "moe_act"],
     )
     return rng.choice(wrong)
 

@@ -15,8 +15,8 @@ import jsonschema
 
 from simulator import budget
 from simulator.show.cli.main import cli
-from simulator.show.report.as_json import schema
 from simulator.show.report.check_json import check_schema
+from simulator.show.report.schema import schema
 
 OBEYED = re.compile(
     r"[^\n\t -~\u00a0-\ud7ff\ue000-\uffef\U00010000-\U0010ffff]|[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"

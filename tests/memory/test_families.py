@@ -5,15 +5,16 @@ RMSNorm, rotation and SwiGLU keeps 2072 bytes per token: norms 520, q, k, v as p
 attention's output 128 and row sums 16, gate and up 640, their product 320.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from simulator.cost.memory.activations import layer_bytes
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.layer import MIXERS, layer_operations
 from simulator.cost.operations.sums import total_parameters, weights_of
-from simulator.question.specs.model import FeedForward, LayerKind, Mixer, ModelSpec
+from simulator.question.specs.mixers import TRAITS, Mixer
+from simulator.question.specs.model import FeedForward, LayerKind, ModelSpec
 from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_mla, small_moe
 
 T = 64
@@ -258,3 +259,7 @@ def test_a_pattern_goes_on_when_layers_are_added() -> None:
     model = small_dense(**MAMBA)
     assert model.with_layers(8).layers == (*model.layers, *model.layers[:2])
     assert model.with_layers(2).layers == model.layers[:2]
+
+
+def test_every_mixer_says_what_rules_ask_of_it() -> None:
+    assert set(TRAITS) == set(get_args(Mixer)) == set(MIXERS)

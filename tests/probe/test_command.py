@@ -76,7 +76,7 @@ def test_options_that_do_not_belong_together_are_refused(options: tuple[str, ...
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--format", "yaml"), "--format yaml and --probe: allowed are table, markdown, json"),
+        (("--format", "yaml"), "--format yaml and --probe: allowed are table, json, markdown"),
         (("--model", "llama3.1-405b"), "--probe: of "),
     ],
 )

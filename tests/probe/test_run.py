@@ -32,6 +32,7 @@ class FormulaEngine:
     truth: Coefficients
     scatter: float = 0.0
     name: str = "formula"
+    experimental: str = ""
     prepared: int = 0
 
     def check(self) -> None:

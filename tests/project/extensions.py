@@ -144,8 +144,12 @@ def average(conditions: Conditions) -> tuple[Operation, ...]:
 '''
     },
     edits={
-        "simulator/question/specs/model.py": (
+        "simulator/question/specs/mixers.py": (
             ('    "mamba",\n    "none",\n', '    "mamba",\n    "average",\n    "none",\n'),
+            (
+                '        "none": MixerTraits(',
+                '        "average": MixerTraits("none", "state", ()),\n        "none": MixerTraits(',
+            ),
         ),
         "simulator/cost/operations/layer.py": (
             (
@@ -250,20 +254,20 @@ FORMAT = Extension(
     heading="An output format",
     most=2,
     edits={
-        "simulator/show/cli/options.py": (('"csv", "markdown")', '"csv", "markdown", "tsv")'),),
         "simulator/show/report/formats.py": (
             (
-                '        "csv": lambda estimate, presentation: estimates_csv([estimate], presentation),\n',
-                (
-                    '        "csv": lambda estimate, presentation: estimates_csv([estimate], presentation),\n'
-                    '        "tsv": lambda one, shown: estimates_csv([one], shown).replace(",", "\\t"),\n'
-                ),
+                '"csv": "report.as_csv:estimates_csv"}\n',
+                '"csv": "report.as_csv:estimates_csv", "tsv": "report.as_csv:estimates_tsv"}\n',
             ),
+        ),
+        "simulator/show/report/as_csv.py": (
             (
-                '        "csv": lambda ranking, presentation: estimates_csv(ranking.estimates, presentation),\n',
+                "def table_csv(",
                 (
-                    '        "csv": lambda ranking, presentation: estimates_csv(ranking.estimates, presentation),\n'
-                    '        "tsv": lambda one, shown: estimates_csv(one.estimates, shown).replace(",", "\\t"),\n'
+                    "def estimates_tsv(answer: Estimate | Ranking, presentation: Presentation) -> str:\n"
+                    '    """Return the same with tabs."""\n'
+                    '    return estimates_csv(answer, presentation).replace(",", "\\t")\n\n\n'
+                    "def table_csv("
                 ),
             ),
         ),

@@ -14,7 +14,7 @@ import pytest
 
 from simulator import estimate
 from simulator.question.units import to_mib
-from tests.project.extensions import EXTENSIONS, SCHEDULE, Asked, Extension
+from tests.project.extensions import EXTENSIONS, MIXER, SCHEDULE, Asked, Extension
 from tests.project.tree import DATA_FOLDERS, ROOT
 
 _ASK = """
@@ -108,3 +108,44 @@ def test_an_added_schedule_is_the_one_that_is_priced(tmp_path: Path) -> None:
     for gpipe, stage, held in zip(added, stages, (2, 1), strict=True):
         grown = gpipe["breakdown_mib"]["activations"] / to_mib(stage.parts_bytes["activations"])
         assert grown == pytest.approx(16 / held, rel=0.02)
+
+
+def test_an_added_mixer_is_refused_where_its_key_value_heads_do_not_divide(tmp_path: Path) -> None:
+    """Differential attention, as CONTRIBUTING.md adds a mixer: two maps over the key-value heads of grouped queries."""
+    question = "--hardware h100-sxm-80g --nodes 2 --framework torch --tp 16"
+    added = dataclasses.replace(
+        MIXER,
+        new={"simulator/cost/operations/differential.py": _DIFFERENTIAL},
+        edits={name: tuple(map(_as_differential, edits)) for name, edits in MIXER.edits.items()},
+        data={"differential.yaml": "COPY OF model_specs/llama3.1-8b.yaml\nmixers: [differential]\n"},
+        asked=tuple(
+            Asked(command=f"estimate --model {name} {question}", says="")
+            for name in ("llama3.1-8b", "differential.yaml")
+        ),
+    )
+    _added(added, tmp_path)
+    plain, differential = _answers(added, tmp_path)
+    for answer in (plain, differential):
+        assert "refused: 1 rule broken" in answer["out"]
+        assert "8 key-value heads do not divide by tensor parallel 16" in answer["out"]
+
+
+_DIFFERENTIAL = '''"""Differential attention: the difference of two maps of scores over the same keys and values."""
+
+from __future__ import annotations
+
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.grouped_query import grouped_query
+from simulator.cost.operations.record import Operation
+
+
+def differential(conditions: Conditions) -> tuple[Operation, ...]:
+    """The operations between the norm and the residual addition."""
+    return grouped_query(conditions, mixer="differential")
+'''
+
+
+def _as_differential(edit: tuple[str, str]) -> tuple[str, str]:
+    """An edit that adds the mixer `average`, adding this one; it attends, over heads that share keys and values."""
+    old, new = edit
+    return old, new.replace("average", "differential").replace('"none", "state"', '"key_value", "all"')

@@ -153,11 +153,14 @@ def test_trainer_without_deepspeed(flags: str, stage: int, options: dict[str, st
         ("x.sh", b"", "starts no training"),
         ("x.sh", b"echo hello\n", "starts no training"),
         ("x.sh", b"if [ a = b ]; then\n", "is missing"),
-        ("x.sh", b"exit 1\ntorchrun t.py\n", "x.sh:1: the script ends here"),
+        ("x.sh", b"exit 1\n", "starts no training"),
         ("x.yaml", b"a: [1, 2\n", "not valid YAML"),
         ("x.yaml", b"a: &x [*x]\n", "no anchor"),
         ("x.yaml", b"a: 1\n", "no recipe of a framework that is read"),
-        ("x.json", b"[1]", "must hold a mapping"),
+        ("x.json", b"[1]", "starts no training"),
+        ("x.yaml", b"kind: Pod\n---\nkind: Service\n", "starts no training"),
+        ("x.yaml", b"kind: Job\nspec: {{ .Values.spec }}\n", "a template of Helm"),
+        ("x.yaml", b"theme: !!python/name:material.x y\n", "starts no training"),
         ("x.json", b"{", "not valid JSON"),
         ("x.toml", b"a = ", "not valid TOML"),
         ("x.toml", b"a = " + b"[" * 5000, "not valid TOML"),
@@ -166,7 +169,7 @@ def test_trainer_without_deepspeed(flags: str, stage: int, options: dict[str, st
         ("x.yaml", b"x" * (50 << 20), "too large"),
         ("x.toml", b"x" * (2 << 20), "too large"),
     ],
-    ids=range(17),
+    ids=range(20),
 )
 def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None:
     file = tmp_path / name

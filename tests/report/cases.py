@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
+from simulator.show.report.formats import ANSWERS
 from simulator.show.report.presentation import Presentation
 from tests.report import samples
 
@@ -12,23 +12,23 @@ _PLAIN = Presentation(device_has_fp8=True)
 _RUN = Presentation(train_tokens=10**11, price_per_device_hour=2.5)
 
 CASES: dict[str, Callable[[], str]] = {
-    "ranking.txt": lambda: RANKING_REPORTERS["table"](samples.ranking(), _PLAIN),
-    "ranking-nothing-fits.txt": lambda: RANKING_REPORTERS["table"](
-        samples.hopeless(), Presentation(verbosity=1, device_has_fp8=False)
+    "ranking.txt": lambda: ANSWERS["ranking"].text(samples.ranking(), "table", _PLAIN),
+    "ranking-nothing-fits.txt": lambda: ANSWERS["ranking"].text(
+        samples.hopeless(), "table", Presentation(verbosity=1, device_has_fp8=False)
     ),
-    "ranking-training.md": lambda: RANKING_REPORTERS["markdown"](samples.ranking(), _RUN),
-    "ranking.csv": lambda: RANKING_REPORTERS["csv"](samples.ranking(), _PLAIN),
-    "ranking.json": lambda: RANKING_REPORTERS["json"](samples.ranking(), _PLAIN),
-    "estimate.txt": lambda: ESTIMATE_REPORTERS["table"](
-        samples.estimate(), Presentation(defaults={"precision": "bf16", "sequence_parallel": False})
+    "ranking-training.md": lambda: ANSWERS["ranking"].text(samples.ranking(), "markdown", _RUN),
+    "ranking.csv": lambda: ANSWERS["ranking"].text(samples.ranking(), "csv", _PLAIN),
+    "ranking.json": lambda: ANSWERS["ranking"].text(samples.ranking(), "json", _PLAIN),
+    "estimate.txt": lambda: ANSWERS["estimate"].text(
+        samples.estimate(), "table", Presentation(defaults={"precision": "bf16", "sequence_parallel": False})
     ),
-    "ranking-calibrated.txt": lambda: RANKING_REPORTERS["table"](
-        samples.ranking(estimates=(samples.calibrated(),)), _PLAIN
+    "ranking-calibrated.txt": lambda: ANSWERS["ranking"].text(
+        samples.ranking(estimates=(samples.calibrated(),)), "table", _PLAIN
     ),
-    "estimate-calibrated.txt": lambda: ESTIMATE_REPORTERS["table"](samples.calibrated(), _PLAIN),
-    "estimate-calibrated.json": lambda: ESTIMATE_REPORTERS["json"](samples.calibrated(), _PLAIN),
-    "estimate-refused.md": lambda: ESTIMATE_REPORTERS["markdown"](samples.refused(), Presentation(verbosity=-1)),
-    "estimate.json": lambda: ESTIMATE_REPORTERS["json"](samples.estimate(), _RUN),
+    "estimate-calibrated.txt": lambda: ANSWERS["estimate"].text(samples.calibrated(), "table", _PLAIN),
+    "estimate-calibrated.json": lambda: ANSWERS["estimate"].text(samples.calibrated(), "json", _PLAIN),
+    "estimate-refused.md": lambda: ANSWERS["estimate"].text(samples.refused(), "markdown", Presentation(verbosity=-1)),
+    "estimate.json": lambda: ANSWERS["estimate"].text(samples.estimate(), "json", _RUN),
 }
 
 

@@ -82,7 +82,7 @@ def estimate(
         global_batch_size=64,
         framework="megatron",
         lora_rank=None,
-        layout=Layout(**{"pipeline_parallel": 2, "data_parallel": 4, **layout}),
+        layout=Layout(**{"pipeline_parallel": 2, "data_parallel": 4, "stage_layers": (16, 16), **layout}),
         verdict=verdict,
         memory=memory(activations_gib),
         throughput=throughput(step_seconds),

@@ -9,9 +9,10 @@ import pytest
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
+from simulator.show.report.formats import ANSWERS
 from simulator.show.report.listing import (
-    LISTING_REPORTERS,
     ListingRow,
+    SpecListing,
     framework_facts,
     frameworks_listing,
     hardware_facts,
@@ -20,6 +21,7 @@ from simulator.show.report.listing import (
     model_facts,
     models_listing,
 )
+from simulator.show.report.presentation import Presentation
 
 
 def test_one_record_for_each_model() -> None:
@@ -70,21 +72,25 @@ def test_notes_tell_what_the_sources_are() -> None:
     assert listing_notes({}, "") == []
 
 
+def shown(form: str, *records: ListingRow) -> str:
+    return ANSWERS["listing"].text(SpecListing(records=records), form, Presentation())
+
+
 def test_formats_of_a_listing() -> None:
     records: list[ListingRow] = [{"key": "a", "value": 1.5, "note": ""}, {"key": "b|c", "value": None, "note": ""}]
-    assert json.loads(LISTING_REPORTERS["json"](records)) == records
-    assert [json.loads(line) for line in LISTING_REPORTERS["jsonl"](records).splitlines()] == records
-    assert [row["value"] for row in csv.DictReader(io.StringIO(LISTING_REPORTERS["csv"](records)))] == ["1.5", ""]
-    assert LISTING_REPORTERS["table"](records) == "key  value\n---  -----\na     1.50\nb|c      -\n"
-    assert "b\\|c" in LISTING_REPORTERS["markdown"](records)
+    assert json.loads(shown("json", *records)) == records
+    assert [json.loads(line) for line in shown("jsonl", *records).splitlines()] == records
+    assert [row["value"] for row in csv.DictReader(io.StringIO(shown("csv", *records)))] == ["1.5", ""]
+    assert shown("table", *records) == "key  value\n---  -----\na     1.50\nb|c      -\n"
+    assert "b\\|c" in shown("markdown", *records)
 
 
 def test_long_sentences_are_broken_on_a_terminal_only() -> None:
-    records: list[ListingRow] = [{"key": "a", "note": "word " * 40}]
-    assert max(map(len, LISTING_REPORTERS["table"](records).splitlines())) < 60
-    assert "word " * 39 in LISTING_REPORTERS["markdown"](records)
+    record: ListingRow = {"key": "a", "note": "word " * 40}
+    assert max(map(len, shown("table", record).splitlines())) < 60
+    assert "word " * 39 in shown("markdown", record)
 
 
-@pytest.mark.parametrize("format_name", LISTING_REPORTERS)
-def test_a_listing_of_nothing(format_name: str) -> None:
-    assert LISTING_REPORTERS[format_name]([]).strip() in ("", "[]")
+@pytest.mark.parametrize("form", ANSWERS["listing"].formats)
+def test_a_listing_of_nothing(form: str) -> None:
+    assert shown(form).strip() in ("", "[]")

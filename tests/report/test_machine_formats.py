@@ -5,6 +5,9 @@ import io
 import json
 import math
 from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -13,20 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.question.vocabulary import OFFLOADS, PRECISIONS, RECOMPUTE_METHODS, RECOMPUTE_MODES
-from simulator.show.report.as_json import (
-    dumps,
-    estimate_object,
-    mib,
-    plain,
-    ranking_object,
-    ranking_text,
-    schema,
-    significant,
+from simulator.question.vocabulary import (
+    OFFLOADS,
+    PRECISIONS,
+    RECOMPUTE_METHODS,
+    RECOMPUTE_MODES,
+    RECOMPUTE_MODULES,
+    Precision,
 )
-from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
-from simulator.show.report.listing import LISTING_REPORTERS
+from simulator.show.report.as_json import dumps, json_object, mib, plain, significant
+from simulator.show.report.formats import ANSWERS
 from simulator.show.report.presentation import Presentation
+from simulator.show.report.schema import ROOTS, schema
 from tests.report import samples
 
 PLAIN = Presentation()
@@ -54,59 +55,111 @@ def test_schema_is_a_schema() -> None:
 @pytest.mark.parametrize("estimate", [samples.estimate(), samples.refused(), with_intervals()])
 @pytest.mark.parametrize("presentation", [PLAIN, RUN])
 def test_an_estimate_keeps_the_schema(estimate: Estimate, presentation: Presentation) -> None:
-    check(json.loads(ESTIMATE_REPORTERS["json"](estimate, presentation)), "estimate")
+    check(json.loads(ANSWERS["estimate"].text(estimate, "json", presentation)), "estimate")
 
 
 @pytest.mark.parametrize(
     "ranking", [samples.ranking(), samples.hopeless(), samples.ranking(reasons=samples.refused().violations)]
 )
 def test_a_ranking_keeps_the_schema(ranking: Any) -> None:
-    check(json.loads(RANKING_REPORTERS["json"](ranking, RUN)), "ranking")
+    check(json.loads(ANSWERS["ranking"].text(ranking, "json", RUN)), "ranking")
 
 
 def test_the_schema_refuses_what_is_missing() -> None:
-    found = estimate_object(samples.estimate(), PLAIN)
+    found = json_object(samples.estimate(), PLAIN)
     del found["layout"]["tp"]
     with pytest.raises(jsonschema.ValidationError):
         check(found, "estimate")
 
 
 def test_the_schema_knows_every_word_of_a_layout() -> None:
-    words = schema()["$defs"]["layout"]["properties"]
+    words = schema()["$defs"]["estimate_layout"]["properties"]
     assert words["recompute"]["enum"] == list(RECOMPUTE_MODES)
+    assert words["recompute_modules"]["items"]["enum"] == list(RECOMPUTE_MODULES)
     assert words["recompute_method"]["enum"] == list(RECOMPUTE_METHODS)
     assert words["offload"]["enum"] == list(OFFLOADS)
 
 
+def test_every_key_says_what_it_is() -> None:
+    silent = [
+        f"{name}.{key}"
+        for name, definition in schema()["$defs"].items()
+        for key, value in definition["properties"].items()
+        if not value["description"]
+    ]
+    assert not silent
+
+
+@cache
+def kinds() -> dict[str, set[str]]:
+    """Types that JSON may have at every path of every answer; estimates inside others are one type."""
+    found: dict[str, set[str]] = {}
+    for name in ROOTS:
+        _walk(name, name, found)
+    return found
+
+
+def _walk(name: str, path: str, found: dict[str, set[str]]) -> None:
+    for key, value in schema()["$defs"][name]["properties"].items():
+        _look(value, f"{path}{' ' if path in ROOTS else '.'}{key}", found)
+
+
+def _look(value: dict[str, Any], path: str, found: dict[str, set[str]]) -> None:
+    for arm in value.get("anyOf", [value]):
+        name = arm.get("$ref", "").rpartition("/")[2]
+        if name in ROOTS:
+            found.setdefault(path, set()).add(name)
+            continue
+        words = arm.get("enum", [""])
+        kind = "object" if name else arm.get("type", "number" if isinstance(words[0], int) else "string")
+        found.setdefault(path, set()).add("number" if kind == "integer" else kind)
+        if name:
+            _walk(name, path, found)
+        elif kind == "array":
+            _look(arm["items"], f"{path}[]", found)
+
+
+CONTRACT = [line.rpartition(" ")[::2] for line in (Path(__file__).parent / "contract.txt").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("answer", sorted(ROOTS.keys() & {path.split(" ")[0] for path, _ in CONTRACT}))
+def test_no_key_is_gone_or_of_another_type(answer: str) -> None:
+    for path, types in CONTRACT:
+        if path.startswith(f"{answer} "):
+            assert set(types.split(",")) <= kinds().get(path, set()), path
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_an_answer_of_every_precision_is_valid(precision: str) -> None:
+def test_an_answer_of_every_precision_is_valid(precision: Precision) -> None:
     assert schema()["$defs"]["estimate"]["properties"]["precision"]["enum"] == list(PRECISIONS)
-    check(estimate_object(replace(samples.estimate(), precision=precision), PLAIN), "estimate")
+    check(json_object(replace(samples.estimate(), precision=precision), PLAIN), "estimate")
 
 
 def test_a_ranking_as_text_is_the_ranking() -> None:
     for ranking in (samples.ranking(), samples.ranking(estimates=()), samples.hopeless()):
-        assert ranking_text(ranking, PLAIN) == dumps(ranking_object(ranking, PLAIN))
+        text = ANSWERS["ranking"].text(ranking, "json", PLAIN)
+        assert text == dumps(json_object(ranking, PLAIN)) + "\n"
+        pieces = sum(1 for _ in ANSWERS["ranking"].write(ranking, "json", PLAIN))
+        assert pieces == (len(ranking.estimates) + 2 if ranking.estimates else 1)
 
 
 def test_every_key_is_in_the_schema() -> None:
-    definitions = schema()["$defs"]
-    found = estimate_object(with_intervals(), RUN)
-    assert set(found) == set(definitions["estimate"]["properties"])
-    for part in ("layout", "memory", "throughput"):
-        assert set(found[part]) == set(definitions[part]["properties"])
-    assert set(ranking_object(samples.ranking(), RUN)) == set(definitions["ranking"]["properties"])
+    strict = schema()
+    for definition in strict["$defs"].values():
+        definition["additionalProperties"] = False
+    for value, part in (
+        (with_intervals(), "estimate"),
+        (samples.ranking(), "ranking"),
+        (samples.hopeless(), "ranking"),
+    ):
+        found = json_object(value, RUN)
+        jsonschema.Draft202012Validator({**strict, "anyOf": [{"$ref": f"#/$defs/{part}"}]}).validate(found)
 
 
 def test_intervals_have_their_keys() -> None:
-    found = estimate_object(with_intervals(), PLAIN)
+    found = json_object(with_intervals(), PLAIN)
     assert set(found["memory"]["interval"]) == {"low_mib", "high_mib"}
     assert set(found["throughput"]["interval"]) == {"low", "high"}
-
-
-def test_an_unknown_cut_is_told_as_the_stages_are() -> None:
-    assert estimate_object(samples.estimate(), PLAIN)["layout"]["stage_layers"] == [16, 16]
-    assert estimate_object(samples.estimate(stage_layers=(20, 12)), PLAIN)["layout"]["stage_layers"] == [20, 12]
 
 
 @given(st.lists(st.floats(0, 1e15), min_size=1, max_size=12))
@@ -131,36 +184,41 @@ def test_plain_values() -> None:
 
 
 def test_json_lines_are_the_estimates() -> None:
-    lines = RANKING_REPORTERS["jsonl"](samples.ranking(), PLAIN).splitlines()
-    assert [json.loads(line) for line in lines] == ranking_object(samples.ranking(), PLAIN)["estimates"]
-    assert RANKING_REPORTERS["jsonl"](samples.hopeless(), PLAIN) == ""
-    assert json.loads(ESTIMATE_REPORTERS["jsonl"](samples.estimate(), PLAIN))["model"] == "tiny"
+    lines = ANSWERS["ranking"].text(samples.ranking(), "jsonl", PLAIN).splitlines()
+    assert [json.loads(line) for line in lines] == json_object(samples.ranking(), PLAIN)["estimates"]
+    assert ANSWERS["ranking"].text(samples.hopeless(), "jsonl", PLAIN) == ""
+    assert json.loads(ANSWERS["estimate"].text(samples.estimate(), "jsonl", PLAIN))["model"] == "tiny"
 
 
 def test_csv_rows_are_the_estimates() -> None:
-    rows = list(csv.DictReader(io.StringIO(RANKING_REPORTERS["csv"](samples.ranking(), RUN))))
+    rows = list(csv.DictReader(io.StringIO(ANSWERS["ranking"].text(samples.ranking(), "csv", RUN))))
     assert [row["rank"] for row in rows] == ["1", "2"]
     assert [float(row["step_time_s"]) for row in rows] == [2.0, 2.5]
     assert rows[0]["device_mib"] == "51200.0"
     assert rows[0]["fits"] == "true"
     assert float(rows[0]["training_days"]) > 0
-    [refused] = csv.DictReader(io.StringIO(ESTIMATE_REPORTERS["csv"](samples.refused(), PLAIN)))
+    [refused] = csv.DictReader(io.StringIO(ANSWERS["estimate"].text(samples.refused(), "csv", PLAIN)))
     assert refused["violations"] == "heads"
 
 
 def test_csv_has_intervals_and_what_the_numbers_rest_on() -> None:
-    [row] = csv.DictReader(io.StringIO(ESTIMATE_REPORTERS["csv"](samples.calibrated(), PLAIN)))
+    [row] = csv.DictReader(io.StringIO(ANSWERS["estimate"].text(samples.calibrated(), "csv", PLAIN)))
     assert [float(row[f"device_{end}_mib"]) for end in ("low", "high")] == [49 * 1024, 51 * 1024]
     assert [float(row[f"step_time_{end}_s"]) for end in ("low", "high")] == [1.9, 2.1]
     assert (row["fit_probability"], row["calibration"], row["status"]) == ("0.9876", "boxes (runs)", "interpolated")
-    [row] = csv.DictReader(io.StringIO(ESTIMATE_REPORTERS["csv"](samples.estimate(), PLAIN)))
+    [row] = csv.DictReader(io.StringIO(ANSWERS["estimate"].text(samples.estimate(), "csv", PLAIN)))
     assert (row["device_low_mib"], row["step_time_high_s"]) == ("", "")
     assert row["notes"] == "Links carry one job."
 
 
 def test_csv_of_nothing_has_a_header() -> None:
-    assert RANKING_REPORTERS["csv"](samples.hopeless(), PLAIN) == "rank,model,hardware,devices,precision,verdict\n"
+    assert (
+        ANSWERS["ranking"].text(samples.hopeless(), "csv", PLAIN) == "rank,model,hardware,devices,precision,verdict\n"
+    )
 
 
-def test_every_format_is_registered_for_every_answer() -> None:
-    assert set(ESTIMATE_REPORTERS) == set(RANKING_REPORTERS) == set(LISTING_REPORTERS)
+def test_every_format_of_every_answer_has_its_writer() -> None:
+    for answer in ANSWERS.values():
+        for writer in answer.writers.values():
+            module, _, name = writer.partition(":")
+            assert callable(getattr(import_module(f"simulator.show.{module}"), name)), writer

@@ -20,6 +20,7 @@ from simulator.lab.runner.engine import Command, Ended, Engine, LaunchOutcome, P
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.engines.megatron import MegatronEngine
 from simulator.lab.runner.engines.paddle import PaddleEngine
+from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.scenario.complete import complete_layout
 from tests.cli.running import refusal
 from tests.cli.running import run as command_line
@@ -96,6 +97,13 @@ def words_of(folder: Path) -> dict[str, str]:
     """What the stand-in was called with, by flag; of a repeated flag the last value, as the frameworks take it."""
     words = (folder / "called").read_text(encoding="utf-8").split("\n")
     return {word: following for word, following in zip(words, [*words[1:], ""], strict=True) if word.startswith("-")}
+
+
+def test_what_no_real_launch_is_behind_is_experimental(tmp_path: Path) -> None:
+    for name in ("megatron", "paddle"):
+        assert "stand-ins only" in engine_of(name, tmp_path).experimental
+    assert ReferenceEngine(backend="cuda").experimental
+    assert ReferenceEngine().experimental == ""
 
 
 def test_megatron_from_layout_to_row(tmp_path: Path) -> None:

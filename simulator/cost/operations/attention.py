@@ -9,7 +9,8 @@ from simulator.cost.dtypes import FP32, HALF, element_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
-from simulator.question.specs.model import Heads, Mixer
+from simulator.question.specs.mixers import Mixer
+from simulator.question.specs.model import Heads
 from simulator.question.vocabulary import ContextExchange
 
 

@@ -15,7 +15,7 @@ from simulator.cost.operations.blocks import cast, norm_bytes, summed_gradients,
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Weight
-from simulator.question.specs.model import Mixer
+from simulator.question.specs.mixers import TRAITS, Mixer
 
 
 def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
@@ -61,7 +61,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         *((_head_norms(conditions, mixer),) if model.qk_norm else ()),
         *_positions(conditions, mixer, rotated),
         context_exchange(conditions, mixer, expanded + (query if profile.repeat_kv else value)),
-        *(indexer(conditions) if mixer == "sparse" else ()),
+        *(indexer(conditions) if TRAITS[mixer].context == "chosen" else ()),
         core_attention(conditions, mixer),
         *output_gate(conditions, mixer),
         output_projection(conditions, heads.output_width),

@@ -10,7 +10,8 @@ from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
 from simulator.cost.operations.record import Kept, Operation, Weight
-from simulator.question.specs.model import INDEXED, Mixer, ModelSpec
+from simulator.question.specs.mixers import TRAITS, Mixer
+from simulator.question.specs.model import ModelSpec
 
 
 def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
@@ -52,7 +53,7 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
         up,
         rotation(conditions, mixer, rotated),
         context_exchange(conditions, mixer, heads * (no_rope + rope + value)),
-        *(indexer(conditions) if mixer in INDEXED else ()),
+        *(indexer(conditions) if TRAITS[mixer].context == "chosen" else ()),
         core_attention(conditions, mixer),
         output_projection(conditions, model.value_width),
     )

@@ -22,7 +22,8 @@ from simulator.cost.operations.latent import latent
 from simulator.cost.operations.lightning import lightning
 from simulator.cost.operations.mamba import mamba
 from simulator.cost.operations.record import Kept, Operation
-from simulator.question.specs.model import FeedForward, LayerKind, Mixer
+from simulator.question.specs.mixers import Mixer
+from simulator.question.specs.model import FeedForward, LayerKind
 
 Listing = Callable[[Conditions], tuple[Operation, ...]]
 """The operations between a norm and the residual addition."""

@@ -11,6 +11,7 @@ from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackwa
 from simulator.cost.schedule.schedule import Schedule
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
+from simulator.question.vocabulary import Precision
 from simulator.tabular import Tabular
 
 Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
@@ -23,7 +24,9 @@ class Interval:
     """A 90 % interval."""
 
     low: float
+    """Lower end."""
     high: float
+    """Upper end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class StageMemory:
     stage: int
     """Pipeline rank, from 0."""
     layers: int
+    """Layers it holds, a count."""
     device_bytes: float
     """Everything the driver's tool shows."""
     reserved_bytes: float
@@ -56,19 +60,27 @@ class MemoryEstimate:
     """Memory of the layout: its worst rank, and all ranks."""
 
     device_bytes: float
+    """What the driver's tool shows on the worst rank."""
     reserved_bytes: float
+    """What the framework's allocator holds there: the device's figure less context and communicators."""
     allocated_bytes: float
+    """Tensors alive there at the peak."""
     capacity_bytes: float
     """What a framework can use of the device."""
     interval_bytes: Interval | None
+    """90 % interval of `device_bytes`; None without a calibration."""
     fit_probability: float | None
+    """That it fits; None without a calibration."""
     binding_stage: int
+    """Pipeline rank that needs most."""
     moment: str
+    """When it needs most: backward, loss, embedding gradient or optimizer step."""
     parts_bytes: Mapping[str, float]
     """Parts of the binding rank; they add up to `device_bytes`."""
     outside_parts_bytes: Mapping[str, float]
     """Parts of `outside_allocator` of the binding rank: context, user buffers, ring buffers, fragmentation, streams."""
     stages: tuple[StageMemory, ...]
+    """Every pipeline rank."""
 
     @property
     def need_bytes(self) -> float:
@@ -100,9 +112,11 @@ class StageTime:
     """Work of one pipeline rank per micro batch."""
 
     stage: int
+    """Pipeline rank, from 0."""
     forward_seconds: float
+    """Forward pass of one micro batch."""
     backward_seconds: float
-    """Recomputation included."""
+    """Its backward pass, recomputation included."""
     chunk_seconds: tuple[ChunkTime, ...] = ()
     """Of each model chunk where the passes were run one by one; else a chunk has an equal share."""
 
@@ -112,20 +126,25 @@ class ThroughputEstimate:
     """Speed of one optimizer step."""
 
     step_seconds: float
+    """One optimizer step."""
     flops_per_second_per_device: float
     """Model FLOPs (3 x forward, non-causal attention, output layer but not input table) over time and devices."""
     hardware_flops_per_second_per_device: float
     """The same with recomputation counted."""
     tokens_per_second_per_device: float
+    """Tokens of the step, per second and device."""
     mfu: float
     """Model FLOPs per second over the device's dense peak of the precision trained in."""
     bubble_fraction: float
     """Idle share of the pacing stage."""
     interval_seconds: Interval | None
+    """90 % interval of the step time; None without a calibration."""
     parts_seconds: Mapping[str, float]
     """Named parts of the step; they add up to `step_seconds`."""
     model_flops_per_token: float
+    """Model FLOPs of one token."""
     stages: tuple[StageTime, ...]
+    """Every pipeline rank."""
     schedule: Schedule = field(default=OneForwardOneBackward(), compare=False)
     """The order of passes that it is the speed of."""
 
@@ -137,6 +156,7 @@ class Provenance:
     calibration: str
     """Name of the coefficient set."""
     status: PredictionStatus
+    """How well the numbers are known: of this very run, between measured runs, beyond them, or from other devices."""
     notes: tuple[str, ...] = ()
     """What was assumed, one sentence each."""
 
@@ -146,6 +166,7 @@ class AssumedSwitch:
     """A switch that nobody gave and that matters: what it is taken as, and what another value of it is worth."""
 
     switch: str
+    """Name of the switch, as `--option` takes it."""
     value: str
     """What is assumed."""
     other: str
@@ -165,20 +186,30 @@ class Estimate(Tabular):
     """One layout, priced."""
 
     model: str
+    """Name of the model."""
     hardware: str
+    """Name of the hardware, or of its kinds."""
     devices: int
-    precision: str
+    """Devices that train it, a count."""
+    precision: Precision
+    """Type of the matrix products."""
     seq_length: int
+    """Tokens in a sequence."""
     global_batch_size: int
+    """Sequences in a step."""
     framework: str
+    """What trains it."""
     lora_rank: int | None
+    """Rank of the adapters; None where all weights are trained."""
     layout: Layout
     options: Mapping[str, str] = field(default_factory=dict)
     """Switches that a search chose beside the layout, as `--option` takes them; none where the question gave all."""
     verdict: Verdict
+    """Whether it runs: `starved` is so near capacity that it may, slowly; `refused` breaks a rule."""
     memory: MemoryEstimate
     throughput: ThroughputEstimate
     violations: tuple[Violation, ...]
+    """Rules that the layout breaks."""
     provenance: Provenance
     stack: str = "default"
     """Named stack of the switches."""

@@ -12,4 +12,6 @@ class Violation:
     rule: str
     """Stable id, such as `heads`."""
     message: str
+    """What is wrong."""
     fix: str
+    """What to do about it."""

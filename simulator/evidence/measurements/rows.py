@@ -13,6 +13,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from simulator.errors import InputError, did_you_mean
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.files import write_file
 from simulator.question.specs.folders import data_folder
 from simulator.question.units import MIB
 from simulator.question.vocabulary import RECOMPUTE_MODULES, RecomputeModule
@@ -102,10 +103,7 @@ def rows_text(rows: Iterable[MeasuredRow]) -> str:
 
 def write_rows(path: Path, rows: Iterable[MeasuredRow]) -> None:
     """Write a table that `read_rows` gives back equal. Raises InputError when the file cannot be written."""
-    try:
-        path.write_text(rows_text(rows), encoding="utf-8", newline="")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    write_file(path, rows_text(rows))
 
 
 def _text(path: Path) -> str:

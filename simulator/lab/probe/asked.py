@@ -28,6 +28,7 @@ class ProbeRequest:
     model: str | None = None
     """Name or path of the only model to launch; None for shapes of several widths."""
     precision: Precision = "bf16"
+    """Type of the matrix products."""
     backend: str = "cpu"
     """Kind of device, in torch's words."""
     launches: int = 20

@@ -69,6 +69,7 @@ class ProbeDesign:
     """The launches, and what will be known after them."""
 
     launches: tuple[Planned, ...]
+    """In order."""
     left: dict[str, float]
     """Of every coefficient that is fitted, the share of its prior's standard deviation that is left."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.calibration.fit import Freedom
 from simulator.evidence.calibration.run import known_memory
+from simulator.files import write_file
 from simulator.lab.probe.asked import ProbeRequest
 from simulator.lab.probe.hardware import measured_spec, spec_of, spec_text
 from simulator.lab.probe.measure import known_rates, measured_rates
@@ -64,7 +65,7 @@ def prepare(asked: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> Pre
     document = _document(asked, measured)
     if asked.model is None:
         write_shapes(asked.backend, asked.model_folder)
-    prepared.spec_file.write_text(spec_text(document), encoding="utf-8")
+    write_file(prepared.spec_file, spec_text(document))
     return prepared
 
 

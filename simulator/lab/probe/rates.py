@@ -26,6 +26,7 @@ class Figure:
     """One quantity over several timings."""
 
     value: float
+    """Median of the timings."""
     spread: float
     """Largest over smallest of the timings behind it, less one; 0 for a single one."""
 
@@ -37,8 +38,11 @@ class AttentionRate:
     efficiency: float
     """Share of the peak of the matrix products, for wide heads and long sequences."""
     score_width: float
+    """Width that the softmax of a score costs as much as, in elements of a head."""
     tile_tokens: float
+    """Tokens of a tile, whose edge is worked on in vain."""
     backward_slowdown: float
+    """Time of the backward pass over what its products say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,9 @@ class Link:
     """`latency + bytes / bandwidth` of a message to the next rank."""
 
     latency_seconds: float
+    """Time of an empty message."""
     bandwidth_bytes_per_second: float
+    """Bytes per second of a long one."""
     reduce_slowdown: float
     """Time of a reduction over that of a gather of as many bytes."""
 
@@ -66,6 +72,7 @@ class Rates:
     memory_efficiency: Mapping[str, Figure]
     """Share of it that SwiGLU reaches, both passes together, by precision."""
     optimizer_seconds_per_parameter: Figure
+    """Update of one parameter, in seconds."""
     host_bandwidth: float | None
     """None where the device has no host apart from it."""
     link: Link | None

@@ -13,6 +13,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.calibration.run import FamilyFit, fit_family, prepared
 from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.files import write_file
 from simulator.lab.probe.plan import Planned
 from simulator.lab.probe.pool import Candidate
 from simulator.lab.probe.prepare import FREEDOM, TIMED_STEPS, WARM_UP_STEPS, Prepared
@@ -51,6 +52,7 @@ class Probed:
     fitted: FamilyFit | None
     """None where no launch ended well."""
     compared: tuple[Compared, ...]
+    """Every launch."""
     calibration_file: Path | None
     """None where nothing could be stored."""
     undetermined: tuple[str, ...]
@@ -74,7 +76,7 @@ def launch_all(
     stored = None
     if fitted is not None and (fitted.stored("time") or fitted.stored("memory")):
         stored = asked.folder / f"{family}.yaml"
-        stored.write_text(calibration_text(fitted.calibration()), encoding="utf-8")
+        write_file(stored, calibration_text(fitted.calibration()))
     after = fitted.coefficients(ready.base) if fitted is not None and fitted.stored("time") else None
     return Probed(
         prepared=ready,

@@ -30,6 +30,7 @@ class Refused:
 
     layout: Layout
     reason: str
+    """Why not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ class Campaign:
 
     plan: LaunchPlan
     comparisons: tuple[LayoutComparison, ...]
+    """Every layout that was launched, as it was ranked."""
     interrupted_by: int = 0
     """Number of the signal that ended it early; 0 where none did."""
     unwritten: str = ""

@@ -17,8 +17,11 @@ class ComparedFigure:
     """One figure in base units."""
 
     predicted: float
+    """As estimated."""
     interval: Interval | None
+    """90 % interval of the prediction; None without a calibration."""
     measured: float
+    """Median of the launches."""
 
     @property
     def error(self) -> float:
@@ -36,14 +39,21 @@ class RankFigure:
     """Peak memory of one rank, in bytes, and the time of its passes in a step, in seconds."""
 
     rank: int
+    """Global rank, from 0."""
     stage: int
+    """Pipeline rank it belongs to, from 0."""
     predicted: float
+    """Tensors alive at its peak, as estimated."""
     measured: float
+    """The same as measured."""
     predicted_forward_seconds: float
+    """Its forward passes of a step, as estimated."""
     forward_seconds: float | None
     """Measured; None where the engine does not know it."""
     predicted_backward_seconds: float
+    """Its backward passes of a step, as estimated."""
     backward_seconds: float | None
+    """The same as measured; None where the engine does not know it."""
     predicted_device_bytes: float
     """With what the allocator, libraries and the driver take beside the tensors."""
     device_bytes: float | None
@@ -60,7 +70,9 @@ class LayoutComparison:
     """One layout: what was predicted, and what its launches say."""
 
     title: str
+    """Its place in the ranking, model and layout in a word."""
     estimate: Estimate
+    """What was predicted."""
     rows: tuple[MeasuredRow, ...]
     """Its measured rows: those of this campaign, and earlier ones where it was resumed."""
     launched: tuple[Launched, ...]

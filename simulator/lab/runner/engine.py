@@ -80,6 +80,7 @@ class LaunchOutcome:
     """What became of a launch."""
 
     kind: OutcomeKind
+    """In a word."""
     row: MeasuredRow | None
     """The run as a measured row; None where the launch was ended from outside before it measured anything."""
     error: str = ""
@@ -96,6 +97,10 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """As `--engine` names it."""
+
+    @property
+    def experimental(self) -> str:
+        """Why its figures are not proven, in a clause; empty where the tests launch it for real."""
 
     def check(self) -> None:
         """Raise InputError where something that every launch needs is missing. A dry run does not ask."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError
 from simulator.evidence.calibration.own import fit_own, unused
 from simulator.evidence.calibration.run import prepared
 from simulator.evidence.calibration.store import KINDS, calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.files import write_file
 from simulator.question.scenario.layout import Layout
 
 Rank = Callable[[str], Sequence[Estimate]]
@@ -23,11 +23,15 @@ class Moved:
     """One layout in both rankings."""
 
     layout: Layout
+    """The layout."""
     before: int | None
     """Place among the layouts ranked, from 1; None beyond them."""
     after: int | None
+    """The same with the new calibration."""
     estimate_before: Estimate | None
+    """None for one beyond the layouts ranked."""
     estimate_after: Estimate | None
+    """Likewise, with the new calibration."""
     measured_seconds: float | None
     """Median step of its launches; None where it was not launched."""
 
@@ -60,10 +64,7 @@ def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate]
     reasons = tuple(filter(None, (*refused, *unused(rows, [fitted]))))
     if not kept:
         return Learned(path=path, stored=False, rows=0, reasons=reasons, moved=())
-    try:
-        path.write_text(calibration_text(fitted.calibration()), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    write_file(path, calibration_text(fitted.calibration()))
     used = {key for fit in kept for key in fit.keys}
     moved = _moved(before, rank(str(path)), _measured(rows, before), top)
     return Learned(path=path, stored=True, rows=len(used), reasons=reasons, moved=moved)

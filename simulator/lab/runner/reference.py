@@ -39,6 +39,11 @@ class ReferenceEngine:
     worker: tuple[str, ...] = ("-m", WORKER)
     """What a rank's Python runs."""
 
+    @property
+    def experimental(self) -> str:
+        """Empty on processors, where the tests train with it."""
+        return "" if self.backend == "cpu" else "the reference trainer has run in tests on processors only"
+
     def check(self) -> None:
         """Raise UnsupportedError without torch, which is looked for and not imported."""
         if importlib.util.find_spec("torch") is None:

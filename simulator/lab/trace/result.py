@@ -43,6 +43,7 @@ class Traced:
     resident_bytes: int
     """Most memory that the tracing process took of this machine."""
     torch_version: str
+    """Version of PyTorch that ran it."""
 
     def to_json(self) -> str:
         """The result as a JSON object."""
@@ -62,6 +63,7 @@ class TraceComparison:
     estimate: Estimate
     """The layout priced without the coefficients that stand for no tensor of the reference trainer."""
     traced: Traced
+    """What was counted."""
 
     @property
     def predicted(self) -> StageMemory:

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from simulator.errors import InputError
 from simulator.question.specs.architectures import Architecture
 from simulator.question.specs.configuration import MAXIMUM_LAYERS
+from simulator.question.specs.mixers import PREDICTING, Mixer
 from simulator.question.specs.model_checks import SHARED_EXPERT_FIELDS, problems
 from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, refuse, undefined_sources
 from simulator.question.units import parse_count
@@ -31,35 +32,10 @@ _EXTENSIONS: Final = (
 )
 
 
-Mixer = Literal[
-    "grouped_query",
-    "sliding",
-    "sparse",
-    "filtered",
-    "latent",
-    "sparse_latent",
-    "shared_sparse_latent",
-    "gated_delta",
-    "lightning",
-    "mamba",
-    "none",
-]
-"""How a layer mixes tokens.
-
-`grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
-same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
-`latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes
-an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2.
-"""
 FeedForward = Literal["gated", "plain", "experts", "none"]
 """What follows the mixer: a network every token passes, gated or plain, or routed experts, shared ones beside them."""
 Activation = Literal["silu", "gelu", "relu", "squared_relu"]
 """Nonlinearity of the feed-forward networks, gated or not; variants of one function are one word."""
-
-LATENT: Final = frozenset[Mixer]({"latent", "sparse_latent", "shared_sparse_latent"})
-"""Mixers of latent attention."""
-INDEXED: Final = frozenset[Mixer]({"sparse", "sparse_latent"})
-"""Mixers with an indexer of their own."""
 
 
 class LayerKind(NamedTuple):
@@ -302,7 +278,7 @@ class ModelSpec(Frozen):
         """The kind of layer inside a next-token prediction module: full attention, with experts where there are any."""
         if not self.num_nextn_predict_layers:
             return self.layers[-1]
-        full = [mixer for mixer in self.mixers if mixer in ("grouped_query", "sparse", "filtered", *LATENT)]
+        full = [mixer for mixer in self.mixers if mixer in PREDICTING]
         return LayerKind(full[-1] if full else self._mixer, "experts" if self.is_moe else self._dense)
 
     @property

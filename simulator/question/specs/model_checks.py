@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from simulator.question.specs.mixers import LATENT, NEEDS
+
 if TYPE_CHECKING:
     from simulator.question.specs.model import ModelSpec
 
@@ -14,18 +16,6 @@ _MOE_DETAILS: Final = ("num_shared_experts", "first_k_dense_replace", "router_bi
 SHARED_EXPERT_FIELDS: Final = ("shared_expert_intermediate_size", "shared_expert_gate", "expert_latent_size")
 EXPERT_FIELDS: Final = frozenset(("num_experts", "topk_group", *_MOE_FIELDS, *_MOE_DETAILS, *SHARED_EXPERT_FIELDS))
 """Fields that only a model with routed experts has."""
-_INDEX_FIELDS: Final = ("index_heads", "index_head_dim", "index_topk")
-_DELTA_FIELDS: Final = ("linear_key_heads", "linear_value_heads", "linear_key_head_dim", "linear_value_head_dim")
-_MAMBA_FIELDS: Final = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
-NEEDS: Final[tuple[tuple[frozenset[str], tuple[str, ...]], ...]] = (
-    (frozenset({"sliding"}), ("sliding_window",)),
-    (frozenset({"sparse", "sparse_latent", "shared_sparse_latent"}), _INDEX_FIELDS),
-    (frozenset({"gated_delta"}), _DELTA_FIELDS),
-    (frozenset({"mamba"}), _MAMBA_FIELDS),
-    (frozenset({"gated_delta", "mamba"}), ("convolution",)),
-    (frozenset({"gated_delta", "mamba", "lightning"}), ("chunk_tokens",)),
-)
-"""Mixers, and the fields that exist for them."""
 
 
 def problems(model: ModelSpec) -> Iterator[str]:
@@ -92,18 +82,17 @@ def _group_problem(model: ModelSpec) -> str:
 def _kind_problem(model: ModelSpec) -> str:
     """Return what is wrong with the sequence of layer kinds, or an empty text."""
     mixers: set[str] = set(model.mixers)
-    for needing, fields in NEEDS:
+    for needing, field in NEEDS:
         wanted = mixers & needing
-        for field in fields:
-            if bool(wanted) != bool(getattr(model, field)):
-                says = "needs {} of at least 1" if wanted else "is what {} is for; this model has none"
-                return f"mixer '{min(wanted or needing)}' {says.format(field)}"
+        if bool(wanted) != bool(getattr(model, field)):
+            says = "needs {} of at least 1" if wanted else "is what {} is for; this model has none"
+            return f"mixer '{min(wanted or needing)}' {says.format(field)}"
     return _sequence_problem(model, mixers)
 
 
 def _sequence_problem(model: ModelSpec, mixers: set[str]) -> str:
     """Return what does not fit together in the sequence, or an empty text."""
-    latent = mixers & {"latent", "sparse_latent", "shared_sparse_latent"}
+    latent = mixers & LATENT
     if model.attention == "gqa" and latent:
         return f"mixer '{min(latent)}' needs attention 'mla'"
     if model.is_moe != ("experts" in (model.feed_forwards or ("experts",) * model.is_moe)):

@@ -10,7 +10,7 @@ from pathlib import Path
 from simulator.api import answer
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, NoRecipeError, SimulateError, UnsupportedError
+from simulator.errors import InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
@@ -333,7 +333,9 @@ def _defect(file: str, error: Exception) -> InputError:
 
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:
-    outcome: CheckOutcome = "not_modelled" if isinstance(error, UnsupportedError) else "unreadable"
+    outcome: CheckOutcome = "unreadable"
+    if isinstance(error, UnsupportedError | UndecidedError):
+        outcome = "not_modelled" if isinstance(error, UnsupportedError) else "cannot_tell"
     place = _LINE.match(str(error))
     blame = Place(place["file"], int(place["line"])) if place else None
     return Checked(file=file, title=title, outcome=outcome, passed=False, reasons=(str(error),), blame=blame)

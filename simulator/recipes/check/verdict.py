@@ -63,6 +63,7 @@ class Change:
     options: tuple[str, ...]
     """As on the command line, such as `--recompute full`."""
     estimate: Estimate
+    """The recipe after the changes."""
     speed_ratio: float
     """Tokens per second and device over those of the recipe as it is, had it fit."""
     case: Case

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError, UnsupportedError
+from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.scenario.complete import devices_taken
 from simulator.question.scenario.layout import Layout, layout_of_object
@@ -48,9 +48,14 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
     return priceable(case_of(recipe, asked))
 
 
-def target_of(framework: str) -> RecipeFormat:
-    """The kind of recipe that a framework's profile is written as."""
-    return next(target for target, name in FRAMEWORKS.items() if name == framework)
+def target_of(framework: str, file: str = "options") -> RecipeFormat:
+    """The kind of recipe that a framework's profile is written as. Raises InputError for another word."""
+    for target, name in FRAMEWORKS.items():
+        if name == framework:
+            return target
+    names = tuple(FRAMEWORKS.values())
+    near = did_you_mean(framework, names)
+    raise InputError(f"{file}: framework '{framework[:60]}' is not one of {', '.join(names)}{near}")
 
 
 def priceable(case: Case | Blocked) -> Case:

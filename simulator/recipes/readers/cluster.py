@@ -22,18 +22,36 @@ def cluster_of(launch: TrainingCommand, given: Given) -> tuple[int | None, int |
     """Nodes and processes per node; None where only the run knows."""
     options = launch.options
     if launch.launcher == "python":
-        return _started(launch, given) if launch.spread else (1, 1)
+        return _started(launch, given) if launch.spread else _alone(launch, given)
     if launch.launcher == "torch":
-        nodes = _count(given, options, "nodes", ("nnodes",), default=1)
+        nodes = _count(given, options, "nodes", ("nnodes",), default=_unless_open(launch, given, "nodes"))
         each = options.get("nproc_per_node")
         if each is not None and each.text in ("gpu", "auto"):
             return nodes, _visible(launch, given)
-        return nodes, _count(given, options, "devices_per_node", ("nproc_per_node",), default=1)
+        usual = None if each else _unless_open(launch, given, "devices_per_node")
+        return nodes, _count(given, options, "devices_per_node", ("nproc_per_node",), default=usual)
     if launch.launcher == "deepspeed":
         return _deepspeed(launch, given)
     if launch.launcher == "msrun":
         return _msrun(launch, given)
     return _paddle(launch, given)
+
+
+def _alone(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+    """One process, unless words in front of the program that are not known start several."""
+    if not launch.in_front:
+        return 1, 1
+    given.need(launch.in_front, "nodes")
+    given.need(launch.in_front, "devices_per_node")
+    return None, None
+
+
+def _unless_open(launch: TrainingCommand, given: Given, option: str) -> int | None:
+    """The launcher's default of 1, unless options that are not known may say otherwise."""
+    if not launch.open_options or {"nodes": "nnodes", "devices_per_node": "nproc_per_node"}[option] in launch.options:
+        return 1
+    given.need(launch.open_options, option)
+    return None
 
 
 def _started(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from simulator.errors import UnsupportedError
+from simulator.errors import InputError, UnsupportedError
 from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
+from simulator.recipes.readers.home import kept_inside
 from simulator.recipes.readers.nemo import read_nemo
+from simulator.recipes.readers.networks import with_network
 from simulator.recipes.recipe import Recipe
 
 
@@ -24,18 +27,61 @@ def read_flagscale(
 ) -> tuple[Recipe, set[str]]:
     """The recipe of an experiment with the configuration that it names, and the settings that it used."""
     own = list(keys)
-    tuned = next((key for key in own if "auto_tuner" in key.path), None)
     name = f"train/{_named(content)}.yaml"
-    if tuned is not None:
-        raise UnsupportedError(f"{path}:{tuned.line}: FlagScale's tuner chooses the layout as it runs; give {name}")
-    task = next((key for key in own if key.dotted == "experiment.task.backend"), None)
-    if task is not None and task.values[0].text != "megatron":
-        raise UnsupportedError(
-            f"{path}:{task.line}: FlagScale on {task.values[0].text[:40]} is not read; read is megatron"
-        )
+    _require_megatron(path, own, name)
     file = beside(str(path), name, 1)
-    named = [dataclasses.replace(key, file=str(file)) for key in keys_of(file, read_document(file))]
-    return read_nemo(path, [*named, *own], settings)
+    return read_nemo(path, [*_of_file(file, read_document(file)), *own], settings)
+
+
+def is_fragment(path: Path) -> bool:
+    """Whether a file lies where an experiment of FlagScale looks for what it names."""
+    return path.parent.name == "train" and path.parent.parent.name == "conf"
+
+
+def read_fragment(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
+    """The recipe of a configuration with the experiment beside it that names it, and the settings that it used.
+
+    Where each experiment beside it names another configuration, they tell the program that is started, and nothing of
+    the machines.
+    """
+    own = list(keys)
+    experiments = list(_experiments(path))
+    naming = next((pair for pair in experiments if _named(pair[1]) == path.stem), None)
+    if naming is None and experiments:
+        file, content = experiments[0]
+        more = [key for key in _of_file(file, content) if key.path[:2] == ("experiment", "task")]
+    else:
+        more = _of_file(*naming) if naming else []
+    _require_megatron(path, more, path.name)
+    recipe, used = read_nemo(path, [*own, *more], settings)
+    return with_network(recipe, more), used
+
+
+def _experiments(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """The experiments in the folder above a configuration, those that can be read."""
+    for file in sorted(path.parent.parent.glob("*.yaml"))[:_MOST_EXPERIMENTS]:
+        with suppress(InputError):
+            content = read_document(kept_inside(file, path, str(file)))
+            if is_flagscale(content):
+                yield file, content
+
+
+_MOST_EXPERIMENTS: Final = 16
+
+
+def _of_file(file: Path, content: Mapping[str, Any]) -> list[Key]:
+    return [dataclasses.replace(key, file=str(file)) for key in keys_of(file, content)]
+
+
+def _require_megatron(path: Path, keys: Iterable[Key], name: str) -> None:
+    """Raise UnsupportedError for an experiment on another trainer, and for one whose layout is searched as it runs."""
+    for key in keys:
+        if "auto_tuner" in key.path:
+            raise UnsupportedError(f"{path}:{key.line}: FlagScale's tuner chooses the layout as it runs; give {name}")
+        if key.dotted == "experiment.task.backend" and key.values[0].text != "megatron":
+            raise UnsupportedError(
+                f"{path}:{key.line}: FlagScale on {key.values[0].text[:40]} is not read; read is megatron"
+            )
 
 
 def _named(content: Mapping[str, Any]) -> str:

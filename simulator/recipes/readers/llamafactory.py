@@ -25,7 +25,7 @@ from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import text_value
 
-_OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "preprocessing_num_workers", "lora_target"])
+_OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
 _SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
 _DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
 _TRAINS: Final = ("pt", "sft")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -159,6 +160,10 @@ _RELEVANT: Final = re.compile(
 _CLOSE: Final = 0.9
 """Likeness from which a name is taken for a misspelling: names of flags share many words."""
 
+_OTHER_LETTERS: Final = 3
+"""Letters that only one of two names has, where they differ by a slip."""
+_LETTERS_WORK: Final = 50
+"""Units of work of comparing the letters of two names."""
 _LIKENESS_WORK: Final = 1500
 """Units of work of comparing two names."""
 
@@ -179,7 +184,14 @@ def is_irrelevant(name: str) -> bool:
 def misspelled(name: str, known: Iterable[str]) -> str:
     """`, did you mean 'x'?` for a known name that differs by a slip of the hand."""
     size = len(name)
-    near = [one for one in known if 2 * min(size, len(one)) >= _CLOSE * (size + len(one))] if size <= 200 else []
-    charge(_LIKENESS_WORK * (1 + len(near)))
+    alike = [one for one in known if 2 * min(size, len(one)) >= _CLOSE * (size + len(one))] if size <= 200 else []
+    letters = _letters(name)
+    near = [one for one in alike if len(letters ^ _letters(one)) <= _OTHER_LETTERS]
+    charge(_LETTERS_WORK * len(alike) + _LIKENESS_WORK * (1 + len(near)))
     found = difflib.get_close_matches(name, near, n=1, cutoff=_CLOSE)
     return f", did you mean '{found[0]}'?" if found else ""
+
+
+@functools.lru_cache(maxsize=20_000)
+def _letters(name: str) -> frozenset[str]:
+    return frozenset(name)

@@ -29,6 +29,10 @@ _SUFFIXES: Final = (".json", ".yaml", ".yml")
 _OWN_FLAGS: Final = frozenset(
     ("tensor_parallel_degree", "pipeline_parallel_degree", "fp16_opt_level", "sharding_parallel_degree")
 )
+_OWN_WITH_MODEL: Final = frozenset(
+    ("sharding", "recompute", "recompute_granularity", "unified_checkpoint", "amp_master_grad", "dataset_name_or_path")
+)
+"""Keys that say so beside a model: PaddleNLP 2.8.1, paddlenlp/trainer/training_args.py, llm/utils/argument.py."""
 _TP: Final = ("tensor_parallel_degree", "tensor_model_parallel_size")
 _PP: Final = ("pipeline_parallel_degree", "pipeline_model_parallel_size")
 _SHAPE: Final = {
@@ -61,7 +65,8 @@ _PADDLEFORMERS_DEGREES: Final = ("tensor_model_parallel_size", "pipeline_model_p
 def is_paddle(names: Iterable[str]) -> bool:
     """Whether flags or keys are of a Paddle trainer."""
     found = set(names)
-    return bool(found & _OWN_FLAGS) or {"per_device_train_batch_size", "tensor_model_parallel_size"} <= found
+    parallel = {"per_device_train_batch_size", "tensor_model_parallel_size"} <= found
+    return bool(found & _OWN_FLAGS) or parallel or ("model_name_or_path" in found and bool(found & _OWN_WITH_MODEL))
 
 
 def read_paddle(launch: TrainingCommand, file: str) -> Recipe:

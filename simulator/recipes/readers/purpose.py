@@ -26,11 +26,11 @@ _TRAINS: Final = re.compile(
 _ACTS: Final = (
     ("serves a model", "server?|serving"),
     ("evaluates a model", "eval|evaluat(?:e|ion|or)|evalharness|estimation"),
-    ("generates text", "generate|text_generation|infer|inference|predict(?:or)?"),
+    ("generates text", "generate|(?:text|main)_generation|infer|inference|predict(?:or)?"),
     ("quantises weights", "quantize|dequant(?:ize)?|ptq|gptq"),
     ("writes weights out", "export(?:er)?"),
     ("merges weights or data", "merge"),
-    ("converts weights or data", "convert(?:er)?|conversion"),
+    ("converts weights or data", "convert(?:er)?|conversion|hf2\\w+|\\w+2hf"),
     ("prepares data", "preprocess(?:ing)?|tokenize|analyze"),
 )
 """What a program does, by the words of its name, the first that is found.
@@ -54,6 +54,8 @@ _LENGTHS: Final = frozenset(
     )
 )
 """Flags of a run that trains; with one of them another program's name does not tell enough."""
+_OVERRIDE: Final = re.compile(r"[+~]{0,2}\w+(?:\.\w+)+=|\S+\.(?:ya?ml|json|toml)$", re.ASCII)
+"""A key of a configuration that a command line replaces, or a configuration itself."""
 _HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")
 """A variable or a command among the flags; what a script is started with is left out, as most hand it on."""
 _SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
@@ -114,6 +116,7 @@ def require_training(launch: TrainingCommand, file: str) -> None:
         does = f"{program} stages=[{stages}]"
     elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _told(launch.arguments)):
         does = next((f"{program} {act}" for act, words in _ACTS if _named(words, stem)), "")
+        does = does or (f"{program} is started alone, and nothing says that it trains" if _is_plain(launch) else "")
     if does:
         raise no_training(does[:200], file, launch.line)
 
@@ -173,6 +176,14 @@ def _state(given: Given, name: str) -> bool | None:
     if entry is None:
         return False
     return None if entry.causes else entry.text.lower() not in ("false", "0", "no", "off", "null", "none")
+
+
+def _is_plain(launch: TrainingCommand) -> bool:
+    """Whether a program is started on one device, by a command that is all known, without a key of a configuration."""
+    alone = launch.launcher == "python" and not launch.spread and not launch.in_front
+    texts = [value.text for value in launch.arguments]
+    starts = any(text.endswith(".py") and _TRAINS.search(PurePath(text).name.lower()) for text in texts)
+    return alone and not starts and not any(_OVERRIDE.match(text) for text in texts)
 
 
 def _named(words: str, stem: str) -> bool:

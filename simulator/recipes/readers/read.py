@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from simulator.budget import limited
-from simulator.errors import InputError, NoRecipeError, UnsupportedError
+from simulator.errors import InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
-from simulator.recipes.readers.documents import Key, keys_of, read_document, read_text
-from simulator.recipes.readers.flagscale import is_flagscale, read_flagscale
+from simulator.recipes.readers.documents import Key, beside, keys_of, read_document, read_text
+from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
 from simulator.recipes.readers.home import kept_inside, staying
 from simulator.recipes.readers.llamafactory import (
     is_llamafactory,
@@ -27,9 +27,18 @@ from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_arg
 from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.readers.neox import is_neox, read_neox
+from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.purpose import require_training, require_training_keys, require_training_text
+from simulator.recipes.readers.recognition import (
+    command_line,
+    names_in,
+    names_training,
+    settings_of_training,
+    trainer_of,
+    training_flag,
+)
 from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
@@ -104,65 +113,87 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
     (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
     (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
     (lambda x: is_flagscale(x.content), lambda x: read_flagscale(x.path, x.keys, x.content, x.settings)),
+    (lambda x: is_fragment(x.path) and is_nemo(x.keys), lambda x: read_fragment(x.path, x.keys, x.settings)),
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
     (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
     (lambda x: is_nemo(x.keys) and not is_paddle(x.names), lambda x: read_nemo(x.path, x.keys, x.settings)),
     (lambda x: is_neox(plain(name) for name in x.names), lambda x: read_neox(x.path, x.keys, x.content, x.settings)),
     (lambda x: is_llamafactory(x.names), lambda x: (read_llamafactory(x.path, x.keys), set())),
-    (
-        lambda x: is_paddle(x.names) or is_trainer(x.names),
-        lambda x: (read_paddle_document(x.path, x.keys), set()),
-    ),
+    (lambda x: is_paddle(x.names), lambda x: (read_paddle_document(x.path, x.keys), set())),
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
     "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, torchtitan"
 )
-_OTHERS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
-    ("axolotl", frozenset(["base_model", "datasets"])),
-    ("axolotl", frozenset(["base_model", "sequence_len"])),
-    ("nanotron", frozenset(["checkpoints", "general", "parallelism"])),
-    ("nanotron", frozenset(["general", "parallelism", "tokens"])),
-    ("verl", frozenset(["actor_rollout_ref", "algorithm"])),
-    ("MindSpeed-LLM's FSDP2 trainer", frozenset(["data", "model", "parallel", "training"])),
-)
-"""Trainers whose files are known and not read, by sections that only they have."""
-
-
-_SECTION: Final = re.compile(r"^([A-Za-z_]\w{0,60}):", re.MULTILINE | re.ASCII)
-"""A section of a YAML file, at its top."""
-
-
-def _refuse_others(path: Path, found: set[str]) -> None:
-    for name, sections in _OTHERS:
-        if sections <= found:
-            raise UnsupportedError(f"{path}: a file of {name}, which is not read; {_READ}")
 
 
 def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     """The recipe of a configuration file, and the settings that it used."""
+    text = read_text(path)
     try:
         content = read_document(path)
-    except InputError:
-        # A file of another trainer is refused by its name, also where what it holds is wrong.
-        text = read_text(path)
-        _refuse_others(path, set(_SECTION.findall(text)))
-        require_training_text(str(path), text)
-        raise
-    require_training_text(str(path), read_text(path))
+    except InputError as error:
+        raise _unparsed(path, text, error) from error
+    require_training_text(str(path), text)
     keys = keys_of(path, content)
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
+    if trainer := trainer_of(names, keys):
+        raise _of_other(path, trainer)
     document = _Document(path, content, keys, frozenset(names), settings)
-    _refuse_others(path, set(content))
     require_training_keys(str(path), keys)
     for recognised, read in _FORMATS:
         if recognised(document):
-            return read(document)
-    if "zero_optimization" in content:
+            recipe, used = read(document)
+            return with_network(recipe, keys), used
+    if is_trainer(names):
+        raise _of_other(path, "Hugging Face's Trainer or TRL")
+    if "zero_optimization" in content or "steps_per_print" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
-    if "model_type" in content:
-        raise NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
-    raise NoRecipeError(f"{path}: no recipe of a framework that is read; {_READ}")
+    if "compute_environment" in content or "distributed_type" in content:
+        raise NoRecipeError(f"{path}: a configuration of accelerate names no model; give the script that names it")
+    raise _unread(path, text, names)
+
+
+def _of_other(path: Path, trainer: str) -> UnsupportedError:
+    return UnsupportedError(f"{path}: a file of {trainer}, which is not read; {_READ}")
+
+
+def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
+    """What to say of a file that no reader takes: whether anything in it trains."""
+    if trains := settings_of_training(names, str(path)):
+        return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
+    if line := command_line(text):
+        return UnsupportedError(f"{path}:{line}: a command within a configuration file; give the script that it starts")
+    if "model_type" in names:
+        return NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
+    return NoRecipeError(f"{path}: starts no training: no recipe of a framework that is read; {_READ}")
+
+
+_TEMPLATE: Final = re.compile(
+    r"\{\{-?\s*(?:\.|\$|if\b|end\b|range\b|include\b|template\b|with\b|tpl\b|define\b|toYaml\b)"
+)
+"""What Helm fills in."""
+
+
+def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
+    """What to say of a file that is no sound document, or holds more than one: it may still train."""
+    if _TEMPLATE.search(text):
+        return NoRecipeError(f"{path}: a template of Helm, which holds no values yet")
+    names = names_in(text)
+    if trainer := trainer_of(names):
+        return _of_other(path, trainer)
+    try:
+        require_training_text(str(path), text)
+    except NoRecipeError as idle:
+        return idle
+    trains = settings_of_training(names, str(path))
+    return error if trains or not _OTHER_KIND.search(str(error)) else _unread(path, text, names)
+
+
+_OTHER_KIND: Final = re.compile(
+    r"must hold a mapping|more than one YAML document|\((?:!|python/)[^()]*\) is not allowed"
+)
+"""What is wrong with a file that is sound YAML or JSON, and of another kind than a configuration."""
 
 
 def _read_shell(
@@ -185,7 +216,7 @@ def _read_shell(
         if recipe is None:
             passed.append(launch)
         else:
-            recipe = _conditional(recipe, launch)
+            recipe = with_network(_conditional(recipe, launch))
             found = (*_line_ends(text, file), *_script_remarks(script, file))
             recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *found))
             recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
@@ -196,24 +227,57 @@ def _read_shell(
         shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
         shown = other_trainer(launch) or shown
         raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
+    raise _no_launch(file, text, script, idle)
+
+
+def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeError]) -> SimulateError:
+    """What to say of a script of which nothing that trains could be followed."""
+    said = next(_not_followed(file, text, script), "")
+    if said:
+        return UndecidedError(said)
     if idle:
-        raise idle[0]
-    if script.exit_line:
-        raise InputError(f"{file}:{script.exit_line}: the script ends here before it starts any training")
-    raise NoRecipeError(
+        return idle[0]
+    return NoRecipeError(
         f"{file}: starts no training: no torchrun, paddle.distributed.launch, deepspeed or python train.py"
     )
 
 
+def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
+    """What may train in a script and was not followed, and what would tell."""
+    judged = {line for launch in script.launches for line in (launch.line, launch.script.line)}
+    line = command_line(text, judged)
+    if line and script.exit_line:
+        said = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
+        yield f"{file}:{script.exit_line}: {said}"
+    for name, (started, inside) in script.not_followed.items():
+        if names_training(name) or command_line(inside):
+            said = "with what only the run knows" if inside else "which is not at hand"
+            yield f"{file}:{started}: starts {name}, {said}; give that script"
+    if line:
+        yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
+    if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
+        yield f"{file}: starts nothing by itself, and reads a file that is not at hand; --root FOLDER"
+    if not script.launches and (flag := training_flag(text)):
+        yield f"{file}: sets {flag} and starts nothing: a part of a training; give the script that reads it"
+
+
 def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
     """The script; one that is no shell only for its placeholders in angle brackets is read with a variable for each."""
+
+    def open_file(name: str, line: int) -> str | None:
+        try:
+            path = beside(file, name, line)
+            return read_text(path)
+        except InputError:
+            return None
+
     try:
-        return read_script(text, file, settings, environment)
+        return read_script(text, file, settings, environment, open_file)
     except InputError:
         filled = _PLACEHOLDER.sub(_variable, text)
         if filled == text:
             raise
-        return read_script(filled, file, settings, environment)
+        return read_script(filled, file, settings, environment, open_file)
 
 
 def _variable(placeholder: re.Match[str]) -> str:

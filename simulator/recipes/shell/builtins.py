@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import PurePath
 from typing import Final
 
-from simulator.errors import InputError
 from simulator.recipes.shell.capture import echoed, formatted, reckoned
 from simulator.recipes.shell.conditions import Test, Truth
+from simulator.recipes.shell.includes import include
 from simulator.recipes.shell.values import Cause, Value, hole, joined, split_fields, text_value
 from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.words import Words
@@ -151,22 +150,6 @@ def _let(runner: Walk, argv: list[Value], line: int) -> Truth:
     return number.text != "0" if number.known else number.causes
 
 
-def _source(runner: Walk, argv: list[Value], line: int) -> Truth:
-    """Another script is not read; what it sets stays unknown."""
-    target = argv[1].text if len(argv) > 1 else ""
-    if target and not _SURROUNDINGS.search(target):
-        runner.machine.remark(
-            "not-read",
-            "warning",
-            f"{target[:100]} is not read: what it sets is not known, and variables set here are taken as they stand",
-            line,
-            "--set NAME=VALUE",
-        )
-    if PurePath(target).name in ("$0", PurePath(runner.machine.file).name, "${BASH_SOURCE[0]}"):
-        raise InputError(f"{runner.machine.file}:{line}: the script includes itself")
-    return True
-
-
 def _test(runner: Walk, argv: list[Value], line: int) -> Truth:
     words = Words(runner.machine, runner.source)
     return Test(
@@ -174,10 +157,6 @@ def _test(runner: Walk, argv: list[Value], line: int) -> Truth:
     ).truth()
 
 
-_SURROUNDINGS: Final = re.compile(
-    r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|setvars|set_env|modules?\b|venv)"
-)
-"""Scripts that set up compilers, libraries and Python."""
 BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
     "eval": _eval,
     "exit": _exit,
@@ -190,8 +169,8 @@ BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
     "getopts": _read,
     "mapfile": _read,
     "readarray": _read,
-    "source": _source,
-    ".": _source,
+    "source": include,
+    ".": include,
     "test": _test,
     "echo": _echo,
     "printf": _printf,

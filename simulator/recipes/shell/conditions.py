@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.budget import charge
 from simulator.recipes.shell.machine import Machine, is_outside
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, hole, split_fields
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, could_match, hole, split_fields
 from simulator.recipes.shell.words import Words, filled, matches
 
 if TYPE_CHECKING:
@@ -203,8 +203,7 @@ class Test:
             return causes if could_equal(left, right) else False
         if left.known:
             return matches(left.text, right, self._machine.file)
-        wild = any(not piece.quoted and set(piece.text) & set("*?[") for piece in right.pieces)
-        return causes if wild or could_equal(left, right) else False
+        return causes if could_match(left, right) else False
 
 
 def _matched(text: str, expression: Value) -> bool | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final, Literal
@@ -29,6 +30,7 @@ _PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "axolotl": "other",
     "composer": "other",
     "litgpt": "other",
+    "oumi": "other",
     "trl": "other",
     "tune": "other",
 }
@@ -38,6 +40,7 @@ _TRAINING: Final = {
     "llamafactory-cli": ("train",),
     "axolotl": ("train",),
     "litgpt": ("pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter"),
+    "oumi": ("train", "distributed", "tune"),
     "trl": ("sft", "dpo", "kto", "grpo", "reward"),
     "tune": ("run",),
 }
@@ -50,15 +53,18 @@ _MODULES: Final[Mapping[str, LauncherName]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "accelerate.commands.launch": "accelerate",
 }
-_UNREAD: Final = frozenset(["axolotl", "colossalai", "composer", "litgpt", "trl", "tune", "xtuner"])
+_UNREAD: Final = frozenset(["axolotl", "colossalai", "composer", "litgpt", "oumi", "trl", "tune", "xtuner"])
 _UNREAD_MODULES: Final = re.compile(
     r"axolotl\.cli\.train|openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*"
     r"|trl\.scripts\.(sft|dpo|kto|grpo|reward|rloo)"
 )
 """Programs, and modules that `python -m` starts, that train by themselves: their flags are not read."""
+_FARTHEST: Final = 64
+"""Words among which the program stands."""
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _WITHOUT_VALUE: Final = frozenset(
     [
+        "",
         "standalone",
         "no_python",
         "use_env",
@@ -90,6 +96,10 @@ class TrainingCommand:
     """What decides whether the command runs at all."""
     spread: Mapping[str, Value] = field(default_factory=dict)
     """How `srun` or `mpirun` spreads it: `starter`, `nodes`, `tasks`, `tasks_per_node`."""
+    in_front: frozenset[Cause] = field(default_factory=frozenset)
+    """What words in front of the program depend on that are not known: they may start it on any machines."""
+    open_options: frozenset[Cause] = field(default_factory=frozenset)
+    """What words among the launcher's options depend on that are not known."""
     files: Mapping[str, Value] = field(default_factory=dict)
     """Files that the script has written before, by name."""
 
@@ -105,9 +115,18 @@ def plain_path(name: str) -> str:
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
     """The launch a command is, or None."""
-    start = _program(argv)
-    if start is None:
-        return None
+    for start in _programs(argv):
+        found = _launch(argv, start, environment, line)
+        if found is not None:
+            in_front = _causes(argv, range(start))
+            return dataclasses.replace(found, in_front=in_front) if in_front else found
+    return None
+
+
+def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
+    """The launch of the program at a place."""
+    if _is_script(argv[start]):
+        return TrainingCommand("python", "", line, argv[start], tuple(argv[start + 1 :]), {}, environment)
     program = PurePath(argv[start].text).name
     rest = list(argv[start + 1 :])
     launcher = _PROGRAMS.get(program)
@@ -120,10 +139,12 @@ def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: i
         if not rest or rest[0].text not in _TRAINING.get(program, (rest[0].text,)):
             return None
         return TrainingCommand(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)
-    options, script, arguments = _options(rest)
+    options, script, arguments, unknown = _options(rest)
     if script is None:
         return None
-    return TrainingCommand(launcher, program, line, script, tuple(arguments), options, environment)
+    return TrainingCommand(
+        launcher, program, line, script, tuple(arguments), options, environment, open_options=unknown
+    )
 
 
 def other_trainer(launch: TrainingCommand) -> str:
@@ -133,19 +154,24 @@ def other_trainer(launch: TrainingCommand) -> str:
     return launch.program if launch.program in _UNREAD else ""
 
 
-def _program(argv: Sequence[Value]) -> int | None:
-    """Place of the program that launches, past `nohup`, `srun -N 4`, `env A=B`."""
+def _programs(argv: Sequence[Value]) -> Iterator[int]:
+    """Places of what may be the program that launches, past `nohup`, `srun -N 4`, `env A=B`, and unknown words."""
     wrapped = False
-    for number, value in enumerate(argv[:64]):
+    for number, value in enumerate(argv[:_FARTHEST]):
         name = PurePath(value.text).name
-        if name in _PROGRAMS or _PYTHON.fullmatch(name):
-            return number
-        if number == 0 and not value.known and len(argv) > 2 and argv[1].text == "-m":
-            return number
-        wrapped = wrapped or name in WRAPPERS
+        module = argv[2].text if number == 0 and len(argv) > 2 and argv[1].text == "-m" else ""
+        starts_module = module != "" and (not value.known or module in _MODULES)
+        if name in _PROGRAMS or _PYTHON.fullmatch(name) or _is_script(value) or starts_module:
+            yield number
+        wrapped = wrapped or name in WRAPPERS or not value.known
         if not wrapped:
-            return None
-    return None
+            return
+
+
+def _is_script(value: Value) -> bool:
+    """Whether a word is a file of Python; what stands before its name may be unknown."""
+    text = value.text
+    return text.endswith(".py") and not text.startswith("-") and len(text.split()) == 1 and value.pieces[-1].known
 
 
 def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
@@ -165,25 +191,29 @@ def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
 def _plain_python(
     program: str, rest: Sequence[Value], environment: Mapping[str, Value], line: int
 ) -> TrainingCommand | None:
-    """`python train.py ...` without a launcher: one device."""
+    """`python train.py ...` or `python -m package.train ...` without a launcher: one device."""
     number = next((i for i, value in enumerate(rest) if not value.text.startswith("-")), None)
-    if number is None or not rest[number].text.endswith(".py"):
+    if number is None or not (rest[number].text.endswith(".py") or rest[number - 1].text == "-m"):
         return None
     return TrainingCommand("python", program, line, rest[number], tuple(rest[number + 1 :]), {}, environment)
 
 
-def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, list[Value]]:
-    """The launcher's options, the script, and the script's arguments."""
+def _options(
+    rest: Sequence[Value],
+) -> tuple[dict[str, Value], Value | None, list[Value], frozenset[Cause]]:
+    """The launcher's options, the script, the script's arguments, and what further options depend on."""
     options: dict[str, Value] = {}
+    skipped: list[int] = []
     position = 0
     while position < len(rest):
         value = rest[position]
         text = value.text
         if not text.startswith("-") or not value.pieces[0].known:
             if not value.known and not text.endswith(".py") and position + 1 < len(rest):
-                position += 1  # options in a variable that nobody gave
+                skipped.append(position)
+                position += 1
                 continue
-            return options, value, list(rest[position + 1 :])
+            return options, value, list(rest[position + 1 :]), _causes(rest, skipped)
         name, equals, _ = text.partition("=")
         key = name.lstrip("-").replace("-", "_")
         if equals:
@@ -195,4 +225,12 @@ def _options(rest: Sequence[Value]) -> tuple[dict[str, Value], Value | None, lis
         else:
             options[key] = rest[position + 1]
             position += 2
-    return options, None, []
+    if not skipped:
+        return options, None, [], frozenset()
+    # The last word that may be the script is taken for it: what follows are its own.
+    place = skipped.pop()
+    return options, rest[place], list(rest[place + 1 :]), _causes(rest, skipped)
+
+
+def _causes(words: Sequence[Value], places: Iterable[int]) -> frozenset[Cause]:
+    return frozenset(cause for place in places for cause in words[place].causes)

@@ -115,11 +115,25 @@ class Machine:
         self.conditions: tuple[frozenset[Cause], ...] = ()
         self.steps = 0
         self.calls: list[str] = []
+        self.choices = 0
+        """Choices of a command's text within each other that are being followed."""
         self.spread: Mapping[str, Value] = {}
         """How the command that is being followed spreads what it starts."""
         self._remarks: dict[Remark, None] = {}
         self.output: Output | None = None
         """What the commands print, where that is asked for."""
+        self.open_file: Callable[[str, int], str | None] = lambda _name, _line: None
+        """Text of a file by its name below the script's folder or one above it; None where there is none."""
+        self.unread = False
+        """Whether a file that the script reads is not at hand: what is set nowhere else may be set there."""
+        self.not_followed: dict[str, tuple[int, str]] = {}
+        """Scripts that are started and could not be followed: the line of the start, their text where it is known."""
+        self.required: frozenset[str] = frozenset()
+        """Variables without which the script ends: taken as set."""
+        self.asked_unset: list[str] = []
+        """Variables that were read as not set, in the order in which that was asked."""
+        self.ended_without: set[str] = set()
+        """Those whose absence made the script end."""
         self.keyed: set[str] = set()
         """Lists whose items were set one by one."""
         self.capture: Callable[[Source, Node], Value | None] = lambda _source, _node: None
@@ -186,19 +200,24 @@ class Machine:
             return self._parameter(name, line)
         if name in self.state.variables:
             return self.state.variables[name]
-        if (found := self.given(name, line)) is not None:
-            return found
-        if name in self.own_names and not _FROM_OUTSIDE.fullmatch(name):
+        found = self.given(name, line)
+        return self._never_set(name, line) if found is None else found
+
+    def _never_set(self, name: str, line: int) -> Content:
+        """Content of a variable that nothing before sets."""
+        outside = not self.unread and name not in self.required
+        if outside and name in self.own_names and not _FROM_OUTSIDE.fullmatch(name):
             return None
-        if self._is_remainder(name):
+        if outside and self._is_remainder(name):
             said = f"${name} is set nowhere in the script, beside other lists of flags: taken as nothing, as bash does"
             self.remark("assumed-unset", "warning", said, line, f"--set {name}=FLAGS")
             return None
-        return hole(f"${name}", line, [Cause(line, name)], outside=len(name) > 1 or name.isalpha())
+        outside = outside and (len(name) > 1 or name.isalpha())
+        return hole(f"${name}", line, [Cause(line, name)], filled=name in self.required, outside=outside)
 
     def _is_remainder(self, name: str) -> bool:
         """Whether a name that is never set reads like the lists of flags of a script that reads no other file."""
-        if name not in _REMAINDERS or any(remark.rule == "not-read" for remark in self._remarks):
+        if name not in _REMAINDERS:
             return False
         charge(_ENTRY_WORK * len(self.own_names))
         return sum(_FLAGS.fullmatch(own) is not None for own in self.own_names) >= _OWN_FLAGS
@@ -235,6 +254,7 @@ class Machine:
     def assume_unset(self, value: Value) -> None:
         """Note that a value from outside is read as not set."""
         for cause in value.causes:
+            self.asked_unset.append(cause.name)
             self.assumed_unset.setdefault(cause.name, cause.line)
 
     def assign(self, name: str, content: Content, line: int) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import SILENT, without_tabs
+from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
 from simulator.recipes.shell.heredocs import written_files
+from simulator.recipes.shell.includes import start, started_script
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, items_of
 from simulator.recipes.shell.source import Source
@@ -29,7 +32,7 @@ from simulator.recipes.shell.wrappers import carried, spread
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_MAXIMUM_LAUNCHES: Final = 64
+_MAXIMUM_LAUNCHES: Final = 256
 _OWN_VALUE: Final = re.compile(r"""=["']?\$(?:\{(\w+)\W|(\w+)["']?\Z)""", re.ASCII)
 """A value that is a variable, or that variable with a default and whatever follows."""
 _OWN_VALUE_BYTES: Final = 8
@@ -191,10 +194,12 @@ class Runner(Walk):
         then = next(i for i, child in enumerate(children) if child.type == "then")
         tails = [i for i, child in enumerate(children) if child.type in ("elif_clause", "else_clause", "fi")]
         end = tails[0] if tails else len(children)
+        asked = len(self.machine.asked_unset)
         truth = self.all(children[1:then])
         rest = children[end:]
         if isinstance(truth, bool):
-            return self.all(children[then + 1 : end]) if truth else self._otherwise(rest)
+            body = children[then + 1 : end]
+            return self._guarded(asked, lambda: self.all(body) if truth else self._otherwise(rest))
         paths = (lambda: self.all(children[then + 1 : end]), lambda: self._otherwise(rest))
         return self._branches(paths, truth, self._line(node))
 
@@ -232,11 +237,12 @@ class Runner(Walk):
         """`a && b`, `a || b`, and statements in a row."""
         left, right = node.named_children[0], node.named_children[-1]
         operator = next((child.type for child in node.children if child.type in ("&&", "||", ";", "&")), ";")
+        asked = len(self.machine.asked_unset)
         truth = self.run(left)
         if self.machine.state.flow or operator not in ("&&", "||"):
             return truth if self.machine.state.flow else self.run(right)
         if isinstance(truth, bool):
-            return self.run(right) if truth == (operator == "&&") else truth
+            return self._guarded(asked, lambda: self.run(right)) if truth == (operator == "&&") else truth
         found: list[Truth] = []
         self._branches((lambda: found.append(self.run(right)), lambda: True), truth, self._line(node))
         if found and found[0] is (operator == "||"):
@@ -284,24 +290,9 @@ class Runner(Walk):
             return builtin(self, argv, line)
         if name not in SILENT:
             self.machine.prints(None)
-        launch = find_launch(argv, self._environment(prefix), line)
-        if launch is not None:
-            self.launches.append(
-                dataclasses.replace(
-                    launch,
-                    conditions=frozenset().union(*self.machine.conditions),
-                    spread={**self.machine.spread, **spread(argv)},
-                    files=dict(self.machine.state.files),
-                )
-            )
-            if len(self.launches) > _MAXIMUM_LAUNCHES:
-                raise InputError(f"{self.machine.file}:{line}: more than {_MAXIMUM_LAUNCHES} launches")
-            return True
-        if (text := carried(argv)) is not None:
-            outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **spread(argv)}
-            truth = self._apart(lambda: self.evaluate(text, line))
-            self.machine.spread = outer
-            return truth
+        found = self._started(argv, prefix, line)
+        if found is not None:
+            return found
         if name in WITHOUT_EFFECT:
             return True
         if argv[0].known and re.match(r"--?[A-Za-z]", name):
@@ -314,6 +305,47 @@ class Runner(Walk):
                 "end the line before with a backslash",
             )
         return frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
+
+    def _started(self, argv: list[Value], prefix: Mapping[str, Value], line: int) -> Truth | None:
+        """Take a command that launches, or follow what it starts; None for one that does neither."""
+        if choices := commands(argv):
+            paths = [functools.partial(self._called, words, prefix, line) for words in choices]
+            return self._chosen(paths, argv, line)
+        launch = find_launch(argv, self._environment(prefix), line)
+        if launch is not None:
+            self._take(dataclasses.replace(launch, spread={**self.machine.spread, **spread(argv)}))
+            return True
+        if (text := carried(argv)) is not None:
+            follow = functools.partial(self.evaluate, text, line)
+            return self._spread(argv, functools.partial(self._apart, follow))
+        script = argv[started_script(argv) :]
+        return self._spread(argv, functools.partial(start, self, script, line)) if script else None
+
+    def _take(self, launch: TrainingCommand) -> None:
+        machine = self.machine
+        conditions = frozenset().union(*machine.conditions)
+        self.launches.append(dataclasses.replace(launch, conditions=conditions, files=dict(machine.state.files)))
+        if len(self.launches) > _MAXIMUM_LAUNCHES:
+            raise InputError(f"{machine.file}:{launch.line}: more than {_MAXIMUM_LAUNCHES} launches")
+
+    def _spread(self, argv: Sequence[Value], follow: Callable[[], Truth | None]) -> Truth | None:
+        """Follow what a command starts, as many times as it does."""
+        outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **spread(argv)}
+        found = follow()
+        self.machine.spread = outer
+        return found
+
+    def _chosen(self, paths: Sequence[Callable[[], Truth]], words: Iterable[Value], line: int) -> Truth:
+        """Follow the texts that a command may have; launches that say the same are one."""
+        machine, start = self.machine, len(self.launches)
+        if machine.choices >= DEEPEST_CHOICE:
+            raise InputError(f"{machine.file}:{line}: more than {DEEPEST_CHOICE} choices within one command")
+        machine.choices += 1
+        truth = self._branches(paths, causes_of(words), line)
+        machine.choices -= 1
+        found = self.launches[start:]
+        self.launches[start:] = distinct(found, frozenset().union(*machine.conditions))
+        return truth
 
     def _environment(self, prefix: Mapping[str, Value]) -> dict[str, Value]:
         """Variables that a command started here would see, as far as the script or the user sets them."""
@@ -345,12 +377,26 @@ class Runner(Walk):
     def evaluate(self, text: Value, line: int) -> Truth:
         """`eval` of a text that the script built."""
         machine = self.machine
+        if choices := texts(text):
+            return self._chosen([functools.partial(self.evaluate, part, line) for part in choices], [text], line)
         if len(machine.calls) >= MAXIMUM_CALLS:
             raise InputError(f"{machine.file}:{line}: eval within eval, too deep")
         machine.calls.append("")
         inner = Runner(machine, Source(machine.file, text), self.launches)
         truth = inner.all(inner.root.children)
         machine.calls.pop()
+        return truth
+
+    def include(self, text: Value) -> Truth:
+        """`source` of a file that could be read."""
+        machine = self.machine
+        inner = Runner(machine, Source(machine.file, text), self.launches)
+        machine.own_names |= inner.assigned_names()
+        machine.calls.append("")
+        truth = inner.all(inner.root.children)
+        machine.calls.pop()
+        if machine.state.flow == "return":
+            machine.state.flow = ""
         return truth
 
 

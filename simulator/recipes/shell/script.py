@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from simulator.errors import InputError
 from simulator.recipes.recipe import Remark, Severity
@@ -29,35 +29,73 @@ class Script:
     exit_line: int
     """Line of the `exit` that every path reaches; 0 if there is none."""
     unused_settings: tuple[str, ...]
+    not_followed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Scripts that are started and could not be followed: the line that starts them, their text where it is known."""
     remarks: tuple[Remark, ...] = ()
     """Lines that do something else than they seem to, or that are not read."""
 
 
-def read_script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
-    """Read a shell script. Raises InputError for text that is none."""
+OpenFile = Callable[[str, int], str | None]
+"""Text of a file by the name that a line of the script gives it, below its folder or one above."""
+
+
+def read_script(
+    text: str,
+    file: str,
+    settings: Mapping[str, str],
+    environment: Mapping[str, str],
+    open_file: OpenFile = lambda _name, _line: None,
+) -> Script:
+    """Read a shell script and the files that it reads. Raises InputError for text that is no script."""
     check_length(file, text)
     for name, value in (("the script", text), *settings.items(), *environment.items()):
         if HOLES.search(value):
             raise InputError(f"{file}: private-use characters in {name[:40]}")
+    required: frozenset[str] = frozenset()
+    while True:
+        machine = _machine(text, file, settings, environment, open_file)
+        machine.required = required
+        launches = _followed(machine, text)
+        missing = frozenset(machine.ended_without) - required
+        if launches or not missing or machine.state.flow != "exit":
+            break
+        required |= missing
+    for name in sorted(required):
+        said = f"the script ends where {name[:60]} is not set: taken as set"
+        machine.remark("required-variable", "note", said, 1, f"--set {name}=VALUE")
+    return Script(
+        launches=tuple(launches),
+        assumed_unset=machine.assumed_unset,
+        exits=machine.exits,
+        exit_line=machine.state.exit_line if machine.state.flow == "exit" else 0,
+        unused_settings=tuple(sorted(set(settings) - machine.used_settings)),
+        not_followed=machine.not_followed,
+        remarks=tuple(machine.remarks),
+    )
+
+
+def _machine(
+    text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], open_file: OpenFile
+) -> Machine:
+    """A machine at the start of a script, with the arguments that its comment or its documentation tells."""
     example = example_of(text, file, settings)
     machine = Machine(file, settings, environment, slurm_variables(text), example)
     if example is not None:
         severity: Severity = "warning" if example.documented else "note"
         machine.remark("example-arguments", severity, example.said, example.line, "--set N=VALUE")
+    machine.open_file = open_file
     machine.capture = lambda source, node: captured(Runner(machine, source, []), node)
+    return machine
+
+
+def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
+    """The launches of a script. Raises InputError for what outgrows any script."""
     try:
-        runner = Runner(machine, Source(file, text_value(text, 1)), [])
+        runner = Runner(machine, Source(machine.file, text_value(text, 1)), [])
         machine.own_names = runner.assigned_names()
         runner.all(runner.root.children)
     except TooLargeError as error:
-        raise InputError(f"{file}: a value outgrows every command line; not a launch script") from error
+        raise InputError(f"{machine.file}: a value outgrows every command line; not a launch script") from error
     except RecursionError as error:
-        raise InputError(f"{file}: nested too deep for a launch script") from error
-    return Script(
-        launches=tuple(runner.launches),
-        assumed_unset=machine.assumed_unset,
-        exits=machine.exits,
-        exit_line=machine.state.exit_line if machine.state.flow == "exit" else 0,
-        unused_settings=tuple(sorted(set(settings) - machine.used_settings)),
-        remarks=tuple(machine.remarks),
-    )
+        raise InputError(f"{machine.file}: nested too deep for a launch script") from error
+    return runner.launches

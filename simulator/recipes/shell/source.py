@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError
+from simulator.recipes.shell.spelling import respelled
 from simulator.recipes.shell.values import Piece, Value
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Source:
         self.data = b"".join(parts)
         self._starts = starts
         self._lines = lines
-        self.root = self._parse()
+        self.root = self._understood()
 
     def _plain(self, piece: Piece) -> str:
         """The piece as the parser sees it."""
@@ -106,14 +107,27 @@ class Source:
                 found.append(Piece(part, line, quoted=quoted))
         return found
 
-    def _parse(self) -> Node:
-        """The tree of the text. Raises InputError for text that is no shell script."""
+    def _understood(self) -> Node:
+        """The tree of the text, as it stands or in the grammar's spelling. Raises InputError for no shell script."""
         check_length(self.file, self.data)
         for mark, most in _MOST_MARKS.items():
             if self.data.count(mark) > most:
                 raise InputError(f"{self.file}: more than {most} '{mark.decode()}'; not a launch script")
-        left, data = _MAXIMUM_REREADS + len(self.data) // _CHUNK_BYTES, _masked(self.data)
-        charge(_READ_WORK * (len(self.data) // _CHUNK_BYTES))
+        root = self._parse(self.data)
+        wrong = self._check(root)
+        if wrong is None:
+            return root
+        refusal, spelled = self._refusal(wrong), respelled(self.data)
+        if spelled != self.data:
+            root = self._parse(spelled)
+            if self._check(root) is None:
+                return root
+        raise refusal
+
+    def _parse(self, text: bytes) -> Node:
+        """The tree of a text. Raises InputError for one that takes too long."""
+        left, data = _MAXIMUM_REREADS + len(text) // _CHUNK_BYTES, _masked(text)
+        charge(_READ_WORK * (len(text) // _CHUNK_BYTES))
 
         def read(offset: int, _point: object) -> bytes:
             nonlocal left
@@ -126,12 +140,11 @@ class Source:
         charge(_READ_WORK * (_MAXIMUM_REREADS - max(left, 0)))
         if left < 0 or tree is None:
             raise InputError(f"{self.file}: takes too long to parse; not a launch script")
-        self._check(tree.root_node)
         self._tree = tree  # its nodes are valid while it lives
         return tree.root_node
 
-    def _check(self, root: Node) -> None:
-        """Refuse what the parser could not read, and a tree too deep or too large to walk."""
+    def _check(self, root: Node) -> Node | None:
+        """The first node that the parser could not read; raises InputError for a tree too deep or too large to walk."""
         cursor = root.walk()
         depth = count = 0
         wrong: Node | None = None
@@ -149,9 +162,7 @@ class Source:
                 continue
             while not cursor.goto_next_sibling():
                 if not cursor.goto_parent():
-                    if wrong is not None:
-                        raise self._refusal(wrong)
-                    return
+                    return wrong
                 depth -= 1
 
     def _refusal(self, node: Node) -> InputError:

@@ -203,6 +203,28 @@ def could_equal(left: Value, right: Value) -> bool:
     return _could_be(left, right.text)
 
 
+_WILD: Final = re.compile(r"[*?[]")
+
+
+def could_match(value: Value, pattern: Value) -> bool:
+    """Whether a value that is not known may match a shell pattern, by what both begin with."""
+    wanted = ""
+    for piece in pattern.pieces:
+        mark = None if piece.quoted else _WILD.search(piece.text)
+        wanted += piece.text[: mark.start()] if mark else piece.text
+        if mark:
+            break
+    else:
+        return could_equal(value, pattern)
+    start = ""
+    for piece in value.pieces:
+        if not piece.known:
+            break
+        start += piece.text
+    charge(_LOOK_WORK + len(start) + len(wanted))
+    return start.startswith(wanted) or wanted.startswith(start)
+
+
 def _could_be(value: Value, text: str) -> bool:
     """Whether the known parts stand in `text` in order, the outer ones at its ends."""
     charge(_LOOK_WORK * len(value.pieces) + len(text))

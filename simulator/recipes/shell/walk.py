@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -12,13 +13,15 @@ from simulator.recipes.shell.conditions import Truth, test_truth
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.machine import Machine, State
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, hole
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_match, hole
 from simulator.recipes.shell.words import Words, matches
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MAXIMUM_ROUNDS: Final = 256
+_ENDLESS: Final = re.compile(r"true|:|\[\[?\s+(?:1|true)\s+\]\]?|\(\(\s*1\s*\)\)")
+"""Conditions of loops that end from within alone."""
 
 
 class Walk(ABC):
@@ -41,6 +44,10 @@ class Walk(ABC):
     @abstractmethod
     def evaluate(self, text: Value, line: int) -> Truth:
         """Follow a text that the script built, as `eval` does."""
+
+    @abstractmethod
+    def include(self, text: Value) -> Truth:
+        """Follow the text of another file, as `source` does."""
 
     def all(self, nodes: Iterable[Node]) -> Truth:
         """Run statements until one leaves."""
@@ -76,6 +83,14 @@ class Walk(ABC):
         self.machine.conditions = outer
         self.machine.join(states, causes, line)
         return causes
+
+    def _guarded(self, asked: int, run: Callable[[], Truth]) -> Truth:
+        """Run what a condition that holds guards; `asked` is how many variables were read as not set before it."""
+        names = self.machine.asked_unset[asked:]
+        truth = run()
+        if self.machine.state.flow == "exit":
+            self.machine.ended_without.update(names)
+        return truth
 
     def _apart(self, run: Callable[[], Truth]) -> Truth:
         before = self.machine.state
@@ -113,12 +128,11 @@ class Walk(ABC):
         value = self._words.value(choice)
         if not value.known:
             return None
-        wild = any(not piece.quoted and set(piece.text) & set("*?[") for piece in value.pieces)
         if value.text == "*":
             return True
         if subject.known:
             return matches(subject.text, value, self.machine.file)
-        return None if wild or could_equal(subject, value) else False
+        return None if could_match(subject, value) else False
 
     def _case_body(self, item: Node) -> Truth:
         start = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
@@ -164,7 +178,9 @@ class Walk(ABC):
         body = node.named_children[-1]
         line = self._line(node)
         until = node.children[0].type == "until"
-        for _ in range(_MAXIMUM_ROUNDS):
+        # A watch loop: the first round starts what every round does.
+        endless = _ENDLESS.fullmatch(self.source.raw(node.named_children[0])) is not None
+        for _ in range(1 if endless else _MAXIMUM_ROUNDS):
             truth = self.all(node.children[1:-1])
             if isinstance(truth, frozenset):
                 if self._over_arguments(truth):
@@ -172,7 +188,13 @@ class Walk(ABC):
                 return self._branches((lambda: self._body(body), lambda: True), truth, line)
             if truth == until or not self._body(body):
                 return True
-        raise InputError(f"{self.machine.file}:{line}: a loop of more than {_MAXIMUM_ROUNDS} rounds")
+        return self._endless(line)
+
+    def _endless(self, line: int) -> Truth:
+        """A loop that has not ended after many rounds, taken to end there."""
+        said = "a loop of many rounds, or without an end: taken to end after some"
+        self.machine.remark("long-loop", "note", said, line)
+        return True
 
     def _over_arguments(self, causes: frozenset[Cause]) -> bool:
         """Whether a loop goes over the script's own arguments: nobody gave any."""
@@ -196,7 +218,7 @@ class Walk(ABC):
             if number.text == "0" or not self._body(body):
                 return True
             self._words.reckoned(node, *step, line)
-        raise InputError(f"{self.machine.file}:{line}: a loop of more than {_MAXIMUM_ROUNDS} rounds")
+        return self._endless(line)
 
 
 def _choices(item: Node) -> list[Node]:

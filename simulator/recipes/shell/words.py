@@ -9,11 +9,21 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
-from simulator.errors import InputError
+from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell import arithmetic
 from simulator.recipes.shell.machine import Content, Machine, items_of, words
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.values import EMPTY, Cause, Piece, Value, definitely_filled, hole, split_fields, text_value
+from simulator.recipes.shell.values import (
+    EMPTY,
+    Cause,
+    Piece,
+    Value,
+    definitely_filled,
+    hole,
+    joined,
+    split_fields,
+    text_value,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -255,19 +265,30 @@ class Words:
         if missing and isinstance(content, Value) and content.pieces and not content.known:
             self._machine.assumed_unset.pop(name, None)
         elif missing:
-            raise InputError(
+            raise UndecidedError(
                 f"{self._machine.file}:{line}: the script stops here: {name} is not set; --set {name}=VALUE"
             )
         return self._inserted(content, quoted=quoted)
 
     def _edited(self, value: Value, operator: str, operand: Value, raw: str, line: int) -> Value:
         """Substrings, suffixes and prefixes, replacement, case."""
+        if operator == ":":
+            operand = self._ends(operand, line)
         causes = value.causes | operand.causes
         if not causes and len(value.text) <= 4096 and len(operand.text) <= _MAXIMUM_PATTERN:
             text = _edited_text(value.text, operator, operand.text)
             if text is not None:
                 return text_value(text, value.line or line)
         return hole(raw, line, causes or [Cause(line, raw[:_MAXIMUM_NAME])])
+
+    def _ends(self, operand: Value, line: int) -> Value:
+        """Start and length of a part of a text, worked out: `$N+1:2`."""
+        plain = re.sub(r"[${}]", "", operand.text)
+        if not operand.known or not plain.strip() or "?" in plain:
+            return operand
+        colon = text_value(":", line)
+        parts = [self.number(text_value(part, line), part, line) for part in plain.split(":")[:2]]
+        return joined([parts[0], colon, parts[1]] if len(parts) > 1 else parts)
 
     def arithmetic(self, node: Node, line: int) -> Value:
         """`$(( ))` or `(( ))`: the number, or a hole that is some number."""
@@ -387,11 +408,12 @@ def _edited_text(text: str, operator: str, operand: str) -> str | None:  # noqa:
     if operator in ("^^", ",,") and not operand:
         return text.upper() if operator == "^^" else text.lower()
     if operator == ":":
-        match = re.fullmatch(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?", operand, re.ASCII)
+        match = re.fullmatch(r"(-?\d{1,6})(?::(-?\d{1,6}))?", operand, re.ASCII)
         if match is None:
             return None
-        start = int(match[1])
-        return text[start:] if match[2] is None else text[start : start + int(match[2])]
+        start = int(match[1]) + (len(text) if match[1][0] == "-" else 0)
+        size = len(text) if match[2] is None else int(match[2])
+        return None if start < 0 else text[start:size] if size < 0 else text[start : start + size]
     if operator in ("#", "##", "%", "%%"):
         return _trimmed(text, operator, operand)
     if operator in ("/", "//"):

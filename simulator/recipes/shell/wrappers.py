@@ -18,12 +18,14 @@ WRAPPERS: Final = (
     frozenset(
         ["nohup", "exec", "time", "sudo", "env", "numactl", "stdbuf", "timeout", "nice", "taskset", "command", "setsid"]
     )
-    | frozenset(["uv"])
+    | frozenset(["coverage", "ray", "uv"])
     | STARTERS
     | _REMOTE
     | _CONTAINERS
 )
-_SHELLS: Final = frozenset(["bash", "sh", "zsh"])
+QUEUES: Final = frozenset(["sbatch", "qsub", "bsub"])
+"""Commands that hand a script to a scheduler."""
+SHELLS: Final = frozenset(["bash", "sh", "zsh"])
 _VALUED: Final = re.compile(r"-[pilFJwo]")
 """Options of `ssh` and its kin that take a value."""
 _FARTHEST: Final = 64
@@ -61,10 +63,10 @@ _VARIABLES: Final = {
 def carried(argv: Sequence[Value]) -> Value | None:
     """The text that a command hands to a shell: `srun … bash -c TEXT`, `ssh HOST TEXT`."""
     first = PurePath(argv[0].text).name
-    if first not in WRAPPERS and first not in _SHELLS:
-        return None
     for number, value in enumerate(argv[:_FARTHEST]):
-        if PurePath(value.text).name in _SHELLS:
+        if value.known and value.text.startswith("--wrap="):
+            return value.after(len("--wrap="))
+        if PurePath(value.text).name in SHELLS:
             place = number + 1
             while place < len(argv) - 1 and argv[place].known and argv[place].text.startswith("-"):
                 if re.fullmatch(r"-[a-z]*c", argv[place].text):
@@ -106,7 +108,7 @@ def _options(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
             found[option] = word.after(len(name) + 1)
         elif option and number + 1 < len(words):
             found[option] = words[number + 1]
-        if PurePath(word.text).name in _SHELLS or re.fullmatch(r"python[0-9.]*|torchrun", PurePath(word.text).name):
+        if PurePath(word.text).name in SHELLS or re.fullmatch(r"python[0-9.]*|torchrun", PurePath(word.text).name):
             break
     ratio = re.fullmatch(r"ppr:(\d+):node.*", found.pop("map", text_value("", 0)).text)
     if ratio:

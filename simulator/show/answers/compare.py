@@ -27,8 +27,11 @@ class Input:
     """An input that differs."""
 
     name: str
+    """Name of the input."""
     first: str
+    """Its value in A."""
     second: str
+    """Its value in B."""
     memory_bytes: float | None
     """What the fullest device needs more with the second's value of this input alone; None if it cannot stand alone."""
     step_seconds: float | None
@@ -40,8 +43,16 @@ class PartDifference:
     """A part of the memory or of the step in both."""
 
     name: str
+    """Name of the part."""
     first: float
+    """Its size in A."""
     second: float
+    """Its size in B."""
+
+    @property
+    def difference(self) -> float:
+        """The second less the first."""
+        return self.second - self.first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +60,13 @@ class Comparison(Tabular):
     """Two estimates and their differences."""
 
     names: tuple[str, str]
+    """A and B as they were asked for."""
     first: Estimate
+    """The estimate of A."""
     second: Estimate
+    """The estimate of B."""
     inputs: tuple[Input, ...]
+    """Inputs that differ."""
     memory: tuple[PartDifference, ...]
     """Parts of the fullest device in bytes; they add up to its need."""
     step: tuple[PartDifference, ...]
@@ -60,7 +75,7 @@ class Comparison(Tabular):
     def rows(self) -> list[dict[str, Any]]:
         """A row for each part: of the fullest device in bytes, then of the step in seconds."""
         return [
-            {"of": of, "part": p.name, "first": p.first, "second": p.second, "difference": p.second - p.first}
+            {"of": of, "part": p.name, "first": p.first, "second": p.second, "difference": p.difference}
             for of, parts in (("memory_bytes", self.memory), ("step_seconds", self.step))
             for p in parts
         ]

@@ -27,6 +27,7 @@ class Explanation:
     """An estimate with its reasons."""
 
     estimate: Estimate
+    """The layout."""
     causes: tuple[str, ...]
     """What makes the fullest rank need so much, the heaviest part first; one sentence each."""
     changes: tuple[Change, ...]

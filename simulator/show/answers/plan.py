@@ -14,7 +14,7 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.question.scenario.layout import layout_object
 from simulator.question.scenario.settings import check_count
 from simulator.question.specs.catalogue import load_hardware, load_model
-from simulator.question.vocabulary import PRECISIONS
+from simulator.question.vocabulary import PRECISIONS, Precision
 from simulator.search.rank import MIN_FIT_PROBABILITY
 from simulator.search.space import Space
 from simulator.show.answers.availability import Availability, Goodput, goodput
@@ -48,13 +48,17 @@ class Choice:
     offer: int
     """Position of its offer, from 0."""
     hardware: str
+    """Name of the hardware."""
     nodes: int
+    """Nodes that are booked, a count."""
     devices: int
-    precision: str
+    """Devices of all nodes."""
+    precision: Precision
+    """Type of the matrix products."""
     estimate: Estimate | None
     """The fastest layout that is likely enough to fit; None where there is none."""
-    reason: str
-    """Why there is none."""
+    reason: str | None
+    """Why there is none; None where there is one."""
     run: TrainingRun | None = None
     goodput: Goodput | None = None
     """None where failures, checkpoints and evaluation are left out."""
@@ -84,16 +88,38 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfferPriced:
+    """An offer, and which of its choices stand out."""
+
+    hardware: str
+    """Name or path of the hardware."""
+    nodes: tuple[int, ...]
+    """Numbers of nodes on offer, ascending."""
+    price_per_device_hour: float | None
+    """Price of one device for one hour, in any currency; None is not known."""
+    best: int | None
+    """Position in `choices` of what to book of it; None for nothing."""
+    least_nodes_in_time: int | None
+    """Position in `choices` of its smallest number of nodes that is in time; None for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Tabular):
     """Every choice of a question, offer by offer."""
 
     model: str
+    """Name of the model."""
     train_tokens: int
+    """Tokens of the whole run."""
     deadline_days: float | None
+    """Days that it may take; None for no limit."""
     budget: float | None
+    """What it may cost, in the currency of the offers; None for no limit."""
     offers: tuple[Offer, ...]
     availability: Availability | None
+    """What fails, and what is done beside training; None where only training steps count."""
     min_fit_probability: float
+    """Least probability to fit of what is recommended."""
     choices: tuple[Choice, ...]
     """Offers in the order given, within one by nodes, then by precision."""
     question: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -120,6 +146,28 @@ class Plan(Tabular):
         """The smallest number of nodes of an offer that is in time, surely or as far as the estimate goes."""
         meets = [c for c in self.priced if c.offer == offer and c.in_time is not None and self._meets(c)]
         return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
+
+    @property
+    def best_position(self) -> int | None:
+        """Position in `choices` of what to book; None for nothing."""
+        return self._position(self.best)
+
+    @property
+    def offers_priced(self) -> tuple[OfferPriced, ...]:
+        """Every offer with the positions in `choices` of what stands out of it."""
+        return tuple(
+            OfferPriced(
+                hardware=offer.hardware,
+                nodes=offer.nodes,
+                price_per_device_hour=offer.price_per_device_hour,
+                best=self._position(self.best_of(number)),
+                least_nodes_in_time=self._position(self.least_nodes(number)),
+            )
+            for number, offer in enumerate(self.offers)
+        )
+
+    def _position(self, choice: Choice | None) -> int | None:
+        return None if choice is None else self.choices.index(choice)
 
     def __repr__(self) -> str:
         """One line: the question, how many choices, what to book."""
@@ -165,7 +213,7 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     offers: Sequence[Offer | str],
     deadline_days: float | None = None,
     budget: float | None = None,
-    precisions: Sequence[str] = ("bf16",),
+    precisions: Sequence[Precision] = ("bf16",),
     availability: Availability | None = None,
     space: Space | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
@@ -202,7 +250,7 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     )
 
 
-def _check(tokens: int, deadline: float | None, budget: float | None, precisions: Sequence[str]) -> None:
+def _check(tokens: int, deadline: float | None, budget: float | None, precisions: Sequence[Precision]) -> None:
     check_count("train_tokens", tokens, 10**18)
     for name, value in (("deadline_days", deadline), ("budget", budget)):
         if value is not None and not (math.isfinite(value) and value > 0):
@@ -212,7 +260,7 @@ def _check(tokens: int, deadline: float | None, budget: float | None, precisions
         raise InputError(f"precisions {list(precisions)}: allowed are {', '.join(PRECISIONS)}")
 
 
-def _choices(offers: Sequence[Offer], precisions: Sequence[str], question: dict[str, Any]) -> Iterator[Choice]:
+def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], question: dict[str, Any]) -> Iterator[Choice]:
     """Every choice with its layout, without the run."""
     for position, offer in enumerate(offers):
         hardware = load_hardware(offer.hardware)
@@ -231,14 +279,14 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[str], question: dict[
                 )
 
 
-def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str]:
+def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
     """The layout of a choice, or why there is none. What is wrong with the whole question is raised."""
     try:
         found = api.fastest(**asked)
     except UnsupportedError as error:
         return None, str(error)
     if found.recommended is not None:
-        return found.recommended, ""
+        return found.recommended, None
     nearest = found.nearest
     if nearest is None:
         return None, "no layout keeps the rules"
@@ -320,7 +368,7 @@ def _row(choice: Choice) -> dict[str, Any]:
     days, cost = (None, None) if run is None else (run.days_interval, run.cost_interval)
     return {
         **{name: getattr(choice, name) for name in ("hardware", "nodes", "devices", "precision", "verdict", "pareto")},
-        "reason": choice.reason or None,
+        "reason": choice.reason,
         "days": None if run is None else run.days,
         "days_low": None if days is None else days.low,
         "days_high": None if days is None else days.high,

@@ -15,8 +15,11 @@ class TrainingRun:
     """Duration and cost of a whole training run with one layout."""
 
     tokens: int
+    """Tokens of the run."""
     days: float
+    """Days of the run."""
     device_hours: float
+    """Hours of the run times its devices."""
     cost: float | None
     """In the currency of the price; None without a price."""
     days_interval: Interval | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +14,7 @@ from simulator.question.scenario.complete import OPTIONS
 from simulator.search.result import Ranking
 from simulator.show.cli.layouts import check_cluster, framework_options, given_layout, space
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import note, presentation, progress_bar, typed, write
-from simulator.show.report.formats import ESTIMATE_REPORTERS, RANKING_REPORTERS
+from simulator.show.cli.streams import answer, note, presentation, progress_bar, write
 from simulator.show.report.presentation import Presentation
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
 """Inputs with a default of their own that every answer depends on."""
+_FOR_PEOPLE = ("table", "markdown", "html")
+"""Forms that say why a layout does not fit."""
 
 
 def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -41,13 +42,7 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
             min_fit_probability=values["min_fit_probability"],
         )
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
-    if values["format"] == "html":
-        from simulator.show.pages.answers import PageQuestion, ranking_page  # noqa: PLC0415  start-up time
-
-        asked = PageQuestion(question=question, space=searched, command=typed(ctx))
-        write(ranking_page(ranking, shown, asked), values["output"])
-        return
-    write(RANKING_REPORTERS[values["format"]](ranking, shown), values["output"])
+    answer(ctx, "ranking", ranking, replace(shown, question=question, space=searched))
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):
         note("nothing fits; --format table or json shows the nearest miss", quiet=quiet)
 
@@ -69,23 +64,10 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
 
         write(trace_text(timeline(priced)), values["timeline"], "--timeline")
-    explained = None
-    wanted = values["format"] in ("table", "markdown", "html") and shown.verbosity >= 0
-    if wanted and priced.verdict in ("does_not_fit", "starved"):
-        explained = _explained(ctx, values)
-    if values["format"] == "html":
-        from simulator.show.pages.answers import PageQuestion, estimate_page  # noqa: PLC0415  start-up time
-
-        asked = PageQuestion(question=question, command=typed(ctx))
-        write(estimate_page(priced, shown, asked, explained), values["output"])
-        return
-    text = ESTIMATE_REPORTERS[values["format"]](priced, shown)
-    if explained is not None:
-        from simulator.show.report.explain_table import explanation_blocks  # noqa: PLC0415  start-up time
-
-        style: Literal["table", "markdown"] = "table" if values["format"] == "table" else "markdown"
-        text = "\n".join([text, "\n\n".join(explanation_blocks(explained, shown, style)) + "\n"])
-    write(text, values["output"])
+    explanation = None
+    if values["format"] in _FOR_PEOPLE and shown.verbosity >= 0 and priced.verdict in ("does_not_fit", "starved"):
+        explanation = _explained(ctx, values)
+    answer(ctx, "estimate", priced, replace(shown, question=question, explanation=explanation))
 
 
 def _explained(ctx: click.Context, values: Mapping[str, Any]) -> Explanation:
@@ -120,7 +102,6 @@ def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ra
 def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
     return presentation(
         ctx,
-        values["output"],
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
         variants=bool(values.get("variants")),

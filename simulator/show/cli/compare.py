@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.errors import InputError
 from simulator.show.cli.check import SAME, asked, open_options
 from simulator.show.cli.options import (
     Sectioned,
+    answer_options,
     general_options,
-    listing_options,
     min_fit_probability_option,
 )
-from simulator.show.cli.streams import presentation, typed, write
+from simulator.show.cli.streams import answer, presentation
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
     from simulator.recipes.check.case import Case
 
-EXPLAIN_FORMATS = ("table", "json", "markdown")
-COMPARE_FORMATS = (*EXPLAIN_FORMATS, "html")
 _SWITCHES = ("framework", "stack", "calibration")
 _SIDES = (
     "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
@@ -48,7 +47,7 @@ def compare_command() -> click.Command:
             click.Argument(["a"], required=False, type=str, metavar="A"),
             click.Argument(["b"], required=False, type=str, metavar="B"),
             *open_options(),
-            *listing_options(COMPARE_FORMATS),
+            *answer_options("comparison"),
             *general_options(),
         ],
         help=(
@@ -68,7 +67,7 @@ def explain_command() -> click.Command:
             click.Argument(["what"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
             min_fit_probability_option(),
-            *listing_options(EXPLAIN_FORMATS),
+            *answer_options("explanation"),
             *general_options(),
         ],
         help=(
@@ -82,7 +81,6 @@ def explain_command() -> click.Command:
 def _compare(**values: Any) -> None:
     """Write the comparison."""
     from simulator.show.answers.compare import compare_cases  # noqa: PLC0415  start-up time
-    from simulator.show.report.compare_table import COMPARE_REPORTERS  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     if not (values["a"] and values["b"]):
@@ -90,25 +88,18 @@ def _compare(**values: Any) -> None:
     own = asked(ctx, values)
     cases = case_of_text(values["a"], own), case_of_text(values["b"], own)
     found = compare_cases(*cases, (values["a"].strip(), values["b"].strip()))
-    if values["format"] == "html":
-        from simulator.show.pages.compare import compare_page  # noqa: PLC0415  start-up time
-
-        scenarios = [case.scenario for case in cases]
-        write(compare_page(found, presentation(ctx, values["output"]), typed(ctx), scenarios), values["output"])
-        return
-    write(COMPARE_REPORTERS[values["format"]](found, presentation(ctx, values["output"])), values["output"])
+    answer(ctx, "comparison", found, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
 
 
 def _explain(**values: Any) -> None:
     """Write the explanation."""
     from simulator.show.answers.explain import explain  # noqa: PLC0415  start-up time
-    from simulator.show.report.explain_table import EXPLAIN_REPORTERS  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     own = asked(ctx, values)
     case = case_of_options(own) if values["what"] is None else case_of_text(values["what"], own)
     found = explain(case, values["min_fit_probability"])
-    write(EXPLAIN_REPORTERS[values["format"]](found, presentation(ctx, values["output"])), values["output"])
+    answer(ctx, "explanation", found, presentation(ctx))
 
 
 def case_of_options(own: Asked) -> Case:
@@ -131,20 +122,21 @@ def case_of_text(text: str, own: Asked) -> Case:
     if Path(text).suffix.lower() == ".json":
         value = _framework_of(text)
         if value is not None:
-            return question_of_file(text, None, 1, own, target_of(value))
+            return question_of_file(text, None, 1, own, target_of(value, text))
     recipes = read_recipe(text, {}, None)
     return priceable(case_of(recipes[0], own))
 
 
 def _framework_of(file: str) -> str | None:
     """The framework of an estimate in a file; None where the file holds something else."""
-    import json  # noqa: PLC0415  start-up time
+    from simulator.question.specs.documents import parse_json, read_limited  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
 
     try:
-        value = json.loads(Path(file).read_text(encoding="utf-8"))
+        value = parse_json(file, read_limited(Path(file), MOST_BYTES))
         chosen = value["estimates"][0] if "estimates" in value else value
         return str(chosen["layout"]["framework"])
-    except (OSError, ValueError, KeyError, IndexError, TypeError, RecursionError):
+    except (InputError, KeyError, IndexError, TypeError):
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ from simulator.question.specs.catalogue import hardware_names, load_hardware
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.show.cli.layouts import check_cluster, framework_options, space
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import colour_of, note, verbosity_of, write
+from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write
 from simulator.show.cli.validate import FOLDER
-from simulator.show.report.validate_json import validate_json
-from simulator.show.report.validate_table import dry_run_text, validate_table
+from simulator.show.report.formats import ANSWERS
+from simulator.show.report.validate_table import Validation, dry_run_text
 
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
 _SMALL = {"seq_length": 256, "global_batch_size": 8}
@@ -84,7 +85,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return
-    _warn(values, hardware, plan, quiet=quiet)
+    _warn(values, hardware, engine, plan, quiet=quiet)
     keeper = record if values["node_rank"] == 0 else None
     campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
     learned = None
@@ -96,11 +97,9 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
         rows = [row for row in record.rows() if row.hardware == values["hardware"]]
         learned = learn(rows, learned_file, before=ranking.estimates, rank=ranked, top=values["top"])
-    if values["format"] == "json":
-        text = validate_json(campaign, record.path, learned)
-    else:
-        text = validate_table(campaign, record.path, verbosity_of(ctx), learned, colour=colour_of(ctx, None))
-    write(text, None)
+    validation = Validation(campaign=campaign, rows_file=record.path, learned=learned)
+    shown = replace(presentation(ctx), colour=colour_of(ctx, None))
+    write(ANSWERS["validation"].write(validation, values["format"], shown), None)
     ctx.exit(_code(campaign))
 
 
@@ -188,17 +187,16 @@ def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
     yield from contradictions(found, hardware, hardware_names())
 
 
-def _warn(values: Mapping[str, Any], hardware: HardwareSpec, plan: LaunchPlan, *, quiet: bool) -> None:
+def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
     """Say what makes figures of this machine misleading, before anything is launched on it."""
+    warnings: Iterable[str] = ()
     # With Slurm the devices are elsewhere, and an outside framework looks for its own.
-    if values["launcher"] != "local" or values["engine"] != "reference" or not plan.launches:
-        return
-    first = plan.launches[0]
-    if hardware.family == "cpu":
-        warnings: Iterable[str] = filter(None, [crowded(first.pick.scenario.devices // first.nodes)])
-    else:
-        warnings = _device(values, hardware)
-    for text in warnings:
+    if values["launcher"] == "local" and values["engine"] == "reference" and plan.launches:
+        first = plan.launches[0]
+        ranks = first.pick.scenario.devices // first.nodes
+        warnings = [crowded(ranks)] if hardware.family == "cpu" else _device(values, hardware)
+    unproven = f"experimental: {engine.experimental}" if engine.experimental else ""
+    for text in filter(None, (*warnings, unproven)):
         note(text, quiet=quiet)
 
 

@@ -19,17 +19,17 @@ from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command, emit_command
 from simulator.show.cli.compare import compare_command, explain_command
 from simulator.show.cli.options import (
-    FORMATS,
     GENERAL,
+    OUTPUT,
     Option,
     Sectioned,
     accuracy_options,
+    answer_options,
     calibrate_options,
     general_options,
     given_on_command_line,
     handled,
     layout_options,
-    listing_options,
     output_options,
     question_options,
 )
@@ -220,7 +220,7 @@ def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.
         callback=handled(name, "listings"),
         params=[
             click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
-            *listing_options((*FORMATS, "yaml") if isinstance(kind, SpecName) else FORMATS),
+            *answer_options("spec listing" if isinstance(kind, SpecName) else "listing"),
             *general_options(),
         ],
         help=text,
@@ -280,6 +280,12 @@ _COMMANDS: list[click.Command] = [
     ),
     check_command(),
     emit_command(),
+    Sectioned(
+        "schema",
+        callback=handled("schema", "listings"),
+        params=[Option("--output", OUTPUT, "Write it there instead of stdout.", metavar="FILE"), *general_options()],
+        help="Print the JSON Schema of all that commands print with --format json.",
+    ),
     trace_command(),
     validate_command(),
 ]

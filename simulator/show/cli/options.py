@@ -23,9 +23,9 @@ from simulator.show.cli.parameters import (
     Word,
     WordSet,
 )
+from simulator.show.cli.streams import refuse_inputs
+from simulator.show.report.formats import ANSWERS
 
-FORMATS = ("table", "json", "jsonl", "csv", "markdown")
-ANSWER_FORMATS = (*FORMATS, "html")
 CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
 ACCURACY_FORMATS = ("table", "markdown", "json", "html")
 
@@ -53,6 +53,11 @@ class Sectioned(click.Command):
 
     def __init__(self, name: str, **attributes: Any) -> None:
         super().__init__(name, context_settings=CONTEXT_SETTINGS, **attributes)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, unless it would write over what it reads."""
+        refuse_inputs(ctx)
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section with its options, then the commands of a group."""
@@ -102,7 +107,7 @@ def layout_options(*, many: bool) -> list[click.Parameter]:
 
 def output_options(*, ranking: bool) -> list[click.Parameter]:
     """Return how the answer is shown."""
-    found = listing_options(ANSWER_FORMATS)
+    found = answer_options("ranking" if ranking else "estimate")
     if ranking:
         text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
         found += [
@@ -178,7 +183,12 @@ def _rows_options() -> list[click.Parameter]:
     ]
 
 
-def listing_options(words: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
+def answer_options(name: str) -> list[click.Parameter]:
+    """Return format and destination of an answer."""
+    return listing_options(ANSWERS[name].formats)
+
+
+def listing_options(words: tuple[str, ...]) -> list[click.Parameter]:
     """Return format and destination."""
     return [
         output_format(words),

@@ -12,20 +12,19 @@ from simulator.show.cli.options import (
     QUESTION,
     Option,
     Sectioned,
+    answer_options,
     general_options,
     layout_options,
     left_to_default,
-    listing_options,
     min_fit_probability_option,
     question_options,
 )
 from simulator.show.cli.parameters import OfferText, Percentage, PositiveAmount, Price, Tokens, WordSet
-from simulator.show.cli.streams import presentation, typed, write
+from simulator.show.cli.streams import answer, presentation
 
 if TYPE_CHECKING:
     from simulator.show.answers.availability import Availability
 
-PLAN_FORMATS = ("table", "json", "csv", "markdown", "html")
 AVAILABILITY = "Availability"
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _ASKED = ("seq_length", "global_batch_size", "framework")
@@ -72,7 +71,7 @@ def plan_command() -> click.Command:
             Option("--availability", AVAILABILITY, count, is_flag=True),
             *_figures(),
             min_fit_probability_option(),
-            *listing_options(PLAN_FORMATS),
+            *answer_options("plan"),
             *general_options(),
         ],
         help=(
@@ -87,7 +86,6 @@ def _plan(**values: Any) -> None:
     """Price the offers and write the plan."""
     from simulator.show.answers.plan import plan  # noqa: PLC0415  start-up time
     from simulator.show.cli.layouts import framework_options, space  # noqa: PLC0415  start-up time
-    from simulator.show.report.plan_table import PLAN_REPORTERS  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
@@ -106,13 +104,7 @@ def _plan(**values: Any) -> None:
         space=space(values),
     )
     defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
-    shown = presentation(ctx, values["output"], defaults=defaults)
-    if values["format"] == "html":
-        from simulator.show.pages.plan import plan_page  # noqa: PLC0415  start-up time
-
-        write(plan_page(found, shown, typed(ctx)), values["output"])
-        return
-    write(PLAN_REPORTERS[values["format"]](found, shown), values["output"])
+    answer(ctx, "plan", found, presentation(ctx, defaults=defaults))
 
 
 def _availability(values: Mapping[str, Any]) -> Availability | None:

@@ -10,35 +10,32 @@ import click
 
 from simulator.errors import UnsupportedError
 from simulator.lab.probe.asked import FOLDER, ProbeRequest
-from simulator.lab.probe.measure import rates_command
 from simulator.lab.probe.prepare import outlook, prepare
 from simulator.lab.probe.run import launch_all
 from simulator.lab.runner.reference import usual_backend
 from simulator.question.specs.catalogue import load_hardware
-from simulator.show.cli.streams import note, verbosity_of, write
-from simulator.show.report.probe_json import outlook_json, probe_json
-from simulator.show.report.probe_table import outlook_table, probe_table
+from simulator.show.cli.streams import note, presentation, write
+from simulator.show.report.formats import ANSWERS
 
 _NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
-_FORMATS = ("table", "markdown", "json")
 
 
 def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, measure, launch, fit, and tell how to use the result."""
-    asked, form = _asked(values), _form(values)
-    quiet = verbosity_of(ctx) < 0
+    asked, form, shown = _asked(values), _form(values), presentation(ctx)
+    quiet = shown.verbosity < 0
     if values["dry_run"]:
-        ready = outlook(asked)
-        command = rates_command(asked)
-        write(outlook_json(ready) if form == "json" else outlook_table(ready, command, form), None)
+        write(ANSWERS["probe plan"].write(outlook(asked), form, shown), None)
         return
 
     def tell(line: str) -> None:
         note(line, quiet=quiet)
 
     asked.check()
+    if asked.backend != "cpu":
+        tell("experimental: --probe has been walked on processors only, on no accelerator")
     probed = launch_all(prepare(asked, tell), tell)
-    write(probe_json(probed) if form == "json" else probe_table(probed, form, verbosity_of(ctx)), None)
+    write(ANSWERS["probe"].write(probed, form, shown), None)
     signal = probed.campaign.interrupted_by
     ctx.exit(128 + signal if signal else 0 if probed.campaign.all_well and probed.calibration_file else 1)
 
@@ -66,7 +63,8 @@ def _asked(values: Mapping[str, Any]) -> ProbeRequest:
     )
 
 
-def _form(values: Mapping[str, Any]) -> Any:
-    if values["format"] not in _FORMATS:
-        raise UnsupportedError(f"--format {values['format']} and --probe: allowed are {', '.join(_FORMATS)}")
-    return values["format"]
+def _form(values: Mapping[str, Any]) -> str:
+    form, allowed = str(values["format"]), ANSWERS["probe"].formats
+    if form not in allowed:
+        raise UnsupportedError(f"--format {form} and --probe: allowed are {', '.join(allowed)}")
+    return form

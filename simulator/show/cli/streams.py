@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shutil import get_terminal_size
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from simulator.errors import InputError, short_line
+from simulator.files import write_file
+from simulator.show.report.formats import ANSWERS
 
 if TYPE_CHECKING:
     from simulator.search.rank import Progress
@@ -64,11 +66,18 @@ def verbosity_of(ctx: click.Context) -> int:
     return int(inherited(ctx, "verbose") or 0) - int(inherited(ctx, "quiet") or 0)
 
 
-def presentation(ctx: click.Context, output: str | None, **more: Any) -> Presentation:
+def presentation(ctx: click.Context, **more: Any) -> Presentation:
     """Return how an answer is shown: as the general options and the place that it goes to ask."""
     from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
 
-    return Presentation(verbosity=verbosity_of(ctx), colour=colour_of(ctx, output), width=width_of(output), **more)
+    output = ctx.params.get("output")
+    return Presentation(
+        verbosity=verbosity_of(ctx),
+        colour=colour_of(ctx, output),
+        width=width_of(output),
+        command=typed(ctx),
+        **more,
+    )
 
 
 TYPED = "simulate.typed"
@@ -149,18 +158,63 @@ def _escape(found: re.Match[str]) -> str:
     )
 
 
-def write(text: str, output: str | None, option: str = "--output", *, commands: bool = False) -> None:
-    """Write the answer to the file that an option names, or to stdout where none is; `commands` are for a CI runner."""
+def answer(ctx: click.Context, name: str, value: object, shown: Presentation) -> None:
+    """Write an answer in the form and to the place that were asked for."""
+    output = ctx.params.get("output")
+    write(ANSWERS[name].write(value, ctx.params["format"], shown), output)
+
+
+def write(text: str | Iterable[str], output: str | None, option: str = "--output", *, commands: bool = False) -> None:
+    """Write text, or pieces of it, to the file that an option names, or to stdout where none is.
+
+    `commands` are for a CI runner.
+    """
     ctx = click.get_current_context(silent=True)
-    text = visible(text, colour=ctx is not None and colour_of(ctx, output), commands=commands)
+    colour = ctx is not None and colour_of(ctx, output)
+    pieces = (text,) if isinstance(text, str) else text
+    shown = (visible(piece, colour=colour, commands=commands) for piece in pieces)
     if output in (None, "-"):
-        _write_out(text)
+        _write_out(shown)
         return
-    try:
-        Path(str(output)).write_text(text, encoding="utf-8", newline="\n")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{option} {output}: cannot be written: {reason}") from error
+    if ctx is not None:
+        refuse_input(ctx, output, option)
+    whole = next(shown) if isinstance(text, str) else shown
+    write_file(Path(str(output)), whole, option)
+
+
+_WRITTEN = ("output", "timeline")
+"""Options that name a file to write."""
+_BEHIND_A_NAME = re.compile(r"[,@]|:\d")
+"""What parts the names of several kinds of hardware, or stands behind one."""
+
+
+def refuse_inputs(ctx: click.Context) -> None:
+    """Refuse outputs that are inputs, before anything is worked out."""
+    for name in _WRITTEN:
+        if ctx.params.get(name):
+            refuse_input(ctx, ctx.params[name], f"--{name}")
+
+
+def refuse_input(ctx: click.Context, output: str | None, option: str) -> None:
+    """Refuse to write over a file that the command reads. Raises InputError."""
+    for name, value in ctx.params.items():
+        if name in _WRITTEN or not output or not os.path.isfile(output):  # noqa: PTH113  false for what is no path
+            continue
+        for text in _texts(value):
+            for file in (text, f"{text}/config.json", *_BEHIND_A_NAME.split(text)):
+                if os.path.isfile(file) and os.path.samefile(file, output):  # noqa: PTH113, PTH121  likewise
+                    raise InputError(f"{option} {output}: is read by this command: write somewhere else")
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in the value of a parameter."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _texts(part)
+    elif hasattr(value, "hardware"):
+        yield from _texts(value.hardware)
 
 
 def note(text: str, *, quiet: bool) -> None:
@@ -211,14 +265,15 @@ def long_progress(*, quiet: bool, label: str) -> Iterator[Progress | None]:
     yield say
 
 
-def _write_out(text: str) -> None:
+def _write_out(pieces: Iterable[str]) -> None:
     """Write to stdout; a character its encoding lacks is written as an escape."""
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        text = text.encode("ascii", "backslashreplace").decode("ascii")
-    try:
-        click.echo(text, nl=False, color=True)
+        for text in pieces:
+            try:
+                text.encode(sys.stdout.encoding or "utf-8")
+            except UnicodeEncodeError:
+                text = text.encode("ascii", "backslashreplace").decode("ascii")  # noqa: PLW2901
+            click.echo(text, nl=False, color=True)
         sys.stdout.flush()
     except BrokenPipeError as error:
         _let_go_of(sys.stdout)

@@ -17,11 +17,11 @@ from simulator.show.cli.options import (
     output_format,
 )
 from simulator.show.cli.parameters import Read, Whole, shown
-from simulator.show.cli.streams import long_progress, note, verbosity_of, write
+from simulator.show.cli.streams import long_progress, note, presentation, verbosity_of, write
+from simulator.show.report.formats import ANSWERS
 
-SWEEP_FORMATS = ("table", "json")
 WORK = "Work"
-_ASKED = ("output", "workers", "scheduler", "shard", "merge", "min_fit_probability")
+_ASKED = ("output", "workers", "scheduler", "shard", "merge", "force", "min_fit_probability")
 _SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 
 
@@ -53,9 +53,10 @@ def sweep_command() -> click.Command:
             Option("--scheduler", WORK, scheduler, metavar="ADDRESS"),
             Option("--shard", WORK, shard, type=Shard()),
             Option("--merge", WORK, merge, is_flag=True),
+            Option("--force", WORK, "Replace a table that answers other questions.", is_flag=True),
             Option("--output", OUTPUT, output, metavar="FILE"),
             min_fit_probability_option(),
-            output_format(SWEEP_FORMATS),
+            output_format(ANSWERS["sweep"].formats),
             *general_options(),
         ],
         help=(
@@ -70,7 +71,8 @@ def sweep_command() -> click.Command:
 def _sweep(**values: Any) -> None:
     """Work through the questions, and say how they ended."""
     from simulator.show.answers.sweep.run import sweep  # noqa: PLC0415  start-up time
-    from simulator.show.report.sweep import SWEEP_REPORTERS, speed_line  # noqa: PLC0415  start-up time
+    from simulator.show.answers.sweep.workers import check_workers  # noqa: PLC0415  start-up time
+    from simulator.show.report.sweep import speed_line  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     if not values["questions"]:
@@ -78,8 +80,11 @@ def _sweep(**values: Any) -> None:
     if not values["output"]:
         raise click.UsageError("missing option '--output', such as catalogue.csv or catalogue.parquet")
     quiet = verbosity_of(ctx) < 0
+    if values["scheduler"]:
+        check_workers(values["workers"], values["scheduler"])
+        note(f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet)
     with long_progress(quiet=quiet, label="questions answered") as progress:
         asked = {name: values[name] for name in _ASKED}
         found = sweep(values["questions"], **asked, progress=progress)
     note(speed_line(found), quiet=quiet)
-    write(SWEEP_REPORTERS[values["format"]](found), None)
+    write(ANSWERS["sweep"].write(found, values["format"], presentation(ctx)), None)

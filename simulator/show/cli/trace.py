@@ -8,15 +8,14 @@ from simulator.show.cli.options import (
     LAYOUT,
     Option,
     Sectioned,
+    answer_options,
     general_options,
     handled,
     layout_options,
-    listing_options,
     question_options,
 )
 from simulator.show.cli.parameters import Whole
 
-TRACE_FORMATS = ("table", "json", "markdown")
 _NOT_ASKED = ("lora_rank", "framework", "option", "stack", "calibration")
 """Options of a question that a trace has no use for: it runs PyTorch, all weights, and counts tensors."""
 
@@ -31,7 +30,7 @@ def trace_command() -> click.Command:
             *(param for param in question_options() if param.name not in _NOT_ASKED),
             *layout_options(many=False),
             Option("--stage", LAYOUT, stage, type=Whole(0, 2**20)),
-            *listing_options(TRACE_FORMATS),
+            *answer_options("trace"),
             *general_options(),
         ],
         help=(

@@ -11,8 +11,7 @@ from simulator import api
 from simulator.lab.trace.run import trace as traced
 from simulator.question.scenario.complete import OPTIONS
 from simulator.show.cli.layouts import check_cluster, given_layout
-from simulator.show.cli.streams import verbosity_of, write
-from simulator.show.report.trace_table import TRACE_REPORTERS
+from simulator.show.cli.streams import answer, presentation
 
 
 def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -24,5 +23,4 @@ def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
     asked = {name: values[name] for name in names} | {"framework": "torch", "calibration": "none"}
     scenario, layout = api.resolved(asked, given_layout(values), OPTIONS, filled=True)
     compared = traced(scenario, layout, values["stage"])
-    quiet = verbosity_of(ctx) < 0
-    write(TRACE_REPORTERS[values["format"]](compared, quiet), values["output"])
+    answer(ctx, "trace", compared, presentation(ctx))

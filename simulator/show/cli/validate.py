@@ -20,11 +20,11 @@ from simulator.show.cli.options import (
 )
 from simulator.show.cli.parameters import Whole, Word
 from simulator.show.cli.probe import LONGEST_SECONDS, backend_option
+from simulator.show.report.formats import ANSWERS
 
 LAUNCH = "Launch"
 ENGINES = ("reference", "megatron", "paddle")
 LAUNCHERS = ("local", "slurm")
-VALIDATE_FORMATS = ("table", "json")
 FOLDER = "simulate-validate"
 
 
@@ -75,7 +75,13 @@ def _launch_options() -> list[click.Parameter]:
     )
     return [
         Option("--top", LAUNCH, "Layouts to launch, the best of each split.", type=Whole(1, 1000), default=3),
-        Option("--engine", LAUNCH, "What trains.", type=Word(ENGINES), default="reference"),
+        Option(
+            "--engine",
+            LAUNCH,
+            "What trains; megatron and paddle are experimental.",
+            type=Word(ENGINES),
+            default="reference",
+        ),
         Option("--engine-path", LAUNCH, "Folder of the engine's own code.", metavar="DIR"),
         Option("--launcher", LAUNCH, "What starts the ranks.", type=Word(LAUNCHERS), default="local"),
         backend_option(LAUNCH),
@@ -110,7 +116,7 @@ def _output_options() -> list[click.Parameter]:
     folder = f"Where launches leave jobs, logs and results.  [default: {FOLDER}]"
     rows = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
     return [
-        output_format(VALIDATE_FORMATS),
+        output_format(ANSWERS["validation"].formats),
         Option("--output", OUTPUT, rows, metavar="ROWS.csv"),
         Option("--work-folder", OUTPUT, folder, metavar="DIR"),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,23 +61,10 @@ _STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part 
 _MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageQuestion:
-    """The question behind an answer: what its figures of other inputs are computed from."""
-
-    question: Mapping[str, Any]
-    """Arguments of `simulator.rank` and `simulator.estimate`."""
-    space: Space | None = None
-    command: str = ""
-    """As it was typed."""
-
-
-def estimate_page(
-    estimate: Estimate, presentation: Presentation, asked: PageQuestion, explained: Explanation | None = None
-) -> str:
+def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
     """The page of one layout, with why where it does not fit. Raises UnsupportedError without the plotting library."""
     layout, told = estimate.layout, replace(presentation, verbosity=1)
-    question = {**asked.question, "layout": layout}
+    question, explained = {**presentation.question, "layout": layout}, presentation.explanation
     figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
     curves = {
         "sequence": ("sequence length", _over("seq_length", _around(estimate.seq_length), question, api.estimate)),
@@ -107,26 +94,28 @@ def estimate_page(
         lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
         sections=sections,
         figures=figures,
-        command=asked.command,
-        notes=[*estimate_footer(estimate, told), *_sources(estimate, asked)],
+        command=presentation.command,
+        notes=[*estimate_footer(estimate, told), *_sources(estimate, presentation)],
     )
 
 
-def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuestion) -> str:
+def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
     """The page of a ranking. Raises UnsupportedError without the plotting library."""
     title, told = ranking_question(ranking), replace(presentation, verbosity=1, colour=False)
     shown = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not shown:
         lines = [*miss_lines(ranking, told), *ranking_footer(ranking, told)]
-        return page_html(title=title, lead=lines[0], sections=(), figures={}, command=asked.command, notes=lines[1:])
-    dots, panels = _dots(ranking, shown, asked)
+        return page_html(
+            title=title, lead=lines[0], sections=(), figures={}, command=presentation.command, notes=lines[1:]
+        )
+    dots, panels = _dots(ranking, shown, presentation)
     curves = {
         "sequence": (
             "sequence length",
-            _over("seq_length", _around(shown[0].seq_length), asked.question, _best(asked)),
+            _over("seq_length", _around(shown[0].seq_length), presentation.question, _best(presentation)),
         ),
-        "nodes": ("nodes", _nodes(ranking, asked)),
-        "micro-batch": ("micro batch size", _best_micro_batches(asked)),
+        "nodes": ("nodes", _nodes(ranking, presentation)),
+        "micro-batch": ("micro batch size", _best_micro_batches(presentation)),
     }
     usable = shown[0].memory.capacity_bytes
     figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(dots, usable)}
@@ -161,8 +150,8 @@ def ranking_page(ranking: Ranking, presentation: Presentation, asked: PageQuesti
         sections=sections,
         figures=figures,
         layouts=panels,
-        command=asked.command,
-        notes=[*ranking_footer(ranking, told), *_sources(shown[0], asked)],
+        command=presentation.command,
+        notes=[*ranking_footer(ranking, told), *_sources(shown[0], presentation)],
     )
 
 
@@ -194,7 +183,7 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 
 
 def _dots(
-    ranking: Ranking, shown: Sequence[Estimate], asked: PageQuestion
+    ranking: Ranking, shown: Sequence[Estimate], presentation: Presentation
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
     """Dots by group (what is in the table, what else fits, what is risky), and what each of them shows.
 
@@ -202,8 +191,10 @@ def _dots(
     """
     risky = [estimate for estimate in ranking.risky if estimate not in shown]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
-    found = api.feasible(space=asked.space, most=MOST_PANELS, drawn=MOST_DOTS, **asked.question)
-    told_of = partial(_words, asked=asked, has_experts=load_model(str(asked.question["model"])).is_moe)
+    found = api.feasible(space=presentation.space, most=MOST_PANELS, drawn=MOST_DOTS, **presentation.question)
+    told_of = partial(
+        _words, presentation=presentation, has_experts=load_model(str(presentation.question["model"])).is_moe
+    )
     first = "recommended" if ranking.estimates else "nearest"
     others = [one for one in found.estimates if (one.layout, tuple(one.options)) not in known]
     groups: dict[str, list[Dot]] = {}
@@ -226,8 +217,8 @@ def _panel(estimate: Estimate, told: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
-def _words(estimate: Estimate, verdict: str, *, asked: PageQuestion, has_experts: bool) -> dict[str, Any]:
-    command = estimate_command(estimate, asked.question, has_experts=has_experts)
+def _words(estimate: Estimate, verdict: str, *, presentation: Presentation, has_experts: bool) -> dict[str, Any]:
+    command = estimate_command(estimate, presentation.question, has_experts=has_experts)
     return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
 
 
@@ -250,17 +241,17 @@ def _around(length: int) -> tuple[int, ...]:
     return tuple(sorted({*_SEQUENCES, length}))
 
 
-def _best(asked: PageQuestion) -> Pricer:
-    return lambda **question: api.fastest(space=asked.space, **question).recommended
+def _best(presentation: Presentation) -> Pricer:
+    return lambda **question: api.fastest(space=presentation.space, **question).recommended
 
 
-def _nodes(ranking: Ranking, asked: PageQuestion) -> Points:
+def _nodes(ranking: Ranking, presentation: Presentation) -> Points:
     nodes = ranking.query.get("nodes")
     if not isinstance(nodes, int) or ":" in str(ranking.query["hardware"]):
         return []
-    question = {name: value for name, value in asked.question.items() if name != "devices"}
+    question = {name: value for name, value in presentation.question.items() if name != "devices"}
     sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-    return _over("nodes", sizes, question, _best(asked))
+    return _over("nodes", sizes, question, _best(presentation))
 
 
 def _micro_batches(question: Mapping[str, Any], layout: Layout) -> Points:
@@ -274,12 +265,12 @@ def _alone(question: Mapping[str, Any]) -> Estimate | None:
     return None if priced.violations else priced
 
 
-def _best_micro_batches(asked: PageQuestion) -> Points:
-    space = asked.space or Space()
+def _best_micro_batches(presentation: Presentation) -> Points:
+    space = presentation.space or Space()
     sizes = space.micro_batch_size or MICRO_BATCH_SIZES
     found: Points = []
     for size in sizes:
-        one = api.fastest(space=replace(space, micro_batch_size=(size,)), **asked.question)
+        one = api.fastest(space=replace(space, micro_batch_size=(size,)), **presentation.question)
         found.append((size, one.recommended))
     return found
 
@@ -397,9 +388,9 @@ def _panels(layouts: int) -> str:
     )
 
 
-def _sources(estimate: Estimate, asked: PageQuestion) -> Iterator[str]:
-    yield from sources("model", load_model(str(asked.question["model"])))
-    hardware = str(asked.question.get("hardware", estimate.hardware))
+def _sources(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
+    yield from sources("model", load_model(str(presentation.question["model"])))
+    hardware = str(presentation.question.get("hardware", estimate.hardware))
     if ":" not in hardware:
         yield from sources("hardware", load_hardware(hardware))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
 from simulator.show.answers.compare import Comparison, PartDifference
 from simulator.show.pages.answers import spec_sources
@@ -27,9 +26,7 @@ from simulator.show.report.text import cluster_speed, gib, percent, step_unit
 _FIRST = frozenset({0})
 
 
-def compare_page(
-    found: Comparison, presentation: Presentation, command: str, scenarios: Sequence[Scenario] = ()
-) -> str:
+def compare_page(found: Comparison, presentation: Presentation) -> str:
     """The page of a comparison and of its scenarios' sources. Raises UnsupportedError without the plotting library."""
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in (found.first, found.second)))
     gibibytes = 1.0 / GIB
@@ -66,8 +63,8 @@ def compare_page(
         lead=_lead(found),
         sections=sections,
         figures=figures,
-        command=command,
-        notes=(*compare_notes(found, presentation), *spec_sources(scenarios)),
+        command=presentation.command,
+        notes=(*compare_notes(found, presentation), *spec_sources(presentation.scenarios)),
     )
 
 

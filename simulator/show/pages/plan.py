@@ -19,7 +19,7 @@ from simulator.show.report.presentation import Presentation, cost_text, days_tex
 from simulator.show.report.text import amount, count_text, layout_text, percent, probability_text
 
 
-def plan_page(plan: Plan, presentation: Presentation, command: str) -> str:
+def plan_page(plan: Plan, presentation: Presentation) -> str:
     """The page of a plan. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     lead, *others = plan_answer(plan)
@@ -49,7 +49,9 @@ def plan_page(plan: Plan, presentation: Presentation, command: str) -> str:
     for hardware in dict.fromkeys(offer.hardware for offer in plan.offers):
         notes += sources("hardware", load_hardware(hardware))
     title = f"{plan.model}: where to train {count_text(plan.train_tokens)} tokens"
-    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes)
+    return page_html(
+        title=title, lead=lead, sections=sections, figures=figures, command=presentation.command, notes=notes
+    )
 
 
 def _plan_table(plan: Plan) -> Table:

@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.show.report.as_json import estimate_object
+from simulator.search.result import Ranking
+from simulator.show.report.as_json import json_object
 from simulator.show.report.presentation import Presentation
 
 
-def estimates_csv(estimates: Sequence[Estimate], presentation: Presentation) -> str:
-    """Return estimates as rows, numbered from 1; parts that only some have are empty in the others."""
+def estimates_csv(answer: Estimate | Ranking, presentation: Presentation) -> str:
+    """Return an estimate, or those of a ranking, as rows; parts that only some have are empty in the others."""
+    estimates = answer.estimates if isinstance(answer, Ranking) else (answer,)
     rows = [
-        {"rank": rank, **_row(estimate_object(estimate, presentation))}
-        for rank, estimate in enumerate(estimates, start=1)
+        {"rank": rank, **_row(json_object(estimate, presentation))} for rank, estimate in enumerate(estimates, start=1)
     ]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     return table_csv(columns or _EMPTY_COLUMNS, ([row.get(name) for name in columns] for row in rows))

@@ -1,31 +1,34 @@
-"""Estimates and rankings as JSON: the objects of `schema.json`, with the unit in every key."""
+"""Answers as JSON: an object for each by the table of `simulator.show.report.keys`, with the unit in every key."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import is_dataclass, replace
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
 
-from simulator.cost.pricing.estimate import AssumedSwitch, Estimate, Interval, MemoryEstimate, ThroughputEstimate
-from simulator.question.scenario.layout import layout_object as as_object
+from pydantic_core import to_json
+
+from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import TERA, to_mib
-from simulator.search.result import Counts, Ranking
-from simulator.show.answers.run import TrainingRun
-from simulator.show.report.presentation import Presentation, training_run
+from simulator.search.result import Ranking
+from simulator.show.report.keys import DERIVED, ITSELF, JsonKey, key_of, keys_of
+from simulator.show.report.presentation import Presentation
 
-if TYPE_CHECKING:
-    from simulator.show.report.grid import Style
-
-SCHEMA_VERSION = "1"
-"""Changes when a key is removed or changes its meaning; new keys may appear without a change."""
+Unit = Callable[[float], float]
+"""Turns a number in base units into the one that is written."""
 
 
 def dumps(value: object, *, indent: int | None = 2) -> str:
     """Return JSON text; a number that is not finite raises ValueError."""
+    with suppress(ValueError):  # of text that is no UTF-8
+        text = to_json(value, indent=indent).decode()
+        if "NaN" not in text and "Infinity" not in text:
+            return text
     text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
     # What stands for a byte that is no UTF-8 in a file's name, could not be written as it is.
     return _SURROGATE.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
@@ -34,128 +37,109 @@ def dumps(value: object, *, indent: int | None = 2) -> str:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str, Any]:
-    """Return one estimate as plain values."""
-    found: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        **told(estimate, "model", "hardware", "devices", "precision", "verdict", "stack"),
-        "layout": layout_object(estimate),
-        "options": dict(estimate.options),
-        "memory": _memory(estimate.memory),
-        "throughput": _throughput(estimate.throughput),
-        "violations": [dataclasses.asdict(broken) for broken in estimate.violations],
-        "provenance": {
-            **told(estimate.provenance, "calibration", "status"),
-            "notes": list(estimate.provenance.notes),
-        },
-        "assumed_switches": [_assumed(one) for one in estimate.assumed],
-    }
-    run = training_run(estimate, presentation)
-    if run is not None:
-        found["training"] = run_object(run)
+def json_text(answer: object, presentation: Presentation) -> Iterator[str]:
+    """Yield an answer as JSON text; the estimates of a ranking one at a time, as together they take gigabytes."""
+    if not isinstance(answer, Ranking) or not answer.estimates:
+        yield dumps(json_object(answer, presentation)) + "\n"
+        return
+    around = dumps(json_object(replace(answer, estimates=()), presentation))
+    before, after = around.split('\n  "estimates": []', 1)
+    yield f'{before}\n  "estimates": ['
+    for number, estimate in enumerate(answer.estimates):
+        text = dumps(json_object(estimate, presentation)).replace("\n", "\n    ")
+        yield f"{',' if number else ''}\n    {text}"
+    yield f"\n  ]{after}\n"
+
+
+def json_lines(answer: Estimate | Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield an estimate, or those of a ranking, each as one line of JSON."""
+    for estimate in answer.estimates if isinstance(answer, Ranking) else (answer,):
+        yield dumps(json_object(estimate, presentation), indent=None) + "\n"
+
+
+def json_object(value: object, presentation: Presentation, row: str = "", unit: Unit | None = None) -> dict[str, Any]:
+    """Return an answer, or part of one, in the types JSON has.
+
+    `row` shows it by another row than that of its type; `unit` is that of the key it stands under.
+    """
+    found: dict[str, Any] = {}
+    kind = type(value)
+    for key, attribute, unit_of_key in _readers(row or kind.__name__, kind):
+        inner = attribute(value, presentation)
+        if key.mark == "?" and inner is None:
+            continue
+        given = unit if key.mark == "*" and unit is not None else unit_of_key
+        found[key.name] = None if key.mark == "~" and not inner else _plain(inner, presentation, given, key.row)
     return found
 
 
-def _assumed(one: AssumedSwitch) -> dict[str, Any]:
-    return {
-        **told(one, "switch", "value", "other", "because", "speed_change"),
-        "memory_change_mib": mib(one.memory_bytes),
-        "verdict": one.verdict,
-    }
+KeyReader = tuple[JsonKey, Callable[[Any, Presentation], Any], Unit]
+_READERS: dict[tuple[str, type], tuple[KeyReader, ...]] = {}
 
 
-def run_object(run: TrainingRun) -> dict[str, Any]:
-    """Return a whole run as plain values."""
-    return {
-        **told(run, "tokens", "days", "device_hours", "cost"),
-        "days_interval": _interval(run.days_interval, ""),
-        "cost_interval": _interval(run.cost_interval, ""),
-    }
+def _readers(row: str, kind: type) -> tuple[KeyReader, ...]:
+    """Return each key of a row with what reads its value, and its unit."""
+    if (row, kind) not in _READERS:
+        _READERS[row, kind] = tuple((key, _attribute(key.path), _unit(key.name)) for key in keys_of(row, kind))
+    return _READERS[row, kind]
 
 
-def ranking_object(ranking: Ranking, presentation: Presentation) -> dict[str, Any]:
-    """Return a ranking as plain values, best estimate first."""
-
-    def objects(estimates: Iterable[Estimate]) -> list[dict[str, Any]]:
-        return [estimate_object(estimate, presentation) for estimate in estimates]
-
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "query": {name: plain(value) for name, value in ranking.query.items()},
-        "defaults": list(ranking.defaults),
-        "counts": _counts(ranking.counts),
-        "estimates": objects(ranking.estimates),
-        "risky": objects(ranking.risky),
-        "starved": objects(ranking.starved),
-        "nearest": None if ranking.nearest is None else estimate_object(ranking.nearest, presentation),
-        "remedies": [
-            {"change": remedy.change, "estimate": estimate_object(remedy.estimate, presentation)}
-            for remedy in ranking.remedies
-        ],
-        "reasons": [dataclasses.asdict(reason) for reason in ranking.reasons],
-        "fp8": None if ranking.fp8 is None else estimate_object(ranking.fp8, presentation),
-        "stacks": [
-            {"stack": one.stack, "estimate": one.estimate and estimate_object(one.estimate, presentation)}
-            for one in ranking.stacks
-        ],
-    }
+def _attribute(path: str) -> Callable[[Any, Presentation], Any]:
+    if path == ITSELF:
+        return lambda value, _: value
+    if path.startswith(DERIVED):
+        derived = import_module("simulator.show.report.derived")
+        function: Callable[[Any, Presentation], Any] = getattr(derived, path.removeprefix(DERIVED))
+        return function
+    first, _, rest = path.partition(".")
+    if not rest:
+        read = attrgetter(path)
+        return lambda value, _: read(value)
+    before, after = attrgetter(first), attrgetter(rest)
+    return lambda value, _: None if (inner := before(value)) is None else after(inner)
 
 
-def ranking_text(ranking: Ranking, presentation: Presentation) -> str:
-    """Return a ranking as JSON text, one estimate at a time: as plain values, many take tens of times their text."""
-    whole = dumps(ranking_object(dataclasses.replace(ranking, estimates=()), presentation))
-    if not ranking.estimates:
-        return whole
-    indented = (
-        dumps(estimate_object(estimate, presentation)).replace("\n", "\n    ") for estimate in ranking.estimates
-    )
-    listed = ",\n    ".join(indented)
-    return whole.replace('\n  "estimates": [],\n', f'\n  "estimates": [\n    {listed}\n  ],\n', 1)
+def _unit(key: str) -> Unit:
+    return mib if "_mib" in key else _teraflops if "tflops" in key else significant
 
 
-Reported = TypeVar("Reported")
+def _teraflops(flops_per_second: float) -> float:
+    return significant(flops_per_second / TERA)
 
 
-def reporters(
-    table: Callable[[Reported, Presentation, Style], str], plain: Callable[[Reported, Presentation], object]
-) -> dict[str, Callable[[Reported, Presentation], str]]:
-    """Return the text of an answer by the format's name: as tables for people, and as an object for programs."""
-    return {
-        "table": lambda found, presentation: table(found, presentation, "table"),
-        "json": lambda found, presentation: dumps(plain(found, presentation)) + "\n",
-        "markdown": lambda found, presentation: table(found, presentation, "markdown"),
-    }
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of both objects."""
-    found: dict[str, Any] = json.loads(files("simulator.show.report").joinpath("schema.json").read_text("utf-8"))
+def _plain(value: Any, presentation: Presentation, unit: Unit, row: str = "") -> Any:
+    """Return a value in the types JSON has; anything unknown as text."""
+    found = value
+    if isinstance(value, float) or (isinstance(value, int) and unit is mib and not isinstance(value, bool)):
+        found = unit(value)
+    elif is_dataclass(value) or hasattr(value, "_fields"):
+        found = json_object(value, presentation, row, unit)
+    elif isinstance(value, Mapping):
+        found = {str(key): _plain(inner, presentation, unit, row) for key, inner in value.items()}
+    elif isinstance(value, list | tuple):
+        found = [_plain(inner, presentation, unit, row) for inner in value]
+    elif value is not None and not isinstance(value, str | bool | int):
+        found = str(value)
     return found
 
 
 def plain(value: object) -> Any:
-    """Return ``value`` in the types JSON has; anything unknown as text."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return str(value)
+    """Return a value in the types JSON has, numbers in base units; anything unknown as text."""
+    return _plain(value, Presentation(), significant)
+
+
+SCHEMA_VERSION = "1"
+
+
+def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str, Any]:
+    """Return one estimate as plain values."""
+    return json_object(estimate, presentation)
 
 
 def told(value: object, *names: str) -> dict[str, Any]:
-    """Return attributes of a value by their names, with the unit in the key: bytes as MiB, seconds as `_s`."""
-    found: dict[str, Any] = {}
-    for name in names:
-        one = getattr(value, name)
-        if name.endswith("_bytes"):
-            found[f"{name.removesuffix('_bytes')}_mib"] = None if one is None else mib(one)
-        elif name.endswith("_seconds"):
-            found[f"{name.removesuffix('_seconds')}_s"] = None if one is None else significant(one)
-        else:
-            found[name] = significant(one) if isinstance(one, float) else one
-    return found
+    """Return attributes of a value by their names, with the unit in the key."""
+    keys = (key_of(name) for name in names)
+    return {key.name: _plain(getattr(value, key.path), Presentation(), _unit(key.name)) for key in keys}
 
 
 def mib(size_bytes: float) -> float:
@@ -166,63 +150,3 @@ def mib(size_bytes: float) -> float:
 def significant(value: float) -> float:
     """Return ``value`` to nine significant digits, so that parts still add up to more than anybody reads."""
     return float(f"{float(value):.9g}") + 0.0
-
-
-def layout_object(estimate: Estimate) -> dict[str, Any]:
-    """Return the layout of an estimate and what it was asked for."""
-    layout = estimate.layout
-    cut = layout.stage_layers or tuple(stage.layers for stage in estimate.memory.stages)
-    found: dict[str, Any] = {}
-    for key, value in as_object(replace(layout, stage_layers=cut)).items():
-        found[key] = value
-        if key == "micro_batch_size":
-            found |= {"global_batch_size": estimate.global_batch_size, "seq_length": estimate.seq_length}
-    return found | {"lora_rank": estimate.lora_rank, "framework": estimate.framework}
-
-
-_OF_STAGE = ("stage", "layers", "device_bytes", "reserved_bytes", "allocated_bytes", "state_bytes", "moment")
-
-
-def _memory(memory: MemoryEstimate) -> dict[str, Any]:
-    return {
-        **told(memory, "device_bytes", "reserved_bytes", "allocated_bytes", "capacity_bytes", "headroom_bytes"),
-        "interval": _interval(memory.interval_bytes, "_mib"),
-        "fits": bool(memory.fits),
-        **told(memory, "fit_probability", "binding_stage", "moment"),
-        "breakdown_mib": _in_mib(memory.parts_bytes),
-        "outside_breakdown_mib": _in_mib(memory.outside_parts_bytes),
-        "stages": [told(stage, *_OF_STAGE) | {"breakdown_mib": _in_mib(stage.parts_bytes)} for stage in memory.stages],
-    }
-
-
-def _throughput(speed: ThroughputEstimate) -> dict[str, Any]:
-    return {
-        "step_time_s": significant(speed.step_seconds),
-        "tflops_per_device": significant(speed.flops_per_second_per_device / TERA),
-        "hardware_tflops_per_device": significant(speed.hardware_flops_per_second_per_device / TERA),
-        **told(speed, "tokens_per_second_per_device", "mfu", "bubble_fraction"),
-        "interval": _interval(speed.interval_seconds, ""),
-        "breakdown_s": {name: significant(seconds) for name, seconds in speed.parts_seconds.items()},
-        "model_flops_per_token": significant(speed.model_flops_per_token),
-        "stages": [told(stage, "stage", "forward_seconds", "backward_seconds") for stage in speed.stages],
-    }
-
-
-def _counts(counts: Counts) -> dict[str, Any]:
-    return {
-        "evaluated": counts.evaluated,
-        "feasible": counts.feasible,
-        "rejected": dict(counts.rejected),
-        "elapsed_s": significant(counts.elapsed_seconds),
-    }
-
-
-def _in_mib(parts_bytes: Mapping[str, float]) -> dict[str, float]:
-    return {name: mib(size) for name, size in parts_bytes.items()}
-
-
-def _interval(interval: Interval | None, suffix: str) -> dict[str, float] | None:
-    if interval is None:
-        return None
-    rounded = mib if suffix == "_mib" else significant
-    return {f"low{suffix}": rounded(interval.low), f"high{suffix}": rounded(interval.high)}

@@ -1,13 +1,11 @@
-"""Two estimates side by side, for people and for programs."""
+"""Two estimates side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.show.answers.compare import Comparison, Input, PartDifference
-from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, mib, reporters, significant
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
@@ -156,38 +154,3 @@ def compare_notes(found: Comparison, presentation: Presentation) -> Iterator[str
     yield from (line for line in both[0] if line in both[1])
     for letter, mine, other in zip("AB", both, reversed(both), strict=True):
         yield from (f"{letter}: {line}" for line in mine if line not in other)
-
-
-def compare_object(found: Comparison, presentation: Presentation) -> dict[str, Any]:
-    """Return a comparison as plain values."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "names": list(found.names),
-        "first": estimate_object(found.first, presentation),
-        "second": estimate_object(found.second, presentation),
-        "inputs": [
-            {
-                "name": one.name,
-                "first": one.first,
-                "second": one.second,
-                "memory_mib": None if one.memory_bytes is None else mib(one.memory_bytes),
-                "step_time_s": None if one.step_seconds is None else significant(one.step_seconds),
-            }
-            for one in found.inputs
-        ],
-        "memory_mib": [_part(part, mib) for part in found.memory],
-        "step_s": [_part(part, significant) for part in found.step],
-    }
-
-
-def _part(part: PartDifference, rounded: Callable[[float], float]) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        "first": rounded(part.first),
-        "second": rounded(part.second),
-        "difference": rounded(part.second - part.first),
-    }
-
-
-COMPARE_REPORTERS = reporters(compare_table, compare_object)
-"""Text of a comparison, by the format's name."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory, ThroughputEstimate
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
+from simulator.show.report.explain_table import explanation_blocks
 from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
@@ -43,6 +44,8 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
         ]
     if presentation.verbosity >= 0:
         blocks.append(paragraph(estimate_footer(estimate, presentation), style))
+    if presentation.explanation is not None:
+        blocks += explanation_blocks(presentation.explanation, presentation, style)
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from simulator.cost.pricing.estimate import Estimate
-from simulator.show.answers.explain import Explanation
-from simulator.show.report.as_json import SCHEMA_VERSION, estimate_object, reporters, significant
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
@@ -19,6 +17,9 @@ from simulator.show.report.text import (
     grouped,
     percent,
 )
+
+if TYPE_CHECKING:
+    from simulator.show.answers.explain import Explanation
 
 _BAR = 40
 """Characters of a bar as long as what is usable; fewer where a line has no room for twice as many."""
@@ -95,25 +96,3 @@ def longest_text(found: Explanation) -> str:
     """Return how long a sequence may be."""
     longest = "none" if found.longest_sequence is None else f"{grouped(found.longest_sequence)} tokens"
     return f"Longest sequence that fits with this layout: {longest}."
-
-
-def explain_object(found: Explanation, presentation: Presentation) -> dict[str, Any]:
-    """Return an explanation as plain values."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "estimate": estimate_object(found.estimate, presentation),
-        "causes": list(found.causes),
-        "changes": [
-            {
-                "options": list(change.options),
-                "speed_ratio": significant(change.speed_ratio),
-                "estimate": estimate_object(change.estimate, presentation),
-            }
-            for change in found.changes
-        ],
-        "longest_sequence": found.longest_sequence,
-    }
-
-
-EXPLAIN_REPORTERS = reporters(explain_table, explain_object)
-"""Text of an explanation, by the format's name."""

@@ -1,44 +1,77 @@
-"""The registry: every format by its name, for an estimate, a ranking and a plain listing."""
+"""Every answer and the forms it is written in: the one place that a form is added to.
+
+A writer is a function of an answer and of a `Presentation`; those of `table` and `markdown` are one function, which
+takes the form as well. Each is imported when its form is asked for, so that choices of an option cost no start-up time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from importlib import import_module
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simulator.cost.pricing.estimate import Estimate
-from simulator.search.result import Ranking
-from simulator.show.report.as_csv import estimates_csv
-from simulator.show.report.as_json import dumps, estimate_object, ranking_text, reporters
-from simulator.show.report.estimate_table import estimate_table
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.ranking_table import ranking_table
+if TYPE_CHECKING:
+    from simulator.show.report.presentation import Presentation
 
-EstimateReporter = Callable[[Estimate, Presentation], str]
-RankingReporter = Callable[[Ranking, Presentation], str]
-
-
-def _line(value: object) -> str:
-    return dumps(value, indent=None) + "\n"
+_STYLES = ("table", "markdown")
+_EVERY = {"json": "report.as_json:json_text"}
+"""Forms of every answer."""
+_ROWS = {"jsonl": "report.as_json:json_lines", "csv": "report.as_csv:estimates_csv"}
+"""Forms of estimates, alone or ranked."""
+_RECORDS = {form: f"report.listing:listing_{form}" for form in ("json", "jsonl", "csv")}
+"""Forms of a listing."""
 
 
-ESTIMATE_REPORTERS: Mapping[str, EstimateReporter] = MappingProxyType(
+class AnswerFormats(NamedTuple):
+    """An answer by its name, and what writes it."""
+
+    name: str
+    writers: Mapping[str, str]
+    """Module of `simulator.show` and function by form; the first form is the default."""
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Forms it may have."""
+        return tuple(self.writers)
+
+    def write(self, value: Any, form: str, presentation: Presentation) -> Iterable[str]:
+        """Return the text of an answer, in one piece or in several."""
+        module, _, function = self.writers[form].partition(":")
+        writer = getattr(import_module(f"simulator.show.{module}"), function)
+        text: str | Iterable[str] = writer(value, presentation, *([form] if form in _STYLES else []))
+        return (text,) if isinstance(text, str) else text
+
+    def text(self, value: Any, form: str, presentation: Presentation) -> str:
+        """Return the text of an answer."""
+        return "".join(self.write(value, form, presentation))
+
+
+def _answer(name: str, table: str, /, *, page: str = "", **more: str) -> AnswerFormats:
+    """Return an answer whose table is a page of Markdown too, and whose JSON follows from its type."""
+    html = {"html": f"pages.{page}"} if page else {}
+    return AnswerFormats(
+        name, MappingProxyType({"table": f"report.{table}", **_EVERY, **more, "markdown": f"report.{table}", **html})
+    )
+
+
+ANSWERS: Mapping[str, AnswerFormats] = MappingProxyType(
     {
-        **reporters(estimate_table, estimate_object),
-        "jsonl": lambda estimate, presentation: _line(estimate_object(estimate, presentation)),
-        "csv": lambda estimate, presentation: estimates_csv([estimate], presentation),
+        answer.name: answer
+        for answer in (
+            _answer("ranking", "ranking_table:ranking_table", page="answers:ranking_page", **_ROWS),
+            _answer("estimate", "estimate_table:estimate_table", page="answers:estimate_page", **_ROWS),
+            _answer("plan", "plan_table:plan_table", page="plan:plan_page", csv="report.plan_table:plan_csv"),
+            _answer("comparison", "compare_table:compare_table", page="compare:compare_page"),
+            _answer("explanation", "explain_table:explain_table"),
+            _answer("sweep", "sweep:sweep_table"),
+            _answer("validation", "validate_table:validate_table"),
+            _answer("trace", "trace_table:trace_table"),
+            _answer("probe", "probe_table:probe_table"),
+            _answer("probe plan", "probe_table:outlook_table"),
+            _answer("listing", "listing:listing_table", **_RECORDS),
+            _answer("spec listing", "listing:listing_table", **_RECORDS, yaml="report.listing:listing_yaml"),
+        )
     }
 )
-"""Text of one estimate, by the format's name."""
-
-RANKING_REPORTERS: Mapping[str, RankingReporter] = MappingProxyType(
-    {
-        "table": lambda ranking, presentation: ranking_table(ranking, presentation, "table"),
-        "json": lambda ranking, presentation: ranking_text(ranking, presentation) + "\n",
-        "jsonl": lambda ranking, presentation: "".join(
-            _line(estimate_object(estimate, presentation)) for estimate in ranking.estimates
-        ),
-        "csv": lambda ranking, presentation: estimates_csv(ranking.estimates, presentation),
-        "markdown": lambda ranking, presentation: ranking_table(ranking, presentation, "markdown"),
-    }
-)
-"""Text of a ranking, by the format's name."""
+"""Answers by name."""

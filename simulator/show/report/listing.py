@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from simulator.cost.operations.sums import active_parameters, total_parameters
+from simulator.errors import InputError
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.frameworks.stacks import on_stack, stacks_of
@@ -17,6 +18,7 @@ from simulator.question.units import GIGA, TERA, to_gib
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import dumps
 from simulator.show.report.grid import Style, grid
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, count_text
 
 ListingRow = Mapping[str, str | int | float | bool | None]
@@ -158,31 +160,52 @@ def listing_notes(sources: Mapping[str, str], note: str) -> list[str]:
     return [*([note] if note else []), *(f"{key}: {text}" for key, text in sources.items())]
 
 
-def _table(records: Sequence[ListingRow], style: Style) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecListing:
+    """Records, and what people read around them."""
+
+    records: Sequence[ListingRow]
+    title: str = ""
+    notes: Sequence[str] = ()
+    file_text: Callable[[], str] | None = None
+    """The file of the one spec that is shown; None for several."""
+
+
+def listing_table(listing: SpecListing, presentation: Presentation, style: Style) -> str:
+    """Return the records as a table, whose empty columns are left out, under the title and over the notes."""
+    records = listing.records
     columns = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
     text_columns = [
         position for position, name in enumerate(columns) if any(isinstance(record[name], str) for record in records)
     ]
     rows = [[_cell(record[name]) for name in columns] for record in records]
     headers = [name.replace("_per_", "/").replace("_", " ") for name in columns]
-    return grid(headers, rows, style, text_columns=text_columns, wrapped=_PROSE & set(headers)) + "\n"
+    table = grid(headers, rows, style, text_columns=text_columns, wrapped=_PROSE & set(headers))
+    around = (listing.title, table, "\n".join(listing.notes)) if presentation.verbosity >= 0 else (table,)
+    return "\n\n".join(block for block in around if block) + "\n"
 
 
-def _csv(records: Sequence[ListingRow]) -> str:
-    columns = _columns(records)
-    return table_csv(columns, ([record[name] for name in columns] for record in records))
+def listing_json(listing: SpecListing, _presentation: Presentation) -> str:
+    """Return the records as a list of objects."""
+    return dumps([dict(record) for record in listing.records]) + "\n"
 
 
-LISTING_REPORTERS: Mapping[str, Callable[[Sequence[ListingRow]], str]] = MappingProxyType(
-    {
-        "table": lambda records: _table(records, "table"),
-        "json": lambda records: dumps([dict(record) for record in records]) + "\n",
-        "jsonl": lambda records: "".join(dumps(dict(record), indent=None) + "\n" for record in records),
-        "csv": _csv,
-        "markdown": lambda records: _table(records, "markdown"),
-    }
-)
-"""Text of a listing, by the format's name."""
+def listing_jsonl(listing: SpecListing, _presentation: Presentation) -> Iterator[str]:
+    """Yield each record as one line of JSON."""
+    yield from (dumps(dict(record), indent=None) + "\n" for record in listing.records)
+
+
+def listing_yaml(listing: SpecListing, _presentation: Presentation) -> str:
+    """Return the file of the spec that is shown, to start an own one from. Raises InputError for several."""
+    if listing.file_text is None:
+        raise InputError("--format yaml writes one file: name what to start from")
+    return listing.file_text()
+
+
+def listing_csv(listing: SpecListing, _presentation: Presentation) -> str:
+    """Return the records as CSV."""
+    columns = _columns(listing.records)
+    return table_csv(columns, ([record[name] for name in columns] for record in listing.records))
 
 
 def _columns(records: Sequence[ListingRow]) -> list[str]:

@@ -8,11 +8,10 @@ from simulator.question.units import MEGA
 from simulator.show.answers.availability import Availability
 from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
-from simulator.show.report.as_json import reporters
+from simulator.show.report.as_json import significant
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.footer import assumptions_line, defaults_line, stack_name, status_line
 from simulator.show.report.grid import Style, heading, paragraph
-from simulator.show.report.plan_json import plan_object, plan_rows
 from simulator.show.report.presentation import Presentation, cost_text, days_text
 from simulator.show.report.text import (
     amount,
@@ -175,5 +174,8 @@ def availability_lines(availability: Availability | None) -> Iterator[str]:
     )
 
 
-PLAN_REPORTERS = reporters(plan_table, plan_object) | {"csv": lambda plan, _: table_csv(*plan_rows(plan))}
-"""Text of a plan, by the format's name."""
+def plan_csv(plan: Plan, _presentation: Presentation) -> str:
+    """Return a plan as CSV, a row for each choice; what is unknown is empty."""
+    rows = plan.rows()
+    cells = ([significant(cell) if isinstance(cell, float) else cell for cell in row.values()] for row in rows)
+    return table_csv(list(rows[0]), cells)

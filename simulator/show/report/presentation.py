@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.show.answers.run import TrainingRun, run_of
 from simulator.show.report.text import amount, money, ranged
+
+if TYPE_CHECKING:
+    from simulator.question.scenario.scenario import Scenario
+    from simulator.search.space import Space
+    from simulator.show.answers.explain import Explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,16 @@ class Presentation:
     """Whether the hardware has an fp8 peak; None if nobody looked."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Inputs of a single estimate that were left to their default, by option name."""
+    explanation: Explanation | None = None
+    """Why an estimate does not fit; None where nobody looked."""
+    command: str = ""
+    """The command as it was typed; pages say how they were made."""
+    question: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `simulator.rank` or `simulator.estimate` behind an answer: pages price other values of them."""
+    space: Space | None = None
+    """What a ranking searched, for the same."""
+    scenarios: tuple[Scenario, ...] = ()
+    """Scenarios of a comparison, whose sources a page names."""
 
 
 def days_text(run: TrainingRun) -> str:

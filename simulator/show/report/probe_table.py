@@ -6,35 +6,37 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from simulator.lab.probe.measure import rates_command
 from simulator.lab.probe.plan import ProbeDesign
 from simulator.lab.probe.prepare import Prepared
 from simulator.lab.probe.rates import Rates
 from simulator.lab.probe.run import Compared, Probed
-from simulator.lab.runner.engine import Command
 from simulator.lab.runner.launch import shell_line
 from simulator.question.units import GIGA, MEGA
 from simulator.show.report.grid import Style, grid, paragraph, titled
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, milliseconds, percent
 
 _FEW_PINS = 3
 """Coefficients named beside a launch."""
 
 
-def probe_table(probed: Probed, style: Style, verbosity: int) -> str:
+def probe_table(probed: Probed, presentation: Presentation, style: Style) -> str:
     """Return the rates, the launches with their errors before and after the fit, and how to use the result."""
     ready = probed.prepared
     blocks = [_rates(ready.rates, style), _comparison(probed.compared, style)]
-    if verbosity >= 0:
+    if presentation.verbosity >= 0:
         blocks.append(paragraph(_closing(probed), style))
     return "\n\n".join(blocks) + "\n"
 
 
-def outlook_table(ready: Prepared, command: Command, style: Style) -> str:
+def outlook_table(ready: Prepared, _presentation: Presentation, style: Style) -> str:
     """Return what would be measured and launched."""
     rests_on = "the rates in the folder" if ready.measured else "the numbers of the spec"
     said = [f"Plan from {rests_on}: about {ready.design.seconds:.0f} s of launches."]
     if ready.measured is None:
         said.append("The rates are measured first, and may change the choice of launches:")
+        command = rates_command(ready.asked)
         said.append("    " + shell_line(command.arguments, command.environment))
     return "\n\n".join([_plan(ready.design, style), paragraph(said, style)]) + "\n"
 

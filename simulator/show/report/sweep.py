@@ -1,14 +1,10 @@
-"""The end of a sweep as a table and as JSON; its rows stand in the table that it wrote."""
+"""The end of a sweep as a table; its rows stand in the table that it wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
-
 from simulator.show.answers.sweep.run import Sweep
-from simulator.show.report.as_json import SCHEMA_VERSION, dumps, significant
-from simulator.show.report.grid import grid
+from simulator.show.report.grid import Style, grid
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import grouped
 
 _SAID = {
@@ -22,7 +18,7 @@ _SAID = {
 }
 
 
-def sweep_table(sweep: Sweep) -> str:
+def sweep_table(sweep: Sweep, _presentation: Presentation, style: Style) -> str:
     """Return how the questions ended, and where their rows are."""
     rows = [[name, grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
     lines = []
@@ -32,7 +28,7 @@ def sweep_table(sweep: Sweep) -> str:
         lines.append(f"{grouped(sweep.missing)} questions are left to other shards; then --merge writes the table.")
     else:
         lines.append("All shards are done: --merge writes the table.")
-    table = grid(["outcome", "questions", "what it means"], rows, "table", text_columns=[0, 2])
+    table = grid(["outcome", "questions", "what it means"], rows, style, text_columns=[0, 2])
     return "\n".join([*([table, ""] if rows else []), *lines]) + "\n"
 
 
@@ -43,22 +39,3 @@ def speed_line(sweep: Sweep) -> str:
     speed = sweep.priced / max(sweep.elapsed_seconds, 1e-3)
     told = f"{grouped(sweep.priced)} of {grouped(sweep.questions)} questions priced in {sweep.elapsed_seconds:.1f} s"
     return f"{told}, {speed:.1f} a second"
-
-
-def sweep_object(sweep: Sweep) -> dict[str, Any]:
-    """Return the end of a sweep as plain values."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "questions": sweep.questions,
-        "priced": sweep.priced,
-        "missing": sweep.missing,
-        "outcomes": dict(sweep.outcomes),
-        "table": None if sweep.table is None else str(sweep.table),
-        "elapsed_s": significant(sweep.elapsed_seconds),
-    }
-
-
-SWEEP_REPORTERS: Mapping[str, Callable[[Sweep], str]] = MappingProxyType(
-    {"table": sweep_table, "json": lambda sweep: dumps(sweep_object(sweep)) + "\n"}
-)
-"""Text of the end of a sweep, by the format's name."""

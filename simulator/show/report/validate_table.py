@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.cost.pricing.estimate import Interval
@@ -13,9 +14,9 @@ from simulator.lab.runner.launch import Launch, Launcher
 from simulator.lab.runner.learn import Learned, Moved
 from simulator.question.units import to_mib
 from simulator.show.report.grid import Style, grid, paragraph
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, devices_text, in_colour, milliseconds, percent, sharded_layout_text
 
-_STYLE: Style = "table"
 Shown = Callable[[float], str]
 _LONGEST_OUTCOME = 48
 _WIDE = 0.2
@@ -24,23 +25,33 @@ _TAIL_LINES = 8
 """Lines of a failed rank's log that are shown without `-v`."""
 
 
-def validate_table(
-    campaign: Campaign, rows_file: Path, verbosity: int, learned: Learned | None = None, *, colour: bool
-) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What a campaign measured, and what was learned from it."""
+
+    campaign: Campaign
+    rows_file: Path
+    """Where the measured rows were added."""
+    learned: Learned | None = None
+    """None where nothing was to be learned."""
+
+
+def validate_table(found: Validation, presentation: Presentation, style: Style) -> str:
     """Return one row for each layout, what a reader must know of those that did not go well, and what was learned."""
-    blocks = [_title(campaign), _summary(campaign.comparisons, colour=colour)]
+    campaign, verbosity = found.campaign, presentation.verbosity
+    blocks = [_title(campaign), _summary(campaign.comparisons, style, colour=presentation.colour)]
     if verbosity > 0:
-        blocks += [text for one in campaign.comparisons if (text := _ranks(one))]
+        blocks += [text for one in campaign.comparisons if (text := _ranks(one, style))]
     if verbosity >= 0:
         lines = [line for one in campaign.comparisons for line in _failed(one, full=verbosity > 0)]
         lines += [line for one in campaign.comparisons for line in _doubts(one)]
         lines += list(_refused(campaign.plan.refused))
         if verbosity > 0:
             lines += _notes(campaign.comparisons)
-        lines += _closing(campaign, rows_file, learned)
-        blocks.append(paragraph(lines, _STYLE))
-    if learned is not None:
-        blocks += _learned(learned)
+        lines += _closing(found)
+        blocks.append(paragraph(lines, style))
+    if found.learned is not None:
+        blocks += _learned(found.learned, style)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -70,7 +81,7 @@ def _title(campaign: Campaign) -> str:
     )
 
 
-def _summary(comparisons: Sequence[LayoutComparison], *, colour: bool) -> str:
+def _summary(comparisons: Sequence[LayoutComparison], style: Style, *, colour: bool) -> str:
     """Two lines for each layout: memory of its fullest rank, and time of a step."""
     headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
     rows: list[list[str]] = []
@@ -81,7 +92,7 @@ def _summary(comparisons: Sequence[LayoutComparison], *, colour: bool) -> str:
         rows.append([*about, _mib(memory[0]), _span(memory[1], _mib), *_measured(one.memory, _mib), *outcome])
         predicted = [milliseconds(step.step_seconds), _span(step.interval_seconds, milliseconds)]
         rows.append(["", "", "step ms", *predicted, *_measured(one.step, milliseconds), "", ""])
-    return grid(headers, rows, _STYLE, text_columns=(1, 2, 9))
+    return grid(headers, rows, style, text_columns=(1, 2, 9))
 
 
 def _measured(figure: ComparedFigure | None, shown: Shown) -> list[str]:
@@ -115,7 +126,7 @@ def _doubts(one: LayoutComparison) -> Iterator[str]:
         )
 
 
-def _ranks(one: LayoutComparison) -> str:
+def _ranks(one: LayoutComparison, style: Style) -> str:
     """Every rank, and the spread of the steps of each launch."""
     blocks = [f"{sharded_layout_text(one.estimate.layout)}: peak of every rank, and its passes in a step"]
     if one.ranks:
@@ -125,7 +136,7 @@ def _ranks(one: LayoutComparison) -> str:
         device = any(rank.device_bytes is not None for rank in one.ranks)
         whole = ["device MiB\npredicted", "\nmeasured"] if device else []
         rows = [[*_rank(rank), *(_device(rank) if device else [])] for rank in one.ranks]
-        blocks.append(grid([*memory, *times, *whole], rows, _STYLE))
+        blocks.append(grid([*memory, *times, *whole], rows, style))
     blocks += [
         f"{row.key}: {spread.samples} steps, median {milliseconds(row.step_seconds or 0.0)} ms, "
         f"{milliseconds(spread.minimum)} to {milliseconds(spread.maximum)}, "
@@ -183,17 +194,17 @@ def _notes(comparisons: Sequence[LayoutComparison]) -> list[str]:
     return [f"Assumed: {note}" for note in dict.fromkeys(notes)]
 
 
-def _learned(found: Learned) -> Iterator[str]:
+def _learned(found: Learned, style: Style) -> Iterator[str]:
     """The ranking before and after, by whose steps it moved."""
     lines = list(found.reasons)
     if found.stored:
         headers = ["now", "before", "layout", "step ms\nbefore", "\nnow", "90 % interval\nbefore", "\nnow", "measured"]
         rows = [[_place(one.after), _place(one.before), *_change(one)] for one in found.moved]
-        yield f"Ranking with what {found.rows} rows say\n\n{grid(headers, rows, _STYLE, text_columns=(2,))}"
+        yield f"Ranking with what {found.rows} rows say\n\n{grid(headers, rows, style, text_columns=(2,))}"
         lines.append(f"Calibration: {found.path}; `--calibration {found.path}` ranks and estimates by it.")
     else:
         lines.append("Nothing of these rows could be stored; the ranking stays as it was.")
-    yield paragraph(lines, _STYLE)
+    yield paragraph(lines, style)
 
 
 def _place(place: int | None) -> str:
@@ -208,12 +219,13 @@ def _change(one: Moved) -> list[str]:
     return [sharded_layout_text(one.layout), *steps, *spans, measured]
 
 
-def _closing(campaign: Campaign, rows_file: Path, learned: Learned | None) -> Iterator[str]:
+def _closing(found: Validation) -> Iterator[str]:
+    campaign, rows_file = found.campaign, found.rows_file
     if any(one.ran for one in campaign.comparisons):
         yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less one."
     if campaign.interrupted_by:
         yield "Interrupted: what had been measured by then is kept."
-    if learned is None and any(one.ran for one in campaign.comparisons):
+    if found.learned is None and any(one.ran for one in campaign.comparisons):
         yield f"Rows: {rows_file}; `simulate calibrate {rows_file}` fits coefficients to them."
 
 

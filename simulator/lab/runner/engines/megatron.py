@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
-from simulator.lab.runner.engines.recipe import read_outcome, write_recipe
+from simulator.lab.runner.engines.recipe import OutsideEngine, read_outcome, write_recipe
+from simulator.question.vocabulary import RecipeFormat
 
-PATH_VARIABLE: Final = "MEGATRON_PATH"
 _INTERVAL: Final = 2
 """Iterations per line of the log. Some versions report memory at the first line only, and in the first iteration the
 optimizer has no state yet: at an interval of 1 they would report a peak that is too low."""
@@ -22,48 +20,32 @@ _MOCK_TOKENS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MegatronEngine:
+class MegatronEngine(OutsideEngine):
     """Runs the recipe of `simulate emit --framework megatron`."""
 
-    path: str = ""
-    """Folder of Megatron-LM; empty for the one in the environment."""
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    """What the user's environment says of folder and data."""
-    name: str = "megatron"
+    name: RecipeFormat = "megatron"
+    path_variable: str = "MEGATRON_PATH"
 
     def check(self) -> None:
         """Raise InputError where the folder of Megatron-LM is not known or does not hold its training script."""
-        path = self.path or self.environment.get(PATH_VARIABLE, "")
-        if not path:
-            raise InputError(
-                f"--engine megatron: the folder of Megatron-LM is not known; name it with --engine-path DIR or "
-                f"{PATH_VARIABLE}"
-            )
-        script = Path(path) / "pretrain_gpt.py"
+        script = self.folder("Megatron-LM") / "pretrain_gpt.py"
         if not script.is_file():
             raise InputError(f"--engine megatron: {script}: no such file; expected the folder of Megatron-LM")
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
         """Write the recipe, and return what each node runs."""
-        return write_recipe(pick, "megatron", folder, self._settings(pick))
-
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:  # noqa: ARG002  all of it is in the log
-        """Read the log, which reports memory of every stage and tensor-parallel rank: nothing is to be put right."""
-        return read_outcome(pick, ended, _lines(pick.warmup_steps), lambda row: row)
-
-    def _settings(self, pick: Pick) -> dict[str, str]:
-        """What the recipe takes from its environment."""
-        settings = {
+        settings = self.settings() | {
             "TRAIN_ITERS": str(_INTERVAL * (_lines(pick.warmup_steps) + _lines(pick.steps))),
             "LOG_INTERVAL": str(_INTERVAL),
             "EVAL_ITERS": "0",
         }
-        path = self.path or self.environment.get(PATH_VARIABLE, "")
-        if path:
-            settings[PATH_VARIABLE] = str(Path(path).absolute())
         if not any(self.environment.get(name) for name in _OWN_DATA):
             settings["DATA_ARGS"] = _mock_data(pick)
-        return settings
+        return write_recipe(pick, self.name, folder, settings)
+
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:  # noqa: ARG002  all of it is in the log
+        """Read the log, which reports memory of every stage and tensor-parallel rank: nothing is to be put right."""
+        return read_outcome(pick, ended, _lines(pick.warmup_steps), lambda row: row)
 
 
 def _lines(iterations: int) -> int:

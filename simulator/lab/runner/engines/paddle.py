@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
-from simulator.lab.runner.engines.recipe import read_outcome, write_recipe
+from simulator.lab.runner.engines.recipe import OutsideEngine, read_outcome, write_recipe
 from simulator.question.units import to_mib
+from simulator.question.vocabulary import RecipeFormat
 from simulator.search.build import bare_estimate
 
-PATH_VARIABLE: Final = "PADDLE_PATH"
 _NEEDED: Final = {
     "MODEL_PATH": "folder or name of the model, with its config.json",
     "DATA_PATH": "training data in the trainer's own format",
@@ -24,24 +22,16 @@ _NEEDED: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PaddleEngine:
+class PaddleEngine(OutsideEngine):
     """Runs the recipe of `simulate emit --framework paddle`."""
 
-    path: str = ""
-    """Folder of PaddleNLP or ERNIEKit; empty for the one in the environment."""
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    """What the user's environment says of folder, model and data."""
-    name: str = "paddle"
+    name: RecipeFormat = "paddle"
+    path_variable: str = "PADDLE_PATH"
 
     def check(self) -> None:
         """Raise InputError where the trainer's folder, the model or the data are not known."""
-        path = self.path or self.environment.get(PATH_VARIABLE, "")
-        if not path:
-            raise InputError(
-                "--engine paddle: the folder of PaddleNLP or ERNIEKit is not known; name it with --engine-path DIR or "
-                f"{PATH_VARIABLE}"
-            )
-        if not Path(path).is_dir():
+        path = self.folder("PaddleNLP or ERNIEKit")
+        if not path.is_dir():
             raise InputError(f"--engine paddle: {path}: no such folder; expected that of PaddleNLP or ERNIEKit")
         for name, what in _NEEDED.items():
             if not self.environment.get(name):
@@ -49,28 +39,21 @@ class PaddleEngine:
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
         """Write the recipe, and return what each node runs."""
-        return write_recipe(pick, "paddle", folder, self._settings(pick, folder))
-
-    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
-        """Read the log; an error of another rank than the first stands in that rank's own."""
-        ranks = sorted((folder / "logs").glob("*/workerlog.*"))
-        return read_outcome(pick, ended, pick.warmup_steps, lambda row: _of_first_rank(pick, row), ranks)
-
-    def _settings(self, pick: Pick, folder: Path) -> dict[str, str]:
-        """What the recipe takes from its environment."""
-        settings = {
+        settings = self.settings() | {
             "MAX_STEPS": str(pick.warmup_steps + pick.steps),
             "LOGGING_STEPS": "1",
             "OUTPUT_PATH": str(folder.absolute()),
             # Each trainer's own word for leaving out the checkpoint at the end.
             "test_ci_no_save_model": "1",
         }
-        path = self.path or self.environment.get(PATH_VARIABLE, "")
-        if path:
-            settings[PATH_VARIABLE] = str(Path(path).absolute())
         if pick.scenario.model.architecture.startswith("ernie"):
             settings["EXTRA_ARGS"] = f"{self.environment.get('EXTRA_ARGS', '')} --sft_benchmark 1".strip()
-        return settings
+        return write_recipe(pick, self.name, folder, settings)
+
+    def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
+        """Read the log; an error of another rank than the first stands in that rank's own."""
+        ranks = sorted((folder / "logs").glob("*/workerlog.*"))
+        return read_outcome(pick, ended, pick.warmup_steps, lambda row: _of_first_rank(pick, row), ranks)
 
 
 def _of_first_rank(pick: Pick, row: MeasuredRow) -> MeasuredRow:

@@ -1,8 +1,14 @@
-"""What the outside frameworks share: a recipe in the launch's folder, and a log read into a measured row."""
+"""What engines of outside frameworks share: a recipe in the launch's folder, and its log read into a measured row.
+
+An engine starts what the user has installed and changes nothing of it. It never guesses a figure that the log lacks,
+and a log that tells of another layout is no measurement.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +57,39 @@ _FIGURES: Final = (
     "evidence",
 )
 """What a log measures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideEngine:
+    """Runs the recipe of `simulate emit` in the user's own environment; a framework says what it needs and logs."""
+
+    name: RecipeFormat
+    path: str = ""
+    """Folder of the framework's own code; empty for the one in the environment."""
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    """What the user's environment says of folder, model and data."""
+    path_variable: str
+    """Variable that names the folder, for the recipe too."""
+
+    @property
+    def experimental(self) -> str:
+        """No test launches the framework itself."""
+        return f"--engine {self.name} has met recorded logs and stand-ins only, no run on an accelerator"
+
+    def folder(self, what: str) -> Path:
+        """The framework's folder. Raises InputError where it is not known."""
+        path = self.path or self.environment.get(self.path_variable, "")
+        if not path:
+            raise InputError(
+                f"--engine {self.name}: the folder of {what} is not known; name it with --engine-path DIR or "
+                f"{self.path_variable}"
+            )
+        return Path(path)
+
+    def settings(self) -> dict[str, str]:
+        """The folder as the recipe takes it, where it is known."""
+        path = self.path or self.environment.get(self.path_variable, "")
+        return {self.path_variable: str(Path(path).absolute())} if path else {}
 
 
 def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Mapping[str, str]) -> Command:

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar
 
 from simulator.errors import InputError
 from simulator.question.specs.configuration import Config
-from simulator.question.specs.model import FeedForward, LayerKind, Mixer
+from simulator.question.specs.mixers import Mixer
+from simulator.question.specs.model import FeedForward, LayerKind
 
 WordT = TypeVar("WordT")
 Fields = dict[str, Any]

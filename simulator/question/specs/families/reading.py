@@ -9,8 +9,9 @@ from simulator.errors import InputError
 from simulator.question.specs.configuration import Config
 from simulator.question.specs.families.layers import Fields, sequence
 from simulator.question.specs.families.table import Family, family
+from simulator.question.specs.mixers import NEEDS
 from simulator.question.specs.model import Activation, ModelSpec
-from simulator.question.specs.model_checks import EXPERT_FIELDS, NEEDS
+from simulator.question.specs.model_checks import EXPERT_FIELDS
 
 ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "silu": "silu",
@@ -174,8 +175,7 @@ def _without_absent_parts(fields: Fields) -> Fields:
     if "first_k_dense_replace" in fields and networks:
         absent |= {"first_k_dense_replace"}
     used = set(fields.get("mixers") or ())
-    for mixers, names in NEEDS:
-        absent |= set() if used & mixers else set(names)
+    absent |= {name for mixers, name in NEEDS if not used & mixers}
     for name, usual in _SLIDING.items():
         own = fields.get(usual) or (fields.get("head_dim") if usual == "v_head_dim" else None)
         absent |= {name} if "sliding" not in used or fields.get(name) == own else set()

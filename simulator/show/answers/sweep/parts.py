@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.show.answers.sweep.price import COLUMNS
+from simulator.files import replacing, write_file, writing
+from simulator.show.answers.sweep.price import COLUMNS, asked
+from simulator.show.answers.sweep.questions import KEYWORDS, Questions
 from simulator.tabular import Row
 
 _MANIFEST = "sweep.json"
@@ -51,24 +52,49 @@ class SweepParts:
         there = {file.stem for file in self.folder.glob("part-*.json")}
         return [part for part in range(which - 1, len(self), of) if self._file(part).stem not in there]
 
-    def open(self, fingerprint: str) -> None:
-        """Begin, or go on where these questions were left. Raises InputError where the folder holds another sweep."""
-        manifest = self.folder / _MANIFEST
-        with _writing(self.folder):
+    @contextmanager
+    def opened(self, fingerprint: str, shard: tuple[int, int] = (1, 1)) -> Iterator[None]:
+        """Begin, or go on where these questions were left, and keep other processes from the same share.
+
+        Raises InputError where the folder holds another sweep or other shares, or a sweep is at work there.
+        """
+        which, shards = shard
+        with writing(self.folder):
             self.folder.mkdir(exist_ok=True)
-            if not manifest.exists():
-                _write_whole(manifest, json.dumps({"fingerprint": fingerprint, "questions": self.questions}))
-            known = json.loads(manifest.read_text(encoding="utf-8"))
-        if known != {"fingerprint": fingerprint, "questions": self.questions}:
-            raise InputError(
-                f"{self.folder}: holds parts of other questions, specs or another version of simulate: remove it, or "
-                "choose another --output"
-            )
+        whole = shards == 1
+        with _locked(self.folder / "lock", shared=not whole), _locked(self.folder / f"lock-{which}-{shards}"):
+            begun = self._manifest({"fingerprint": fingerprint, "questions": self.questions, "shards": shards})
+            if (begun["fingerprint"], begun["questions"]) != (fingerprint, self.questions):
+                raise InputError(
+                    f"{self.folder}: holds parts of other questions, specs or another version of simulate: remove it, "
+                    "or choose another --output"
+                )
+            if not whole and begun["shards"] not in (1, shards):
+                raise InputError(
+                    f"{self.folder}: was begun in {begun['shards']} shards, not in {shards}: say --shard "
+                    f"{which}/{begun['shards']}, or none to price what is left"
+                )
+            yield
+
+    def _manifest(self, sweep: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the folder was begun with; where nothing was, or no shards, that is this sweep."""
+        file = self.folder / _MANIFEST
+        with writing(self.folder):
+            try:
+                begun: dict[str, Any] = {"shards": 1, **json.loads(file.read_text(encoding="utf-8"))}
+                begun = {name: begun[name] for name in sweep}
+            except FileNotFoundError:
+                begun = {}
+            except (ValueError, TypeError, KeyError) as error:
+                raise InputError(f"{file}: is no manifest of a sweep: remove the folder") from error
+            if not begun or (begun["shards"] == 1 < sweep["shards"]):
+                begun = {**sweep, **begun, "shards": sweep["shards"]}
+                write_file(file, json.dumps(begun))
+        return begun
 
     def store(self, part: int, rows: Sequence[Sequence[Any]]) -> None:
         """Keep the rows of a part."""
-        with _writing(self.folder):
-            _write_whole(self._file(part), json.dumps(rows))
+        write_file(self._file(part), json.dumps(rows))
 
     def rows(self) -> Iterator[list[Any]]:
         """Every row that is there, in the order of the questions, as cells in the order of `COLUMNS`."""
@@ -88,20 +114,23 @@ class SweepParts:
         return self.folder / f"part-{part:07d}.json"
 
 
-def _write_whole(file: Path, text: str) -> None:
-    """Write a file that others see as a whole or not at all."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(file)
-
-
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Turn what keeps a path from being written into one line."""
-    try:
+def _locked(file: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold a lock that ends with the process. Raises InputError where another process has it."""
+    with ExitStack() as held:
+        with writing(file):
+            stream = held.enter_context(file.open("a+", encoding="utf-8"))
+        try:
+            import fcntl  # noqa: PLC0415  POSIX alone has it; elsewhere nothing is locked
+
+            fcntl.flock(stream, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{file.parent}: another sweep is at work there: wait until it ends, or choose another --output"
+            ) from error
+        except (ImportError, OSError):
+            pass  # a system or a file system without locks
         yield
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
 def check_table(file: Path) -> None:
@@ -110,28 +139,44 @@ def check_table(file: Path) -> None:
         raise InputError(f"output {file}: must end in {' or '.join(SUFFIXES)}")
     if not file.absolute().parent.is_dir():
         raise InputError(f"output {file}: no such folder")
+    with writing(file, "output"):
+        if file.exists() and not file.is_file():
+            raise InputError(f"output {file}: is no regular file")
     if file.suffix.lower() == ".parquet":
         _parquet()
 
 
 def write_table(file: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write rows as CSV or Parquet, by the ending, and put the file in its place when it is whole."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}")
-    with _writing(file):
-        try:
-            _WRITERS[file.suffix.lower()](scratch, iter(rows))
-            scratch.replace(file)
-        finally:
-            scratch.unlink(missing_ok=True)
+    with writing(file), replacing(file) as beside:
+        _WRITERS[file.suffix.lower()](beside, iter(rows))
 
 
 def read_table(file: Path) -> list[Row]:
-    """The rows of a table that `write_table` wrote."""
+    """The rows of a table that `write_table` wrote. Raises OSError, KeyError or ValueError for what is none."""
     if file.suffix.lower() == ".parquet":
         found: list[Row] = _parquet().read_table(file).to_pylist()
         return found
     with file.open(encoding="utf-8", newline="") as stream:
         return [{name: _read(COLUMNS[name], cell) for name, cell in row.items()} for row in csv.DictReader(stream)]
+
+
+def check_replaced(file: Path, questions: Questions) -> None:
+    """Refuse to replace a table that is there, unless it answers the same questions. Raises InputError."""
+    if not file.exists():
+        return
+    try:
+        rows = read_table(file)
+        same = len(rows) == len(questions) and all(
+            row[name] == question.get(name, row[name] if name == "devices" else None)  # devices follow from nodes
+            for number, row in enumerate(rows)
+            for question in (asked(questions[number]),)
+            for name in KEYWORDS
+        )
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        raise InputError(f"output {file}: is there, and no table of a sweep: --force replaces it") from None
+    if not same:
+        raise InputError(f"output {file}: answers {len(rows):,} other questions: --force replaces it")
 
 
 def _read(kind: type, cell: str) -> Any:

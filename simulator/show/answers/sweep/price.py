@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from simulator._version import __version__
 from simulator.api import fastest
@@ -13,9 +13,10 @@ from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
 from simulator.question.scenario.settings import LISTS
 from simulator.show.answers.sweep.questions import KEYWORDS, space_of
 
-OUTCOMES = ("fits", "risky", "starved", "does_not_fit", "no_layout", "refused", "failed")
+SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "no_layout", "refused", "failed"]
 """Recommended; fits, with less probability than asked for; too near capacity; too large; no layout keeps the rules; the
 question cannot be priced; a defect of the simulator, to be reported. With the first four the row has a layout."""
+OUTCOMES: tuple[SweepOutcome, ...] = get_args(SweepOutcome)
 _TEXTS = frozenset({"model", "hardware", "precision", "framework", "options", "stack", "calibration", "layout"})
 _LAYOUT = tuple(layout_object(Layout()))
 _LISTED = frozenset(key for key in _LAYOUT if BY_NAME[key].kind in LISTS)

@@ -16,8 +16,8 @@ from simulator._version import __version__
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.question.scenario.settings import check_count, check_share
 from simulator.search.rank import MIN_FIT_PROBABILITY, Progress
-from simulator.show.answers.sweep.parts import SweepParts, check_table, read_table, write_table
-from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES, asked, price_part
+from simulator.show.answers.sweep.parts import SweepParts, check_replaced, check_table, read_table, write_table
+from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES, SweepOutcome, asked, price_part
 from simulator.show.answers.sweep.questions import Questions, absolute, questions_of, read_questions
 from simulator.show.answers.sweep.workers import Workers, check_workers, workers_of
 from simulator.tabular import Row, Tabular
@@ -38,11 +38,12 @@ class Sweep(Tabular):
     """Questions answered this time; the others were there."""
     missing: int
     """Questions that nobody answered yet: those of other shards."""
-    outcomes: Mapping[str, int]
+    outcomes: Mapping[SweepOutcome, int]
     """Questions by outcome, of those that are answered."""
     table: Path | None
     """Where the rows were written; None in memory, or with questions missing."""
     elapsed_seconds: float
+    """What this command took."""
     answers: tuple[Row, ...] = ()
     """The rows of a sweep without a table."""
 
@@ -65,6 +66,7 @@ def sweep(  # noqa: PLR0913  questions, and how they are worked through
     scheduler: str | None = None,
     shard: tuple[int, int] | None = None,
     merge: bool = False,
+    force: bool = False,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
     progress: Progress | None = None,
 ) -> Sweep:
@@ -74,9 +76,9 @@ def sweep(  # noqa: PLR0913  questions, and how they are worked through
     such mappings, or a YAML file of either. `output` is a table to write, .csv or .parquet; beside it a folder keeps
     what is done, so that a sweep that was killed goes on. Without it the rows stay in memory. `workers` are processes
     here, one for each core if left out; `scheduler` is the address or file of a Dask scheduler instead. `shard` (3, 64)
-    does only that share of the parts; `merge` prices nothing and writes the table from what shards did. A question that
-    cannot be answered is a row that says why. Raises InputError for what is wrong and UnsupportedError for what is
-    missing here.
+    does only that share of the parts; `merge` prices nothing and writes the table from what shards did. A table that
+    answers other questions is replaced with `force` alone. A question that cannot be answered is a row that says why.
+    Raises InputError for what is wrong and UnsupportedError for what is missing here.
     """
     known = read_questions(Path(questions)) if isinstance(questions, str | Path) else questions_of(questions)
     check_share("min_fit_probability", min_fit_probability)
@@ -93,10 +95,12 @@ def sweep(  # noqa: PLR0913  questions, and how they are worked through
             return job.run((1, 1), [], progress)
     table = Path(output)
     check_table(table)
+    if not force:
+        check_replaced(table, known)
     parts = SweepParts(table.with_name(f"{table.name}.parts"), len(known))
-    parts.open(f"{known.fingerprint()} {min_fit_probability}")
     job = _Job(known, parts, min_fit_probability, workers, scheduler)
-    return job.merged(table) if merge else job.run(which, None if shard else table, progress)
+    with parts.opened(f"{known.fingerprint()} {min_fit_probability}", which):
+        return job.merged(table) if merge else job.run(which, None if shard else table, progress)
 
 
 def _shard(shard: tuple[int, int] | None, *, merge: bool) -> tuple[int, int]:
@@ -143,7 +147,7 @@ class _Job:
 
     def _ended(self, to: Path | list[Row] | None, done: int, began: float) -> Sweep:
         """The end of a sweep: rows to a table, to memory, or where some are missing nowhere, but counted."""
-        outcomes: Counter[str] = Counter()
+        outcomes: Counter[SweepOutcome] = Counter()
         missing = self._count(self.parts.missing())
         if isinstance(to, Path):
             write_table(to, self._rows(outcomes))
@@ -165,7 +169,7 @@ class _Job:
     def _count(self, parts: Sequence[int]) -> int:
         return sum(len(self.parts.numbers(part)) for part in parts)
 
-    def _rows(self, outcomes: Counter[str]) -> Iterator[list[Any]]:
+    def _rows(self, outcomes: Counter[SweepOutcome]) -> Iterator[list[Any]]:
         """All rows that are there, with the columns that repeat the question."""
         names, outcome = tuple(COLUMNS), tuple(COLUMNS).index("outcome")
         places = {name: position for position, name in enumerate(names)}

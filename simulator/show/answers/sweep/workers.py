@@ -11,6 +11,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
+from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, UnsupportedError
@@ -67,6 +68,8 @@ def check_workers(workers: int | None, scheduler: str | None) -> None:
         raise InputError("workers and scheduler exclude each other: give one")
     if not _SCHEDULER.fullmatch(scheduler):
         raise InputError(f"scheduler '{scheduler}': write tcp://HOST:PORT, tls://HOST:PORT or a scheduler file .json")
+    if scheduler.endswith(".json") and not Path(scheduler).is_file():
+        raise InputError(f"scheduler {scheduler}: no such file; `dask scheduler --scheduler-file FILE` writes it")
     _distributed()
 
 

@@ -1,0 +1,80 @@
+"""Mixers: how a layer mixes tokens, and what is known of each kind beside the operations it lists.
+
+A layer of Llama has grouped-query attention, with key-value heads that tensor parallelism divides. One of DeepSeek-V2
+has latent attention, which has none. One of Mamba-2 attends to no token: a scan hands a state on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+Mixer = Literal[
+    "grouped_query",
+    "sliding",
+    "sparse",
+    "filtered",
+    "latent",
+    "sparse_latent",
+    "shared_sparse_latent",
+    "gated_delta",
+    "lightning",
+    "mamba",
+    "none",
+]
+"""How a layer mixes tokens.
+
+`grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
+same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
+`latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes
+an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2.
+"""
+
+
+MixerHeads = Literal["key_value", "latent", "none"]
+"""Heads that tensor parallelism divides beside those of queries: shared key-value heads; none of latent attention (the
+spec's `attention` is mla) and of scans."""
+MixerContext = Literal["all", "window", "chosen", "earlier_choice", "state", "nothing"]
+"""What a token meets of those before it: all, a window, those that the layer's own indexer or an earlier layer's chose,
+or a state that a scan hands on."""
+
+
+class MixerTraits(NamedTuple):
+    """What rules, specs and recompute policies ask of a mixer; a new one states each."""
+
+    heads: MixerHeads
+    context: MixerContext
+    fields: tuple[str, ...]
+    """Fields of a model's spec that exist for it."""
+
+
+_INDEX: Final = ("index_heads", "index_head_dim", "index_topk")
+_DELTA: Final = ("linear_key_heads", "linear_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+_MAMBA: Final = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
+_SCAN: Final = ("convolution", "chunk_tokens")
+TRAITS: Final[Mapping[Mixer, MixerTraits]] = MappingProxyType(
+    {
+        "grouped_query": MixerTraits("key_value", "all", ()),
+        "sliding": MixerTraits("key_value", "window", ("sliding_window",)),
+        "sparse": MixerTraits("key_value", "chosen", _INDEX),
+        "filtered": MixerTraits("key_value", "all", ()),
+        "latent": MixerTraits("latent", "all", ()),
+        "sparse_latent": MixerTraits("latent", "chosen", _INDEX),
+        "shared_sparse_latent": MixerTraits("latent", "earlier_choice", _INDEX),
+        "gated_delta": MixerTraits("none", "state", (*_DELTA, *_SCAN)),
+        "lightning": MixerTraits("none", "state", ("chunk_tokens",)),
+        "mamba": MixerTraits("none", "state", (*_MAMBA, *_SCAN)),
+        "none": MixerTraits("none", "nothing", ()),
+    }
+)
+_WHOLE: Final = ("all", "chosen", "earlier_choice")
+LATENT: Final = frozenset(mixer for mixer, traits in TRAITS.items() if traits.heads == "latent")
+"""Mixers of latent attention."""
+PREDICTING: Final = frozenset(mixer for mixer, traits in TRAITS.items() if traits.context in _WHOLE)
+"""Mixers that a prediction module has where the model's layers have them."""
+NEEDS: Final = tuple(
+    (frozenset(mixer for mixer, traits in TRAITS.items() if name in traits.fields), name)
+    for name in dict.fromkeys(name for traits in TRAITS.values() for name in traits.fields)
+)
+"""Every field that exists for mixers, with those mixers."""

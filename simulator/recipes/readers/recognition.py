@@ -1,0 +1,142 @@
+"""What tells that a file trains, and with which trainer, where no reader takes it.
+
+A file is passed over only where it is plainly none: nothing of it starts a trainer, and it holds no batch size beside
+a learning rate, an optimizer or a model.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simulator.budget import charge
+from simulator.recipes.readers.documents import Key
+
+_TABLE: Final = Path(__file__).with_name("trainers.csv")
+"""Trainers that are known and not read: the keys that only their files have together, each a section, a name or a
+dotted path; `name=text` is a key whose value begins so."""
+_KEY: Final = re.compile(r"""^[ \t]*(?:-[ \t]+)?["']?([A-Za-z_][\w.-]{0,80})["']?[ \t]*[:=]""", re.MULTILINE | re.ASCII)
+_LINE_WORK: Final = 10
+"""Units of work of looking through a character."""
+_BATCH: Final = re.compile(
+    r"(?:\w*_)?(?:batch_?size|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
+)
+_RATE: Final = re.compile(r"(?:\w*_)?(?:lr|learning_rate|optimizer|optim|adam_beta1)(?:_config|_name|_type)?")
+_MODEL: Final = re.compile(r"model(?:_name(?:_or_path)?|_path|_config|_type|_id)?|base_model|pretrained_model\w*|arch")
+_IDLE: Final = re.compile(
+    r"eval\w*|inference\w*|infer|generat\w*|serv(?:e|ing)|quant\w*|tasks?|benchmark\w*|predict\w*|export|convert\w*"
+)
+"""Names of files, folders and sections of what evaluates, generates, serves or converts."""
+_OTHER_BATCH: Final = re.compile(r"eval|valid|test|infer|generat|rollout|reward|ref_|max_num|num_batched|cache")
+_PROGRAM: Final = (
+    r"torchrun[ \t\\]|accelerate[ \t]+launch|torch\.distributed\.(?:run|launch)\b|paddle\.distributed\.launch\b"
+    r"|deepspeed[ \t]+(?:--?[a-z]|[\w./${}-]{1,200}\.py)|composer[ \t]+[\w./${}-]{1,200}\.py"
+    r"|(?:llamafactory-cli|axolotl|xtuner|oumi)[ \t]+train\b|(?:swift|megatron)[ \t]+(?:pt|sft|rlhf)\b"
+    r"|trl[ \t]+(?:sft|dpo|kto|grpo|reward)\b|tune[ \t]+run\b|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
+    r"|[\w./${}-]{0,200}(?:pretrain|finetune|fine_tune|(?<![a-z])train(?!ing_data|ed|_data)|(?<![a-z])(?:sft|dpo|grpo))"
+    r"[\w-]{0,80}\.py\b"
+)
+_SCRIPT: Final = (
+    r"[\w./${}-]{0,200}(?:pretrain|finetune|(?<![a-z])(?:train|sft|dpo|grpo|tune))[\w-]{0,80}\.(?:sh|slurm|sbatch)\b"
+)
+_COMMAND: Final = re.compile(rf"(?<![\w./-])(?:{_PROGRAM}|{_SCRIPT})")
+_COMMENT: Final = re.compile(r"(?:^|(?<=[ \t]))#[^\n]*", re.MULTILINE)
+_QUIET: Final = re.compile(
+    r"^[ \t]*(?:echo|printf|git|cp|mv|ls|cat|rm|mkdir|chmod|vim?|sed|grep|pip3?|uv[ \t]+pip|conda|apt|apt-get|test"
+    r"|pkill|ps|\[|\[\[|sbatch|qsub|source|\.)(?=[ \t])"
+    r"|\bp(?:ip3?|kill|grep)[ \t]|\bps[ \t]+(?:-|aux|ef)|grep[ \t]"
+)
+"""Lines that name a program and do not start it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trainer:
+    name: str
+    marks: tuple[str, ...]
+
+
+@functools.cache
+def _trainers() -> tuple[_Trainer, ...]:
+    with _TABLE.open(encoding="utf-8", newline="") as stream:
+        return tuple(_Trainer(row["trainer"], tuple(row["marks"].split())) for row in csv.DictReader(stream))
+
+
+def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
+    """Return the trainer whose marks all stand among the names; empty where none is known.
+
+    Parameters
+    ----------
+    names : sections, names and dotted paths of a file's keys
+    keys : the same keys with their values, where the file could be parsed
+    """
+    valued = {name for trainer in _trainers() for name in trainer.marks if "=" in name}
+    texts = [(key.name, key.values[0].text) for key in keys if key.values] if valued else []
+
+    def stands(mark: str) -> bool:
+        name, equals, start = mark.partition("=")
+        return any(key == name and text.startswith(start) for key, text in texts) if equals else mark in names
+
+    return next((trainer.name for trainer in _trainers() if all(map(stands, trainer.marks))), "")
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names that stand where a key stands, in YAML, JSON or TOML that need not be valid."""
+    charge(_LINE_WORK * len(text))
+    return set(_KEY.findall(text))
+
+
+def settings_of_training(names: Iterable[str], path: str) -> str:
+    """Return a batch size and what it stands beside, as `a and b`; empty where the names are not of a training.
+
+    Parameters
+    ----------
+    names : keys of a file, dotted or not
+    path : of the file; one of an evaluation has to name a learning rate or an optimizer
+    """
+    parts = {part.lower().replace("-", "_") for name in names for part in name.split(".")}
+    batch = next((name for name in sorted(parts) if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)), "")
+    rate = next((name for name in sorted(parts) if _RATE.fullmatch(name)), "")
+    model = next((name for name in sorted(parts) if _MODEL.fullmatch(name)), "")
+    words = {*re.split(r"[/\\._-]", path.lower()), *parts}
+    idle = any(_IDLE.fullmatch(word) for word in words)
+    beside = rate or ("" if idle else model)
+    return f"{batch} and {beside}" if batch and beside else ""
+
+
+def command_line(text: str, judged: Collection[int] = ()) -> int:
+    """Return the line of the first command that names a launcher or a program that trains; 0 where none does.
+
+    The text is shell, or holds shell: comments, commands that only print, copy or install, and lines that were judged,
+    are left out.
+    """
+    charge(_LINE_WORK * len(text))
+    for match in _COMMAND.finditer(text):
+        start = text.rfind("\n", 0, match.start()) + 1
+        before = text[start : match.start() + 1][-1000:]
+        if not _COMMENT.search(before) and not _QUIET.search(before):
+            line = text.count("\n", 0, match.start()) + 1
+            if line not in judged:
+                return line
+    return 0
+
+
+_FLAG: Final = re.compile(
+    r"(?<![\w-])--(?:micro-batch-size|global-batch-size|per_device_train_batch_size|train-iters|train-samples)(?![\w-])"
+)
+_TRAINING_NAME: Final = re.compile(r"(?<![a-z])(?:pre|post)?train(?!ed|_data|_tok)|tun(?:e|ing)(?!d)|sft|dpo|grpo|ppo")
+
+
+def training_flag(text: str) -> str:
+    """Return a flag that only a training has, where a script names one outside its comments; else empty."""
+    found = _FLAG.search(_COMMENT.sub("", text))
+    return found[0] if found else ""
+
+
+def names_training(name: str) -> bool:
+    """Return whether the name of a script says that it trains."""
+    return _TRAINING_NAME.search(name.lower()) is not None

@@ -1,0 +1,98 @@
+"""The texts that a command may have where a branch decides: each is followed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from simulator.recipes.shell.launch import TrainingCommand
+from simulator.recipes.shell.values import Cause, Piece, Value, split_fields
+
+_LAUNCHES: Final = re.compile(
+    r"(?<![\w-])(?:torchrun|deepspeed|msrun|accelerate|python[0-9.]*|[\w-]+cli|swift|megatron|composer)(?![\w-])|\.py(?![\w])"
+)
+"""What some text of a command holds that starts a training."""
+_END: Final = re.compile(r"\.py(?!\w)|(?<!\S)-m(?!\S)")
+"""The end of a launcher's own words."""
+_FARTHEST: Final = 64
+"""Words in which the launcher and its script stand."""
+DEEPEST_CHOICE: Final = 4
+"""Choices within one command that are followed."""
+
+
+def commands(argv: Sequence[Value]) -> list[list[Value]]:
+    """Return the command once for each text that a word up to its script may have; empty where none matters."""
+    for number, word in enumerate(argv[:_FARTHEST]):
+        for text in (found := _texts(word, whole=number == 0)):
+            if _LAUNCHES.search(text.text) or (number == 0 and any(map(_starts, argv))) or _is_option(text):
+                return [[*argv[:number], *split_fields(text), *argv[number + 1 :]] for text in found]
+        if _is_end(word):
+            break
+    return []
+
+
+def texts(text: Value) -> list[Value]:
+    """Return a text that is read as a script once for each that its first open part may have; empty without one."""
+    for number, piece in enumerate(text.pieces):
+        if piece.known and _END.search(piece.text):
+            break
+        if any(_LAUNCHES.search(part.text) or _is_option(part) for part in piece.alternatives):
+            return [_with(text, number, piece, part) for part in piece.alternatives]
+    return []
+
+
+def _is_end(word: Value) -> bool:
+    """Return whether what follows are arguments of the script."""
+    return word.known and (word.text.endswith(".py") or word.text == "-m")
+
+
+def _starts(word: Value) -> bool:
+    return word.known and _LAUNCHES.search(word.text) is not None
+
+
+def _is_option(text: Value) -> bool:
+    """Return whether a text brings options of a launcher along, rather than the value of one."""
+    return text.text.lstrip().startswith("--")
+
+
+def _texts(word: Value, *, whole: bool) -> list[Value]:
+    """Return a word once for each text that its first open part may have; in quotes it stays a word, but for a list."""
+    for number, piece in enumerate(word.pieces):
+        if piece.alternatives and whole and all(not other.text for other in word.pieces if other is not piece):
+            return [part.inserted(quoted=False) for part in piece.alternatives]
+        if piece.alternatives and not piece.quoted:
+            return [_with(word, number, piece, part) for part in piece.alternatives]
+    return []
+
+
+def _with(value: Value, number: int, piece: Piece, part: Value) -> Value:
+    return Value((*value.pieces[:number], *part.inserted(quoted=piece.quoted).pieces, *value.pieces[number + 1 :]))
+
+
+def causes_of(values: Iterable[Value]) -> frozenset[Cause]:
+    """Return what the texts of words depend on."""
+    return frozenset(cause for value in values for cause in value.causes)
+
+
+def distinct(launches: Sequence[TrainingCommand], outer: frozenset[Cause]) -> Iterator[TrainingCommand]:
+    """Yield launches that several texts of one command come to, those that say the same once.
+
+    Where all say the same, only what stands around the command decides whether it runs.
+    """
+    found: dict[tuple[object, ...], TrainingCommand] = {}
+    for launch in launches:
+        found.setdefault(_said(launch), launch)
+    alone = len(found) == 1
+    yield from (replace(launch, conditions=outer) if alone else launch for launch in found.values())
+
+
+def _said(launch: TrainingCommand) -> tuple[object, ...]:
+    """Return what a launch says, whatever its launcher is called."""
+    options = tuple(sorted((name, value.text) for name, value in launch.options.items()))
+    arguments = tuple(value.text for value in launch.arguments)
+    # A launcher tells the processes itself; without one the words in front do.
+    alone = launch.launcher == "python"
+    spread = tuple(sorted((name, value.text) for name, value in launch.spread.items())) if alone else ()
+    return launch.launcher, launch.script.text, arguments, options, spread, launch.in_front if alone else None

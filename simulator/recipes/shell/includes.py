@@ -1,0 +1,108 @@
+"""Scripts that a script reads into itself (`source FILE`) or starts (`bash FILE`), below the root alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Final
+
+from simulator.errors import InputError
+from simulator.recipes.shell.conditions import Truth
+from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
+from simulator.recipes.shell.source import check_length
+from simulator.recipes.shell.values import Piece, Value
+from simulator.recipes.shell.walk import Walk
+from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
+
+_OWN_FOLDER: Final = re.compile(r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse")
+"""What a command says that prints the script's own folder, or one above it."""
+_SCRIPT: Final = re.compile(r"[\w${}.-]+\.(?:sh|bash|slurm|sbatch)")
+_FARTHEST: Final = 64
+"""Words among which a script stands."""
+_SURROUNDINGS: Final = re.compile(
+    r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|setvars|set_env|modules?\b|venv|^/dev/)"
+)
+"""Scripts that set up compilers, libraries and Python."""
+
+
+def _name_below(target: Value) -> str:
+    """Return a file's name below the script's folder or one above it; empty where only the run knows the file."""
+    name = "".join(piece.text if piece.known else _folder(piece) for piece in target.pieces)
+    return "" if "\0" in name else name.lstrip("/") if target.pieces and not target.pieces[0].known else name
+
+
+def _folder(piece: Piece) -> str:
+    """Return `.` for what prints the script's own folder, else what makes a name unknown."""
+    own = piece.causes and all(_OWN_FOLDER.search(cause.name) for cause in piece.causes)
+    return "." if own else "\0"
+
+
+def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
+    """Follow `source FILE ARGUMENTS`; what a file sets that cannot be read is not known from there on."""
+    machine = runner.machine
+    if len(argv) < 2 or _SURROUNDINGS.search(argv[1].text):
+        return True
+    text = _text_of(machine, argv[1], line)
+    if text is None:
+        said = f"{argv[1].text[:100]} is not read: what it sets is not known"
+        machine.remark("not-read", "warning", said, line, "--set NAME=VALUE")
+        machine.unread = True
+        return True
+    outer = machine.state.positional, machine.state.shifted
+    if len(argv) > 2:
+        machine.state.positional, machine.state.shifted = tuple(argv[2:]), 0
+    truth = runner.include(text)
+    if len(argv) > 2:
+        machine.state.positional, machine.state.shifted = outer
+    return truth
+
+
+def started_script(argv: Sequence[Value]) -> int:
+    """Return the place of a script that a command starts, as `bash FILE` or FILE itself; the end for none."""
+    wrapped = False
+    for number, value in enumerate(argv[:_FARTHEST]):
+        name = PurePath(value.text).name
+        if _SCRIPT.fullmatch(name) and (number == 0 or wrapped):
+            return number
+        wrapped = wrapped or name in WRAPPERS | SHELLS | QUEUES
+        if not wrapped:
+            break
+    return len(argv)
+
+
+def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
+    """Follow a script that a command starts with the variables that are exported; None where it cannot be read.
+
+    Nor is one followed whose words only the run knows: which path it takes is then a guess for each of them.
+    """
+    machine = runner.machine
+    open_words = any(not value.known and not _begins_known(value) for value in argv[1:])
+    text = _text_of(machine, argv[0], line)
+    if text is None or open_words:
+        machine.not_followed.setdefault(PurePath(argv[0].text).name[:80], (line, text.text if text else ""))
+        return None
+    state = machine.state.fork()
+    state.variables = {name: value for name, value in state.variables.items() if name in state.exported}
+    state.functions, state.positional, state.shifted = {}, tuple(argv[1:]), 0
+    outer, machine.state = machine.state, state
+    truth = runner.include(text)
+    machine.state = outer
+    return truth
+
+
+def _begins_known(value: Value) -> bool:
+    return bool(value.pieces) and value.pieces[0].known and value.pieces[0].text != ""
+
+
+def _text_of(machine: Machine, target: Value, line: int) -> Value | None:
+    """Return the text of a file that a command names, every line of it at the line of the command; None without one."""
+    name = _name_below(target)
+    text = machine.open_file(name, line) if name else None
+    if text is None:
+        return None
+    if len(machine.calls) >= MAXIMUM_CALLS:
+        name = PurePath(name).name[:60]
+        raise InputError(f"{machine.file}:{line}: {name} reads itself, or files read each other too deep")
+    check_length(machine.file, text)
+    return Value((Piece(text, line),) if text else ())

@@ -1,0 +1,88 @@
+"""Bash that the grammar does not know, spelled as it does, in as many bytes.
+
+The parser sees the spelling and only tells where words, expansions and statements begin and end; what they hold is read
+from the script itself. It is tried where the script as it stands is not understood.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from simulator.budget import charge
+
+_WORK: Final = 30
+"""Units of work of a byte."""
+_ENDS: Final = re.compile(rb"(?<![\w$-])(fi|done|esac|\})[ \t](?=[ \t]*(?:fi|done|esac|elif|else|\})(?![\w-]))")
+"""The end of a statement behind another's: `fi done`."""
+_BASE: Final = re.compile(rb"(?<=[\s(+*/%-])(\d{1,2})#(?=\$)")
+"""A number with its base, of a variable: `10#$X`."""
+_PART: Final = re.compile(rb"\$\{[A-Za-z_]\w*:(?![-=+?])(?=[^}\n]{0,200}\$)")
+"""A part of a variable whose ends are others: `${X:$N+1}`."""
+_DEFAULT: Final = re.compile(rb"\$\{[A-Za-z_]\w*:?[-=+]")
+"""An expansion with a default."""
+_LONGEST: Final = 4000
+"""Bytes of a default that is looked through."""
+
+
+def respelled(data: bytes) -> bytes:
+    """Return a script as the grammar takes it: the same number of bytes, each expansion where it was."""
+    charge(_WORK * len(data))
+    text = bytearray(_ENDS.sub(rb"\1;", _BASE.sub(rb"\1+", data)))
+    for match in _PART.finditer(data):
+        end = data.find(b"}", match.end(), match.end() + _LONGEST)
+        _blank(text, match.end(), end, b"${")
+    for default in _DEFAULT.finditer(data):
+        _plain_default(text, default.start(), default.end())
+    return bytes(text)
+
+
+def _blank(text: bytearray, start: int, end: int, marks: bytes) -> None:
+    """Put a sign without meaning in the place of each of the marks."""
+    for place in range(start, end):
+        if text[place] in marks:
+            text[place] = ord("_")
+
+
+def _plain_default(text: bytearray, opening: int, start: int) -> None:
+    """Take the marks of nested arithmetic, lists and JSON out of a default."""
+    quoted = text[:opening].rfind(b'"') > text[:opening].rfind(b"\n")
+    place, depth = start, 0
+    while place < min(len(text), start + _LONGEST):
+        mark = text[place : place + 3]
+        if mark == b"$((":
+            place = _plain_arithmetic(text, place)
+            continue
+        if mark[:1] == b"\\":
+            if quoted and mark[1:2] == b'"':
+                text[place : place + 2] = b"__"
+            place += 2
+            continue
+        if mark[:2] == b"${":
+            depth += 1
+            place += 2
+            continue
+        if mark[:1] == b"}":
+            if depth == 0:
+                return
+            depth -= 1
+        elif mark[:1] in b"[]{":
+            text[place] = ord("_")
+        elif mark[:1] == b"\n":
+            return
+        place += 1
+
+
+def _plain_arithmetic(text: bytearray, start: int) -> int:
+    """Take the inner marks out of `$(( ))`; return the place behind it."""
+    depth, place = 0, start + 3
+    while place < min(len(text), start + _LONGEST) and text[place] != ord("\n"):
+        if text[place] == ord("("):
+            depth += 1
+        elif text[place] == ord(")"):
+            if depth == 0:
+                break
+            depth -= 1
+        place += 1
+    _blank(text, start + 3, place, b"()<>&|;*?!~^%")
+    return place + 2

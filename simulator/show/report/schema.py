@@ -1,0 +1,187 @@
+"""JSON Schema of the answers, from their types by the table of `simulator.show.report.keys`.
+
+Descriptions are the docstrings of the fields. Imports every answer, and is itself imported only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import types
+from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from simulator.cost.pricing.estimate import Estimate, StageMemory
+from simulator.lab.probe.prepare import Prepared
+from simulator.lab.probe.run import Probed
+from simulator.lab.runner.campaign import Refused
+from simulator.lab.runner.compare import LayoutComparison
+from simulator.lab.runner.learn import Learned
+from simulator.lab.trace.result import TraceComparison
+from simulator.search.result import Ranking
+from simulator.show.answers.compare import Comparison
+from simulator.show.answers.explain import Explanation
+from simulator.show.answers.plan import Plan
+from simulator.show.answers.run import TrainingRun
+from simulator.show.answers.sweep.run import Sweep
+from simulator.show.report import derived
+from simulator.show.report.keys import DERIVED, ITSELF, keys_of
+from simulator.show.report.validate_table import Validation
+
+ROOTS: Mapping[str, type] = {
+    "estimate": Estimate,
+    "ranking": Ranking,
+    "plan": Plan,
+    "comparison": Comparison,
+    "explanation": Explanation,
+    "sweep": Sweep,
+    "validation": Validation,
+    "trace": TraceComparison,
+    "probe": Probed,
+    "probe_plan": Prepared,
+}
+"""Types of whole answers, by the name of their definition."""
+_NONE = re.compile(r"\bNone\b")
+_NAMES = {kind: name for name, kind in ROOTS.items()}
+_OF_DERIVED = {
+    kind.__name__: kind
+    for kind in (Estimate, LayoutComparison, Learned, Path, Probed, Refused, StageMemory, TrainingRun)
+}
+"""Types that `derived` imports for type checkers alone."""
+_ROWS = {
+    "EstimateLayout": "A layout, and the step that it trains.",
+    "ExplainedChange": "A set of changes after which the layout fits.",
+    "PredictedPeak": "The predicted peak of the traced rank: tensors alone.",
+}
+"""Meanings of rows that show a type in another way than its own."""
+_PLAIN: Mapping[object, Mapping[str, object]] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    Path: {"type": "string"},
+    type(None): {"type": "null"},
+}
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema, JSON Schema 2020-12: any answer, and a definition of each kind of object."""
+    definitions: dict[str, Any] = {}
+    for kind in ROOTS.values():
+        _refer(kind, kind.__name__, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "What simulate prints with --format json",
+        "anyOf": [{"$ref": f"#/$defs/{name}"} for name in ROOTS],
+        "$defs": definitions,
+    }
+
+
+def _refer(kind: type, row: str, definitions: dict[str, Any]) -> dict[str, str]:
+    """Return a reference to the definition of a type, which is added where it is not there."""
+    name = _NAMES[kind] if row == kind.__name__ and kind in _NAMES else _snake(row)
+    if name not in definitions:
+        definitions[name] = {}
+        definitions[name] |= _object(kind, row, definitions)
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _object(kind: type, row: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    for key in keys_of(row, kind):
+        annotation, about = _known(kind, key.path)
+        if key.mark == "~":
+            annotation = annotation | None
+        if "_mib" in key.name and annotation in (int, Mapping[str, int]):
+            annotation = float if annotation is int else Mapping[str, float]  # bytes are whole, MiB are not
+        value = _value(annotation, key.row, definitions)
+        about = about or _meaning(value, definitions)
+        properties[key.name] = {**value, "description": _NONE.sub("null", about)}
+    return {
+        "type": "object",
+        "description": _about(kind, row),
+        "required": [key.name for key in keys_of(row, kind) if key.mark != "?"],
+        "properties": properties,
+    }
+
+
+def _meaning(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """Return the meaning of a field without a docstring: that of the object, or of the objects, that it holds."""
+    for inner in (value, *value.get("anyOf", ()), value.get("items", {})):
+        if "$ref" in inner:
+            return str(definitions[inner["$ref"].rpartition("/")[2]].get("description", ""))
+    return ""
+
+
+def _known(kind: type, path: str) -> tuple[Any, str]:
+    """Return type and meaning of what a path leads to."""
+    if path == ITSELF:
+        return kind, ""
+    if path.startswith(DERIVED):
+        function = getattr(derived, path.removeprefix(DERIVED))
+        return get_type_hints(function, localns=_OF_DERIVED)["return"], function.__doc__
+    found: Any = kind
+    about = ""
+    optional = False
+    for name in path.split("."):
+        found, about = _attribute(_without_none(found), name)
+        optional = optional or found is not _without_none(found)
+    return (found | None if optional else found), about
+
+
+def _attribute(kind: Any, name: str) -> tuple[Any, str]:
+    held = inspect.getattr_static(kind, name, None)
+    if isinstance(held, property):
+        return get_type_hints(held.fget)["return"], str(held.__doc__)
+    return get_type_hints(kind)[name], _docstrings(kind).get(name, "")
+
+
+@cache
+def _docstrings(kind: type) -> Mapping[str, str]:
+    """Return the string under each field of a class."""
+    tree = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
+    body = next(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
+def _value(annotation: Any, row: str, definitions: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911  one per kind of type
+    """Return the schema of a value of a type."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation in _PLAIN:
+        return dict(_PLAIN[annotation])
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_value(one, row, definitions) for one in arguments]}
+    if origin in (tuple, list):
+        return {"type": "array", "items": _value(arguments[0], row, definitions)}
+    if origin is not None and issubclass(origin, Mapping):
+        words = {"propertyNames": _value(arguments[0], row, definitions)} if arguments[0] is not str else {}
+        return {"type": "object", **words, "additionalProperties": _value(arguments[1], row, definitions)}
+    if inspect.isclass(annotation) and annotation is not object:
+        return _refer(annotation, row or annotation.__name__, definitions)
+    return {}
+
+
+def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next(one for one in get_args(annotation) if one is not type(None))
+    return annotation
+
+
+def _about(kind: type, row: str) -> str:
+    return _ROWS.get(row) or (kind.__doc__ or "").strip().partition("\n")[0]
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{mark.lower()}" if mark.isupper() else mark for mark in name).removeprefix("_")

@@ -1,0 +1,114 @@
+"""Files of other people's repositories, as they lie there: which train, and what the product says of each.
+
+Run as a script, it judges every file of the list and prints the shares that the project's targets are about;
+`--list OUTCOME` also lists the files that train and end so, each with its reason, and `--only PART` takes the
+repositories whose name holds a text.
+"""
+
+import csv
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Checked, Gates
+from tests.recipes.corpus import verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared")
+FOLDER = SHARED / "corpus2"
+NO_TRAINING = Path(__file__).with_name("no_training.csv")
+"""Files that a heuristic takes for trainings and that are none, each with what it is, as a person read it."""
+FIRM = ("fits", "starved", "does_not_fit", "refused")
+NOT_JUDGED = ("cannot_tell", "not_modelled", "unreadable")
+REINFORCEMENT = ("NeMo-RL", "verl RL")
+"""Labels of the list whose files train by reinforcement."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One file of the list."""
+
+    repository: str
+    name: str
+    """Path below the repository."""
+    label: str
+    """What a heuristic takes it for; empty where nothing in it says that it trains."""
+
+    @property
+    def root(self) -> Path:
+        """The repository."""
+        return FOLDER / self.repository.replace("/", "+")
+
+    @property
+    def file(self) -> Path:
+        """Where the file stands."""
+        return self.root / self.name
+
+    def judged(self, asked: Asked) -> tuple[Checked, ...]:
+        """What `simulate check --skip-non-recipes` says of it, within its repository."""
+        return check_files([str(self.file)], asked, Gates(skip_non_recipes=True), root=self.root)
+
+
+def listed() -> list[Listed]:
+    """Every file of the list; skips the test where the files are not at hand."""
+    index = FOLDER / "index.csv"
+    if not index.is_file():
+        pytest.skip(f"needs {FOLDER.name}/ of the shared folder (SIMULATE_SHARED)")
+    with index.open(encoding="utf-8", newline="") as stream:
+        return [Listed(row["repository"], row["file"], row["trains_by_heuristic"]) for row in csv.DictReader(stream)]
+
+
+def no_training() -> dict[tuple[str, str], str]:
+    """What the files are that a heuristic takes for trainings, by repository and path."""
+    with NO_TRAINING.open(encoding="utf-8", newline="") as stream:
+        return {(row["repository"], row["file"]): row["what"] for row in csv.DictReader(stream)}
+
+
+def passed_over(rows: Sequence[Listed]) -> Iterator[tuple[Listed, str]]:
+    """Those of the rows that are skipped, with the reason that is told."""
+    for row in rows:
+        results = row.judged(Asked(hardware="h100-sxm-80g"))
+        if verdict(results) == "skipped":
+            yield row, results[0].reasons[0].replace(str(row.root), "")
+
+
+def told(rows: Sequence[Listed]) -> Iterator[str]:
+    """The table of shares, and the rate."""
+    asked = Asked(hardware="h100-sxm-80g")
+    wanted = sys.argv[sys.argv.index("--list") + 1] if "--list" in sys.argv else ""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    none, seconds = no_training(), 0.0
+    for row in rows:
+        start = time.process_time()
+        results = row.judged(asked)
+        seconds += time.process_time() - start
+        outcome = verdict(results)
+        trains = (row.repository, row.name) not in none
+        counts[row.label if trains else ""][outcome] += 1
+        if row.label and trains and outcome == wanted:
+            yield f"{row.repository} {row.name}: {(results[0].reasons or ('',))[0].replace(str(row.root), '')[:200]}"
+    yield "| label | files | firm | not judged | skipped |"
+    yield "|---|---|---|---|---|"
+    training = {label: count for label, count in counts.items() if label}
+    everything = sum(training.values(), Counter[str]())
+    for label, count in (*sorted(training.items()), ("all that train", everything)):
+        firm, unjudged = (sum(count[outcome] for outcome in kinds) for kinds in (FIRM, NOT_JUDGED))
+        yield f"| {label} | {count.total()} | {firm} | {unjudged} | {count['skipped']} |"
+    outside = sum((count for label, count in training.items() if label not in REINFORCEMENT), Counter[str]())
+    firm = sum(outside[outcome] for outcome in FIRM)
+    yield f"firm of those that train, reinforcement apart: {firm} of {outside.total()}, {firm / outside.total():.1%}"
+    yield f"passed over of those that train: {everything['skipped']} of {everything.total()}"
+    yield f"{len(rows)} files in {seconds:.1f} s of one processor: {len(rows) / seconds:.0f} files per second"
+
+
+if __name__ == "__main__":
+    part = sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
+    sys.stdout.writelines(f"{line}\n" for line in told([row for row in listed() if part in row.repository]))

@@ -1,0 +1,72 @@
+"""Repositories that are not the project's own: nothing that trains is passed over, no firm answer over the unread."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Checked, Gates
+from tests.check.repositories import SHARED, listed, no_training, passed_over
+
+REPRODUCTIONS = SHARED / "findings" / "recipes-repro"
+SAMPLED = 9
+"""Every so many files of the list are judged here; `python -m tests.check.repositories` judges all."""
+
+
+def test_nothing_that_trains_is_passed_over() -> None:
+    rows = [row for row in listed() if row.label][::SAMPLED]
+    none = no_training()
+    skipped = {(row.repository, row.name): reason for row, reason in passed_over(rows)}
+    trains = {place: reason for place, reason in skipped.items() if place not in none}
+    assert len(trains) <= len(rows) // 100, trains
+    assert all(reason.strip() for reason in skipped.values())
+
+
+def judged(name: str, hardware: str = "h100-sxm-80g") -> tuple[Checked, ...]:
+    file = REPRODUCTIONS / name
+    if not file.is_file():
+        pytest.skip("needs findings/ of the shared folder (SIMULATE_SHARED)")
+    return check_files([str(file)], Asked(hardware=hardware), Gates(skip_non_recipes=True), root=REPRODUCTIONS)
+
+
+@pytest.mark.parametrize(
+    ("name", "outcomes"),
+    [
+        *((f"{name}.sh", ["fits"]) for name in ("a_substr", "b_arith", "b2_arith", "c_for", "d_fi_done", "e_brackets")),
+        *((f"{name}.sh", ["fits"]) for name in ("f_json", "g_guard", "h_guard", "i_base", "sourced/b_inline")),
+        *((f"{name}.sh", ["does_not_fit"]) for name in ("w1", "w6", "w9", "w10")),
+        ("w8.sh", ["does_not_fit", "does_not_fit"]),
+        *((f"{name}.sh", ["cannot_tell"]) for name in ("w2", "w3", "w4", "w5", "w7")),
+        ("sourced/a_sourced.sh", ["fits"]),
+        ("trl/sft.yaml", ["not_modelled"]),
+    ],
+)
+def test_each_fault_that_was_found_is_mended(name: str, outcomes: list[str]) -> None:
+    assert [result.outcome for result in judged(name)] == outcomes
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"), [("w2.sh", "EXTRA_OPTIONS"), ("w3.sh", "WORLD_SIZE"), ("w4.sh", "BIND"), ("w7.sh", "N=")]
+)
+def test_what_is_missing_is_asked_for(name: str, asks: str) -> None:
+    (found,) = judged(name)
+    assert any(f"--set {asks}" in reason for reason in found.reasons)
+
+
+def test_what_a_sourced_file_sets_is_priced() -> None:
+    sourced, inline = judged("sourced/a_sourced.sh"), judged("sourced/b_inline.sh")
+    assert sourced[0].estimate is not None
+    assert inline[0].estimate is not None
+    assert sourced[0].estimate.memory == inline[0].estimate.memory
+    (over,) = judged("sourced/c_over.sh", "h200-sxm")
+    assert over.estimate is not None
+    assert (over.passed, over.estimate.layout.micro_batch_size) == (False, 16)
+
+
+def test_the_list_of_what_trains_nothing_is_sound() -> None:
+    files = {(row.repository, row.name) for row in listed() if row.label}
+    none = no_training()
+    assert none.keys() <= files
+    assert all(what.strip() and "\n" not in what for what in none.values())
+    assert Path(__file__).with_name("no_training.csv").is_file()
