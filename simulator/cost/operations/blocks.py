@@ -111,7 +111,7 @@ def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...
 
     Every tensor-parallel rank has the whole gradient. It is a backward pass's alone, spread over three passes.
     """
-    if conditions.framework.fused_projections or products < 2:  # noqa: PLR2004  one has nothing to add
+    if conditions.framework.fused_projections or products < 2:
         return ()
     return (Amount((products - 1.0) * element_bytes(conditions) * conditions.model.hidden_size, "whole"),)
 

@@ -91,14 +91,16 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     each_step = np.where(always, 0.0, first) + np.where(often, 0.0, last)
     exchanges = np.where(often, batches, 1.0) + np.where(always, 2.0 * batches, block.zero_stage >= 1)
     alone = each_step + _exchange_overhead(pricing, exchanges) + _broadcasts(pricing)
-    waits: Array = np.max(batches * (own + each_batch), axis=0) - batches * pace
-    return waits + np.max(alone, axis=0)
+    waits = np.max(batches * (own + each_batch), axis=0) - batches * pace
+    added: Array = waits + np.max(alone, axis=0)
+    return added
 
 
 def _shown(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
-    """What is seen of an exchange beside work: its end, a share of the rest, and no less than what outlasts the work."""
+    """What shows of an exchange beside work: its end, a share of the rest, and no less than what outlasts the work."""
     end = np.minimum(exchange.end, exchange.seconds)
-    return np.maximum(end + share * (exchange.seconds - end), exchange.seconds - beside)
+    shown: Array = np.maximum(end + share * (exchange.seconds - end), exchange.seconds - beside)
+    return shown
 
 
 class Window(NamedTuple):
@@ -113,8 +115,8 @@ class Window(NamedTuple):
 def _window(pricing: Pricing) -> Window:
     """Passes between a chunk's exchange and the step's first or last pass.
 
-    Interleaved chunks gather and reduce one after the other, each beside p micro batches of another chunk, and one beside
-    a pass of its own (core_v0.16.1, pipeline_parallel/schedules.py, `param_sync_func` and `grad_sync_func`).
+    Interleaved chunks gather and reduce one after the other, each beside p micro batches of another chunk, and one
+    beside a pass of its own (core_v0.16.1, pipeline_parallel/schedules.py, `param_sync_func` and `grad_sync_func`).
     """
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.virtual_stages
     if pricing.block.schedule != "1f1b":
@@ -195,5 +197,3 @@ def _seconds_per_byte(pricing: Pricing, group: RankGroup) -> KindArray:
     """Gathering or scattering one byte over a group, for each kind of rank."""
     gibibyte = np.full_like(group.size, 2.0**30)
     return on_own_devices(pricing, lambda member: gather_seconds(member, group, gibibyte) / GIB)
-
-

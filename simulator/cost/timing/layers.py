@@ -25,6 +25,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 
+
 def attention_backward_factor(scenario: Scenario) -> float:
     """Flash attention's backward pass computes five products for the forward pass's two (Dao 2023)."""
     products = 2.5 if scenario.framework.flash_attention else 2.0
@@ -89,9 +90,11 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
     tensor = exchange_seconds(pricing, work, "products", index)
     products = experts + gemm
     if scenario.framework.functional_collectives:
-        left = exposed(values.tensor_exposed, tensor / 2.0, gemm) if scenario.framework.tp_comm_overlap else tensor / 2.0
-        tensor = tensor / 2.0 + left + copy_seconds(pricing, work)
-        products = products + left
+        gathers = scatters = tensor / 2.0
+        if scenario.framework.tp_comm_overlap:
+            gathers = exposed(values.tensor_exposed, gathers, gemm)
+        tensor = gathers + scatters + copy_seconds(pricing, work)
+        products = products + gathers
     elif scenario.framework.tp_comm_overlap:
         tensor = _overlapped(pricing, work, tensor, gemm, index)
         products = products + tensor
@@ -185,9 +188,9 @@ def overlap_seconds(pricing: Pricing, gemm: Array) -> Array:
 def copy_seconds(pricing: Pricing, work: Work) -> Array:
     """Copies around the tensor-parallel collectives of a pass by PyTorch's functional collectives.
 
-    Along another dimension than the first, what is gathered is split and joined anew, and what is scattered before: each
-    reads and writes it whole (PyTorch 2.5 torch/distributed/_functional_collectives.py, `all_gather_tensor` and
-    `reduce_scatter_tensor`). Eager DTensor moves more, which no document counts.
+    Along another dimension than the first, what is gathered is split and joined anew afterwards, and what is scattered
+    before: each reads and writes it whole (PyTorch 2.5 torch/distributed/_functional_collectives.py,
+    `all_gather_tensor` and `reduce_scatter_tensor`). Eager DTensor moves more, which no document counts.
     """
     scenario = pricing.scenario
     gathered = sum(one.amount for one in work.collectives if one.group == "tensor" and one.beside == "products")

@@ -103,8 +103,8 @@ def repeated_inside(pricing: Pricing, group: int) -> tuple[Array, ...]:
 def piece_counts(pricing: Pricing, chunk: Chunk | None = None) -> LayerCounts:
     """Pieces on every kind of rank or in one of its chunks, shape (pieces, kinds, 1).
 
-    Layers by kind, output layers, input tables, prediction modules. Where the pipeline holds the model twice, a micro batch passes
-    through one of the copies.
+    Layers by kind, output layers, input tables, prediction modules. Where the pipeline holds the model twice, a micro
+    batch passes through one of the copies.
     """
     contents = pricing.contents
     heads, tables = contents.heads + contents.prediction_layers, contents.embeddings

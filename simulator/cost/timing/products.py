@@ -48,7 +48,7 @@ class Moved(NamedTuple):
     """Both sides of the product; what adding its result up moves stands apart."""
 
 
-def product_seconds(scenario: Scenario, compute: Products, parameters: Array, moved: Moved) -> Products:
+def product_seconds(scenario: Scenario, compute: Products, parameters: Array | float, moved: Moved) -> Products:
     """Seconds of matrix products with weights, by roofline.
 
     The weight gradient reads and writes the accumulated gradients, while it is computed or in a kernel behind it.
@@ -67,7 +67,7 @@ def product_seconds(scenario: Scenario, compute: Products, parameters: Array, mo
     return Products(forward, inputs, weights + accumulation_seconds(scenario, parameters))
 
 
-def roofline(scenario: Scenario, compute: Array, moves: Array) -> Array:
+def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
     """Seconds of kernels that compute and move at once, `(c^a + m^a)^(1/a)`: the longer, where one is far longer.
 
     A product fetches its next tiles while it works on these, so the roofline (Williams et al. 2009) is a maximum; tiles
@@ -91,18 +91,18 @@ class Shape(NamedTuple):
     outputs: Side
     depth: Side
     """Inputs."""
-    count: Side = 1.0
-    """Equal products that run at once."""
+    at_once: Side = 1.0
+    """Equal products that run together."""
 
 
 def shaped_seconds(scenario: Scenario, rate: float, shape: Shape) -> Products:
     """Compute of the three products of a layer with a weight."""
-    rows, outputs, depth, count = shape
-    seconds = 2.0 * count * rows * outputs * depth / rate
+    rows, outputs, depth, at_once = shape
+    seconds = 2.0 * at_once * rows * outputs * depth / rate
     return Products(
-        forward=seconds * shape_factor(scenario, rate, rows * outputs * count, depth),
-        inputs=seconds * shape_factor(scenario, rate, rows * depth * count, outputs),
-        weights=seconds * shape_factor(scenario, rate, depth * outputs * count, rows),
+        forward=seconds * shape_factor(scenario, rate, rows * outputs * at_once, depth),
+        inputs=seconds * shape_factor(scenario, rate, rows * depth * at_once, outputs),
+        weights=seconds * shape_factor(scenario, rate, depth * outputs * at_once, rows),
     )
 
 
@@ -126,7 +126,7 @@ def shape_factor(scenario: Scenario, rate: float, made: Side, depth: Side) -> Ar
     return factor
 
 
-def accumulation_seconds(scenario: Scenario, parameters: Array) -> Array:
+def accumulation_seconds(scenario: Scenario, parameters: Array | float) -> Array | float:
     """Adding weight gradients to the accumulated ones in a kernel of its own: it reads both and writes the sum."""
     each = element_bytes(scenario) + 2.0 * gradient_bytes(scenario)
     return each * parameters / memory_rate(scenario)

@@ -147,9 +147,9 @@ class HostMoves(NamedTuple):
 def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
     """What offload moves between device and host, one after the other.
 
-    Optimizer state goes out after and comes back before the step. Activations, or attention's alone (`swapped_attention`),
-    go out in the forward and come back in the backward pass; parameters on the host come in for both passes of every
-    micro batch, and go out after the step.
+    Optimizer state goes out after and comes back before the step. Activations, or attention's alone
+    (`swapped_attention`), go out in the forward and come back in the backward pass; parameters on the host come in for
+    both passes of every micro batch, and go out after the step.
     """
     profile = pricing.scenario.framework
     per_byte = on_own_devices(pricing, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second)

@@ -129,10 +129,10 @@ class TimeCoefficients:
     """Rates as shares of the device's peaks, and what is not hidden."""
 
     gemm_efficiency: float = coefficient(
-        0.70, "share of the dense 16-bit peak", 0.2, 0.95, 0.1, "rate of the matrix products in 16 bit"
+        0.74, "share of the dense 16-bit peak", 0.2, 0.95, 0.1, "rate of the matrix products in 16 bit"
     )
     gemm_efficiency_fp8: float = coefficient(
-        0.67, "share of the dense fp8 peak", 0.15, 1.0, 0.15, "rate of the matrix products in fp8, casts apart"
+        0.70, "share of the dense fp8 peak", 0.15, 1.0, 0.15, "rate of the matrix products in fp8, casts apart"
     )
     attention_efficiency: float = coefficient(
         0.46,
@@ -146,7 +146,7 @@ class TimeCoefficients:
         0.30, "share of the same", 0.03, 0.9, 0.2, "the same by FlashAttention 1 or Triton's kernel"
     )
     attention_efficiency_sdpa: float = coefficient(
-        0.34, "share of the same", 0.03, 0.9, 0.2, "the same by PyTorch's own kernel"
+        0.40, "share of the same", 0.03, 0.9, 0.15, "the same by PyTorch's own kernel"
     )
     attention_efficiency_flash_3: float = coefficient(
         0.58, "share of the dense 16-bit peak", 0.05, 0.95, 0.2, "the same by FlashAttention 3 or cuDNN 9"
@@ -158,7 +158,7 @@ class TimeCoefficients:
         0.55, "share of the dense 16-bit peak", 0.05, 0.95, 0.3, "the same by the fused kernel of CANN"
     )
     attention_efficiency_unfused: float = coefficient(
-        0.35,
+        0.40,
         "share of the dense 16-bit peak",
         0.05,
         0.95,
@@ -182,7 +182,7 @@ class TimeCoefficients:
         "tiles of the outputs that a matrix product starts beside those it needs: waves that are not full",
     )
     product_split_seconds: float = coefficient(
-        1.8e-6,
+        1.5e-6,
         "seconds",
         0.0,
         2e-5,
@@ -190,7 +190,7 @@ class TimeCoefficients:
         "time of starting and adding up one piece of a matrix product that is split along its depth",
     )
     roofline_sharpness: float = coefficient(
-        2.5,
+        3.5,
         "exponent",
         1.0,
         20.0,
@@ -198,10 +198,10 @@ class TimeCoefficients:
         "how well a product's computing hides what it reads and writes: 1 adds both up, a large one shows the longer",
     )
     memory_efficiency: float = coefficient(
-        0.65, "share of the memory bandwidth", 0.1, 1.0, 0.2, "rate of elementwise kernels"
+        0.70, "share of the memory bandwidth", 0.1, 1.0, 0.2, "rate of elementwise kernels"
     )
     layer_overhead_seconds: float = coefficient(
-        8e-4,
+        1.1e-3,
         "seconds per layer and micro batch",
         0.0,
         5e-3,
@@ -225,13 +225,18 @@ class TimeCoefficients:
         "host time of one call between exchanges of experts, which wait for the host and leave it no work ahead",
     )
     launches_per_layer: float = coefficient(
-        103.0, "kernels", 10.0, 1000.0, 0.15, "kernels that the host starts for a layer of experts, both passes together"
+        103.0,
+        "kernels",
+        10.0,
+        1000.0,
+        0.15,
+        "kernels that the host starts for a layer of experts, both passes together",
     )
     launches_per_expert: float = coefficient(
         6.0, "kernels per expert of the device", 1.0, 60.0, 0.15, "the same beside, for each expert's products"
     )
     expert_wait_seconds: float = coefficient(
-        1e-3,
+        1.8e-3,
         "seconds per layer and micro batch",
         0.0,
         0.1,
@@ -267,7 +272,7 @@ class TimeCoefficients:
         0.3, "share", 0.0, 1.0, 0.6, "part of pipeline sends not hidden in the interleaved schedule"
     )
     data_exposed: float = coefficient(
-        0.3,
+        0.4,
         "share",
         0.0,
         1.0,
@@ -307,13 +312,18 @@ class TimeCoefficients:
         "what a tensor-parallel collective of PyTorch in eager mode moves beside the copies that it documents",
     )
     micro_batch_overhead_seconds: float = coefficient(
-        3e-3, "seconds per micro batch", 0.0, 3e-2, 0.7, "time of a pipeline rank outside its layers: schedule, host"
+        5e-3, "seconds per micro batch", 0.0, 3e-2, 0.7, "time of a pipeline rank outside its layers: schedule, host"
     )
     link_efficiency: float = coefficient(
         0.75, "share of a link's nominal bandwidth", 0.2, 1.0, 0.2, "rate of large collectives"
     )
     exchange_network_efficiency: float = coefficient(
-        0.88, "share of the network's nominal bandwidth", 0.2, 1.0, 0.1, "rate of exchanges between all ranks of a group"
+        0.88,
+        "share of the network's nominal bandwidth",
+        0.2,
+        1.0,
+        0.1,
+        "rate of exchanges between all ranks of a group",
     )
     exchange_link_efficiency: float = coefficient(
         0.78, "share of a link's nominal bandwidth", 0.2, 1.0, 0.1, "the same inside a node"
@@ -325,7 +335,7 @@ class TimeCoefficients:
         0.55, "share", 0.0, 2.0, 0.5, "part of an overlapped expert-parallel exchange that is not hidden"
     )
     step_overhead_seconds: float = coefficient(
-        0.05, "seconds per step", 0.0, 2.0, 1.0, "time of an optimizer step outside all of it: gradient norm, logging"
+        0.02, "seconds per step", 0.0, 2.0, 1.0, "time of an optimizer step outside all of it: gradient norm, logging"
     )
     attention_score_width: float = coefficient(
         0.0,

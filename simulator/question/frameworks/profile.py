@@ -146,7 +146,7 @@ class FrameworkProfile:
     gradient_dtype: DType = switch("fp32", "accumulated gradients", choices=("fp32", "bf16"))
     reduce_dtype: str = switch(
         "gradient",
-        "gradients as ranks exchange them: as they are accumulated, or in another type (`reduce_dtype` of PyTorch's FSDP)",
+        "type of the gradients that ranks exchange: the accumulated ones', or another (FSDP's `reduce_dtype`)",
         choices=("gradient", "fp32", "bf16"),
     )
     optimizer_dtype: MomentDType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"))
@@ -313,8 +313,8 @@ class FrameworkProfile:
     )
     functional_collectives: bool = switch(
         default=False,
-        about="tensor-parallel collectives are PyTorch's functional ones: along the sequence they copy what they gather "
-        "or scatter, and overlapped (async TP) they hide gathers alone, without user buffers",
+        about="tensor-parallel collectives are PyTorch's functional ones: along the sequence they copy what they "
+        "gather or scatter; overlapped (async TP) they hide gathers alone, without user buffers",
     )
     overlap_tensor_gradients: bool = switch(
         default=False,

@@ -40,7 +40,7 @@ MEGATRON = FrameworkProfile(
     fused_loss_bytes_per_logit=8,
     # megatron-core, tensor_parallel/layers.py; TransformerEngine, module/linear.py and layernorm_linear.py.
     overlap_tensor_gradients=True,
-    # megatron-core since 0.4, distributed/param_and_grad_buffer.py: `grad_data.zero_`, `*=` of the scaling factor, norm.
+    # megatron-core since 0.4, distributed/param_and_grad_buffer.py: `grad_data.zero_`, `*=` of the factor, norm.
     gradient_passes=4.0,
     # Every release with latent attention does both (0.10 is the first).
     copy_latent_value=True,
