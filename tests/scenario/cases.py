@@ -47,6 +47,8 @@ ROUND = Coefficients(
         product_split_seconds=0.0,
         context_exposed=1.0,
         expert_exposed=0.5,
+        expert_wait_seconds=1e-3,
+        expert_wait_exposed=0.25,
         point_to_point_exposed=0.25,
         data_exposed=0.25,
         shard_exposed=0.25,
@@ -58,8 +60,8 @@ ROUND = Coefficients(
 )
 """Rates that are easy to work with by hand; the tests that name numbers use them, not the priors."""
 
-OUTSIDE = {"probabilities_in_experts": "false"}
-"""Experts' outputs are weighted behind them, as in most of what is worked by hand."""
+OUTSIDE = {"probabilities_in_experts": "false", "gradient_passes": "0"}
+"""Experts' outputs are weighted behind them, and only the optimizer passes over gradients, in most that is by hand."""
 
 load_model = lru_cache(catalogue.load_model)
 
@@ -68,7 +70,6 @@ load_model = lru_cache(catalogue.load_model)
 def load_hardware(name: str) -> HardwareSpec:
     """A shipped device, its products taken to reach the usual share of the peak."""
     return catalogue.load_hardware(name).model_copy(update={"product_flops": None})
-
 
 
 _DENSE: dict[str, Any] = {

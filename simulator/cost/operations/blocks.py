@@ -109,11 +109,11 @@ def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, 
 def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...]:
     """Adding up what products of their own give as gradients of one input: two are read and one written for each sum.
 
-    Every tensor-parallel rank has the whole gradient. It is a backward pass's alone, spread over three passes.
+    Every tensor-parallel rank has the whole gradient.
     """
     if conditions.framework.fused_projections or products < 2:
         return ()
-    return (Amount((products - 1.0) * element_bytes(conditions) * conditions.model.hidden_size, "whole"),)
+    return (Amount(3.0 * (products - 1.0) * element_bytes(conditions) * conditions.model.hidden_size, "whole"),)
 
 
 def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
@@ -143,7 +143,7 @@ def network(
             name=f"{name}_{'_'.join(into)}",
             group=group,
             weights=tuple(first),
-            moved=summed_gradients(conditions, len(into)),
+            moved_backward=summed_gradients(conditions, len(into)),
             collectives=(gather,),
         ),
         activation(conditions, name, group, float(width), "tensor"),

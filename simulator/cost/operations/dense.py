@@ -9,6 +9,5 @@ from simulator.cost.operations.record import Operation
 
 def dense(conditions: Conditions) -> tuple[Operation, ...]:
     """The operations between the norm and the residual addition of a dense layer."""
-    entered = cast(conditions, float(conditions.model.hidden_size), "sequence")
     first, *others = network(conditions, "ffn", conditions.model.intermediate_size, "feed_forward")
-    return (first._replace(moved=(*first.moved, *entered), calls=0.5), *others)
+    return (first._replace(moved=cast(conditions, float(conditions.model.hidden_size), "sequence"), calls=0.5), *others)

@@ -45,7 +45,8 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         group="attention_projection",
         weights=_weights(conditions, mixer),
         kept=output,
-        moved=(*cast(conditions, float(model.hidden_size), "sequence"), *summed_gradients(conditions, 3)),
+        moved=cast(conditions, float(model.hidden_size), "sequence"),
+        moved_backward=summed_gradients(conditions, 3),
         collectives=(
             tensor_collective(conditions, "gather"),
             *((joined,) if profile.limits.replicates_kv_heads else ()),

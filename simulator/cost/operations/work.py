@@ -53,6 +53,8 @@ class Work(NamedTuple):
     """Forward FLOPs of mixers whose work does not grow with the sequence."""
     moved: Mapping[Spread, float]
     """Bytes of kernels bound by memory in a forward pass."""
+    moved_backward: Mapping[Spread, float]
+    """What such kernels move beside twice that in a backward pass."""
     collectives: tuple[Collective, ...]
     paired: tuple[tuple[Collective, tuple[Product, ...]], ...]
     """Tensor-parallel collectives with the products of their own operation."""
@@ -90,6 +92,7 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
         windows=tuple((one.core_window, one.core_width) for one in operations if one.core_window is not None),
         core_flops=sum(operation.core_flops for operation in operations),
         moved=summed(amount for one in operations for amount in one.moved),
+        moved_backward=summed(amount for one in operations for amount in one.moved_backward),
         collectives=tuple(one for operation in operations for one in operation.collectives),
         paired=tuple(
             (one, _shapes(conditions, (operation,), routed=False))

@@ -19,6 +19,7 @@ from simulator.cost.memory.parameters import (
 )
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
+from simulator.question.arrays import Mask
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
@@ -126,19 +127,20 @@ def _window(pricing: Pricing) -> Window:
 
 def _gather(pricing: Pricing) -> Exchange:
     """Gathering 16-bit parameters once: under ZeRO 3 all of them, else those that are trained; none under ZeRO 0."""
-    scenario, zero, lora = pricing.scenario, pricing.block.zero_stage, pricing.scenario.lora_rank is not None
+    scenario, lora = pricing.scenario, pricing.scenario.lora_rank is not None
+    always, sharded = pricing.block.zero_stage >= _GATHERS_ALWAYS, pricing.block.zero_stage >= 1
     weights = device_parameters(pricing)
     trained = device_parameters(pricing, adapters=True) if lora else weights
-    gathered_dense = np.where(zero >= _GATHERS_ALWAYS, weights.dense, trained.dense)
-    gathered_routed = np.where(zero >= _GATHERS_ALWAYS, weights.routed, trained.routed)
+    gathered_dense = np.where(always, weights.dense, trained.dense)
+    gathered_routed = np.where(always, weights.routed, trained.routed)
     dense, routed = shard_seconds_per_byte(pricing)
     seconds = element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     if gathered_narrow(scenario) and not lora:
         linear = linear_by_class(pricing)
         # A byte of the two less.
         seconds = seconds - dense * linear.dense - routed * linear.routed
-    end = element_bytes(scenario) * dense * _end(pricing, gathered_dense)
-    return Exchange(np.where(zero >= 1, seconds, 0.0), np.where(zero >= 1, end, 0.0))
+    end = element_bytes(scenario) * dense * _end(pricing, gathered_dense, with_table=always | (not lora))
+    return Exchange(np.where(sharded, seconds, 0.0), np.where(sharded, end, 0.0))
 
 
 def _reduction(pricing: Pricing) -> Exchange:
@@ -151,12 +153,15 @@ def _reduction(pricing: Pricing) -> Exchange:
     seconds = each * (dense * trained.dense + routed * trained.routed)
     if scenario.framework.sharding_degree or scenario.framework.sharding_replicas > 1:
         seconds = seconds + reduced_bytes(scenario) * _between_shard_groups(pricing, trained)
-    return Exchange(seconds, each * dense * _end(pricing, trained.dense))
+    return Exchange(seconds, each * dense * _end(pricing, trained.dense, with_table=scenario.lora_rank is None))
 
 
-def _end(pricing: Pricing, dense: KindArray) -> KindArray:
-    """Parameters at the end of an exchange: the input table, a layer that is sharded by itself, or a bucket."""
-    table = pricing.contents.embeddings * whole_layer(pricing, model_totals(pricing.scenario).embedding)
+def _end(pricing: Pricing, dense: KindArray, *, with_table: Mask | bool) -> KindArray:
+    """Parameters at the end of an exchange: the input table, a layer that is sharded by itself, or a bucket.
+
+    Where adapters alone are exchanged the table is not among them.
+    """
+    table = with_table * pricing.contents.embeddings * whole_layer(pricing, model_totals(pricing.scenario).embedding)
     unit: Array | float = _BUCKET_PARAMETERS
     if pricing.scenario.framework.fully_shard:
         unit = np.maximum.reduce([whole_layer(pricing, one) for one in model_totals(pricing.scenario).layers])

@@ -33,14 +33,15 @@ def attention_backward_factor(scenario: Scenario) -> float:
 
 
 class _Compute(NamedTuple):
-    """Seconds of what a device computes in operations, shape (n,); forward, but the products by pass."""
+    """Seconds of what a device computes in operations, shape (n,); forward, or by pass."""
 
     dense: Products
     """Products with everything but routed experts."""
     routed: Products
     adapters: Array | float
     attention: Array
-    elementwise: Array
+    elementwise: tuple[Array, Array]
+    """Kernels bound by memory, forward and backward."""
 
 
 @derived
@@ -71,12 +72,14 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
     adapters: Array | float = 0.0
     if work.adapters.all:
         adapters = np.add(*product_flops(pricing, work.adapters)) / gemm_rate(pricing.scenario)
+    rate = memory_rate(pricing.scenario)
+    forward = total(pricing, work.moved) / rate
     return _Compute(
         dense=dense_products(pricing, work),
         routed=expert_products(pricing, work),
         adapters=adapters,
         attention=attention_seconds(pricing, work.core_width) + bounded_seconds(pricing, work),
-        elementwise=total(pricing, work.moved) / memory_rate(pricing.scenario),
+        elementwise=(forward, 2.0 * forward + total(pricing, work.moved_backward) / rate),
     )
 
 
@@ -93,7 +96,7 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
         gathers = scatters = tensor / 2.0
         if scenario.framework.tp_comm_overlap:
             gathers = exposed(values.tensor_exposed, gathers, gemm)
-        tensor = gathers + scatters + copy_seconds(pricing, work)
+        tensor = gathers + scatters
         products = products + gathers
     elif scenario.framework.tp_comm_overlap:
         tensor = _overlapped(pricing, work, tensor, gemm, index)
@@ -111,7 +114,7 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
     parts: Parts = {
         "gemm": gemm + experts + compute.adapters * repeats,
         "attention": attention,
-        "memory_bound": compute.elementwise * repeats,
+        "memory_bound": compute.elementwise[index] + copy_seconds(pricing, work),
         "tensor_parallel": tensor,
         "overlap": overlap_seconds(pricing, gemm),
         "context_parallel": context,
@@ -193,6 +196,8 @@ def copy_seconds(pricing: Pricing, work: Work) -> Array:
     `all_gather_tensor` and `reduce_scatter_tensor`). Eager DTensor moves more, which no document counts.
     """
     scenario = pricing.scenario
+    if not scenario.framework.functional_collectives:
+        return np.zeros(len(pricing))
     gathered = sum(one.amount for one in work.collectives if one.group == "tensor" and one.beside == "products")
     passes = 2.0 + (0.0 if scenario.framework.compiled else scenario.coefficients.time.functional_copies)
     seconds = passes * gathered * extent(pricing, "whole") / memory_rate(scenario)

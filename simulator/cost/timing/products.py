@@ -204,13 +204,14 @@ def expert_products(pricing: Pricing, work: Work) -> Products:
         compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
         entered, left = entered + shape.depth, left + shape.outputs
     copies, weights = extent(pricing, "copies"), narrow * parameters
-    joined, parted = _sliced(pricing, copies)
     moved = Moved(
-        weights + (narrow * entered + wide * left) * copies + joined,
-        weights + (narrow * left + wide * entered) * copies + parted,
+        weights + (narrow * entered + wide * left) * copies,
+        weights + (narrow * left + wide * entered) * copies,
         narrow * (entered + left) * copies,
     )
-    return product_seconds(scenario, compute, parameters, moved)
+    forward, inputs, gradients = product_seconds(scenario, compute, parameters, moved)
+    joined, parted = (apart / memory_rate(scenario) for apart in _sliced(pricing, copies))
+    return Products(forward + joined, inputs + parted, gradients)
 
 
 def _sliced(pricing: Pricing, copies: Array) -> tuple[Array | float, Array | float]:
