@@ -1,4 +1,7 @@
-"""Benchmarks, run by hand. One thread per process: a figure per core means one core."""
+"""Measurements of the project itself, run by hand: speed, accuracy, what tests notice. No test asserts a time.
+
+One thread per process: a figure per core means one core.
+"""
 
 import os
 

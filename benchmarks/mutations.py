@@ -83,7 +83,8 @@ def mutants_of(path: str, text: str) -> Iterator[Mutant]:
         lines.append(lines[-1] + len(line))
     tree = ast.parse(text)
     functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
-    ranges = [(min(n.lineno for n in (one, *one.decorator_list)), one.end_lineno or one.lineno) for one in functions]
+    starts = [min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)]) for one in functions]
+    ranges = [(start, one.end_lineno or one.lineno) for start, one in zip(starts, functions, strict=True)]
     seen: Counter[tuple[str, str]] = Counter()
     for node in _expressions(tree):
         around = [lines_of for lines_of in ranges if lines_of[0] <= node.lineno <= lines_of[1]]

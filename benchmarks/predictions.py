@@ -201,6 +201,41 @@ def report(before: Answers, after: Answers, top: int) -> int:
     return 1 if large else 0
 
 
+def moved(before: Answers, after: Answers) -> Iterator[tuple[str, float, float, float, float]]:
+    """Questions whose step time or memory moved: name, seconds before and after, bytes before and after.
+
+    Of a ranking its best layout is told.
+    """
+    for name, record in before.records.items():
+        pair = [_best(one.get("answer", {})) for one in (record, after.records.get(name, {}))]
+        if pair[0] is not None and pair[1] is not None:
+            (seconds, size), (new_seconds, new_size) = pair[0], pair[1]
+            if abs(new_seconds / seconds - 1.0) > SHOWN or abs(new_size / size - 1.0) > SHOWN:
+                yield name, seconds, new_seconds, size, new_size
+
+
+SHOWN = 0.001
+"""Relative change from which a figure is in the table of a release."""
+
+
+def _best(answer: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Seconds of a step and bytes of the fullest device, of an estimate or of a ranking's best layout."""
+    estimates = answer.get("estimates", [answer])
+    if not estimates or "throughput" not in estimates[0]:
+        return None
+    return float(estimates[0]["throughput"]["step_seconds"]), float(estimates[0]["memory"]["device_bytes"])
+
+
+def table(before: Answers, after: Answers) -> str:
+    """The questions that moved, as the changelog has them."""
+    lines = ["| question | step s | device GiB |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {seconds:.2f} to {new_seconds:.2f} | {size / 2**30:.2f} to {new_size / 2**30:.2f} |"
+        for name, seconds, new_seconds, size, new_size in moved(before, after)
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Compare two checkouts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predictions", description=__doc__)
@@ -208,8 +243,13 @@ def main() -> None:
     parser.add_argument("after", type=Path, help="checkout that is compared with it")
     parser.add_argument("--python", default=sys.executable, help="interpreter with the packages both need")
     parser.add_argument("--top", type=int, default=40, help="differences printed, largest first")
+    parser.add_argument("--table", action="store_true", help="print the questions that moved as the changelog has them")
     asked = parser.parse_args()
-    sys.exit(report(*ask(asked.before.resolve(), asked.after.resolve(), asked.python), asked.top))
+    before, after = ask(asked.before.resolve(), asked.after.resolve(), asked.python)
+    if asked.table:
+        say(table(before, after))
+        return
+    sys.exit(report(before, after, asked.top))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ QUESTION = {"model": "llama3.1-70b", "hardware": "z2000", "nodes": 16}
 def search_once() -> dict[str, object]:
     """Search, and return counts, seconds and peak resident memory of this process."""
     from simulator.api import scenario_of  # noqa: PLC0415  the parent stays small: a child starts with its peak
+    from simulator.search.query import Query  # noqa: PLC0415
     from simulator.search.rank import search  # noqa: PLC0415
     from simulator.search.space import Space, divisors  # noqa: PLC0415
 
@@ -36,7 +37,7 @@ def search_once() -> dict[str, object]:
     )
     scenario = scenario_of(**QUESTION, global_batch_size=PER_REPLICA * 128)  # type: ignore[arg-type]  # by keyword
     start, start_cpu = time.perf_counter(), time.process_time()
-    found = search(scenario, space)
+    found = search(Query(scenario=scenario, space=space))
     elapsed, cpu = time.perf_counter() - start, time.process_time() - start_cpu
     by_verdict = sum(found.rejected.get(name, 0) for name in ("memory", "near_capacity"))
     return {

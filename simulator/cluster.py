@@ -51,16 +51,18 @@ def _calibrated(spec: HardwareSpec, devices: int, groups: tuple[NodeGroup, ...],
 
 def device_kinds(hardware: str) -> tuple[HardwareSpec, ...]:
     """The kinds of device that a cluster's text names. Raises InputError for what is wrong."""
-    found = cluster(hardware)
-    return tuple(group.hardware for group in found.groups) or (found.hardware,)
+    machines = cluster(hardware)
+    return tuple(group.hardware for group in machines.groups) or (machines.hardware,)
 
 
 def _group(text: str, calibration: str | None) -> NodeGroup:
-    found = _GROUP.fullmatch(text.strip())
-    if found is None:
+    matched = _GROUP.fullmatch(text.strip())
+    if matched is None:
         raise InputError(f"hardware group '{text}': write NAME:NODES or NAME:NODESxDEVICES, such as bi150-64g:1x8")
-    spec = load_hardware(found["name"])
-    per_node = spec.devices_per_node if found["devices"] is None else int(found["devices"])
-    if not 1 <= per_node <= spec.devices_per_node or int(found["nodes"]) < 1:
+    spec = load_hardware(matched["name"])
+    per_node = spec.devices_per_node if matched["devices"] is None else int(matched["devices"])
+    if not 1 <= per_node <= spec.devices_per_node or int(matched["nodes"]) < 1:
         raise InputError(f"hardware group '{text}': from 1 node, and 1 to {spec.devices_per_node} devices of a node")
-    return NodeGroup(spec, int(found["nodes"]) * per_node, applied(spec.family, calibration, spec.name).coefficients())
+    return NodeGroup(
+        spec, int(matched["nodes"]) * per_node, applied(spec.family, calibration, spec.name).coefficients()
+    )

@@ -5,7 +5,8 @@
     Exception
     └── SimulateError            anything the simulator refuses on purpose
         ├── InputError           exit 2: the input or its use is wrong
-        │   └── NoRecipeError    the file starts no training
+        │   ├── NoRecipeError    the file starts no training
+        │   └── AbsentFileError  a file that another names is not at hand
         ├── UnsupportedError     exit 3: the input is sound but cannot be priced
         └── UndecidedError       exit 3: what decides the answer is not known
 
@@ -58,6 +59,10 @@ class InputError(SimulateError):
 
 class NoRecipeError(InputError):
     """The file is sound, and no recipe: it starts no training."""
+
+
+class AbsentFileError(InputError):
+    """A file that a recipe names is not at hand: it is not there, or lies where reading does not go."""
 
 
 class UnsupportedError(SimulateError):

@@ -32,8 +32,8 @@ class Tabular:
         body = "".join(
             f"<tr>{''.join(f'<td>{escape(_shown(cell))}</td>' for cell in row.values())}</tr>" for row in rows
         )
-        told = f"<p>{escape(repr(self))}</p>"
-        return f"{told}<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else told
+        summary = f"<p>{escape(repr(self))}</p>"
+        return f"{summary}<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else summary
 
 
 def _shown(value: Any) -> str:

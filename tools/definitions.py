@@ -1,4 +1,4 @@
-"""How frameworks define their arguments and keys: what a file of their source, read as text, names."""
+"""Names of arguments and keys in a framework's source, read as text: nothing of a framework is imported or run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 import yaml
 
-from simulator.recipes.readers.tables import Flag, Takes
+from simulator.frameworks.flags import Flag, Takes
 
 _KEY_CALL = re.compile(r"""\b(?:cfg|config|optim|model)\.get\(\s*['"]([A-Za-z_]\w*)['"]""")
 _CONSTANT = re.compile(r"""^[A-Z_0-9]+ = ["']([a-z][a-z_0-9]*)["']""", re.MULTILINE)

@@ -16,10 +16,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.recipes.readers.tables import COLUMNS, FOLDER, Flag
+from simulator.frameworks.flags import COLUMNS, Flag, table_file
 from tools.definitions import CALLS, FACTORY, FIELDS, FILES, FINDERS, LISTS, MODELS, READS, SECTIONS
 
-TABLES = FOLDER
 SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
     "megatron": (
         ("megatron/arguments.py", CALLS),
@@ -146,9 +145,9 @@ def main() -> int:
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--version", required=True, help="tag or commit of the checkout")
     asked = parser.parse_args()
-    path = TABLES / f"{asked.framework}.csv"
+    path = table_file(asked.framework)
     found = names(asked.framework, asked.checkout, asked.version)
-    base = read(TABLES / f"{FORKS.get(asked.framework)}.csv")
+    base = read(table_file(FORKS[asked.framework])) if asked.framework in FORKS else {}
     found = {name: flag for name, flag in found.items() if name not in base}
     if not found:
         parser.error(f"{asked.checkout}: none of the files that define names of {asked.framework}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from simulator.recipes.readers import megatron_flags
-from simulator.recipes.readers.tables import FOLDER, Flag, flags_of
+from simulator.frameworks import registry
+from simulator.frameworks.flags import Flag, flags_of, table_names
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
 TITLES = {
@@ -48,13 +48,13 @@ read with all their tables, and so are those of Paddle; the first that has a nam
 
 def page() -> str:
     """The whole page."""
-    assert set(TITLES) == {path.stem for path in FOLDER.glob("*.csv")}  # noqa: S101  a reader's table is shown
+    assert set(TITLES) <= set(table_names())  # noqa: S101  a reader's table is shown
     return "\n".join([_HEAD, *(line for name in TITLES for line in _section(name))])
 
 
 def _section(framework: str) -> Iterator[str]:
     flags = list(flags_of(framework).values())
-    dashes = framework in megatron_flags.FRAMEWORKS
+    dashes = framework in registry.tables("megatron")
     yield f"## {TITLES[framework]}\n"
     yield f"{_versions(flags)}: {len(flags)} names.\n"
     yield "Read:\n"

@@ -1,7 +1,8 @@
 """Print reports on the accuracy of predictions: `python -m benchmarks.accuracy [REPORT...]`.
 
-Reports: `targets` and `class` (both without a name), `source`, `organisation`, `news` (sources of whose organisation
-the fit has others, or none), `choices`, `rows`. With `--json` the judged rows and the targets as JSON.
+Without a name `targets` and `class`. `news` tells sources of whose organisation the fit has others from those of whose
+it has none; `own` is the user's own table, `doubts` and `thumb` its rows that cannot be what they say and the rules of
+thumb that came with it. With `--json` the targets and the judged rows as JSON.
 """
 
 from __future__ import annotations
@@ -9,27 +10,54 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
-from benchmarks.accuracy.rows import JudgedRow, judged_rows
-from benchmarks.accuracy.tables import by_class, by_news, by_organisation, by_source, every_row, of_choices
-from benchmarks.accuracy.targets import target_lines, target_table
+from benchmarks.accuracy.frameworks import by_framework
+from benchmarks.accuracy.hypotheses import doubtful_rows
+from benchmarks.accuracy.own import CLUSTER
+from benchmarks.accuracy.record import recorded
+from benchmarks.accuracy.rows import Judgement, judgement
+from benchmarks.accuracy.tables import by_class, by_news, by_organisation, by_source, every_row, of_choices, of_vendors
+from benchmarks.accuracy.targets import own_lines, target_lines, target_table
+from benchmarks.accuracy.thumb import check
 from benchmarks.machine import say
+from simulator.evidence.calibration.apply import applied
 from simulator.show.report.sections import Section, sections_text
 
 
-def _targets(rows: Sequence[JudgedRow]) -> Iterator[Section]:
-    yield target_table(rows)
+def _targets(found: Judgement) -> Iterator[Section]:
+    own = [line for line in own_lines(found) if line.id in ("own_memory", "own_memory_worst", "own_time")]
+    yield target_table((*target_lines(found), *own), "Targets")
 
 
-REPORTS: Final[Mapping[str, Callable[[Sequence[JudgedRow]], Iterator[Section]]]] = {
+def _own(found: Judgement) -> Iterator[Section]:
+    yield target_table(own_lines(found), "The user's own table")
+
+
+def _frameworks(found: Judgement) -> Iterator[Section]:
+    yield from by_framework(found, recorded("ascend_runs"), recorded("configurations"))
+
+
+def _thumb(_: Judgement) -> Iterator[Section]:
+    for checked in check(applied("hopper", None, CLUSTER).coefficients()):
+        title = f"Rule of thumb: {checked.rule}: {checked.outcome}"
+        yield Section(title, tuple(f"{text}." for text in checked.findings), listed=True)
+
+
+REPORTS: Final[Mapping[str, Callable[[Judgement], Iterator[Section]]]] = {
     "targets": _targets,
     "class": by_class,
     "source": by_source,
     "organisation": by_organisation,
     "news": by_news,
+    "framework": _frameworks,
     "choices": of_choices,
+    "vendors": of_vendors,
+    "own": _own,
+    "doubts": doubtful_rows,
+    "thumb": _thumb,
     "rows": every_row,
 }
 
@@ -40,20 +68,22 @@ def main() -> None:
     parser.add_argument("report", nargs="*", help=", ".join(REPORTS))
     parser.add_argument("--source", help="only rows of one source")
     parser.add_argument("--markdown", action="store_true", help="tables as a page has them")
-    parser.add_argument("--json", action="store_true", help="judged rows and targets as JSON")
+    parser.add_argument("--json", action="store_true", help="targets and judged rows as JSON")
     asked = parser.parse_args()
     for name in asked.report:
         if name not in REPORTS:
             parser.error(f"{name}: no such report; there are {', '.join(REPORTS)}")
-    rows = [row for row in judged_rows() if asked.source in (None, row.source)]
-    if not rows:
-        parser.error(f"--source {asked.source}: no such source")
+    found = judgement()
     if asked.json:
-        lines = [dataclasses.asdict(line) for line in target_lines(rows)]
-        say(json.dumps({"targets": lines, "rows": [dataclasses.asdict(row) for row in rows]}, indent=1))
+        lines = [dataclasses.asdict(line) for line in (*target_lines(found), *own_lines(found))]
+        say(json.dumps({"targets": lines, "rows": [dataclasses.asdict(row) for row in found.rows]}, indent=1))
         return
-    for name in asked.report or ("targets", "class"):
-        say(sections_text(REPORTS[name](rows), "markdown" if asked.markdown else "table"))
+    if asked.source is not None:
+        found = replace(found, rows=tuple(row for row in found.rows if row.source == asked.source))
+        if not found.rows:
+            parser.error(f"--source {asked.source}: no such source")
+    for name in asked.report or (("class", "rows") if asked.source else ("targets", "class")):
+        say(sections_text(REPORTS[name](found), "markdown" if asked.markdown else "table"))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Final
 
 import numpy as np
 
+from benchmarks.accuracy.order import alike, kendall_tau
 from benchmarks.accuracy.rows import JudgedRow
 
 MANY_LAYOUTS: Final = (4, 3, 2)
@@ -50,24 +50,6 @@ def _runs(members: Sequence[JudgedRow]) -> list[tuple[float, float]]:
         runs.setdefault(row.layout, []).append((row.measured, row.measured * math.exp(row.source_out.error)))
     means = (np.mean(of_layout, axis=0) for of_layout in runs.values())
     return [(float(measured), float(predicted)) for measured, predicted in means]
-
-
-def alike(one: float, other: float) -> bool:
-    """Whether two predictions are one, but for rounding: either would be chosen."""
-    return math.isclose(one, other, rel_tol=1e-9)
-
-
-def kendall_tau(runs: Sequence[tuple[float, float]]) -> float | None:
-    """Kendall's rank correlation of measured and predicted, over pairs measured apart; None without such a pair.
-
-    A pair that is predicted alike counts as neither in order nor out of it.
-    """
-    signs = [
-        np.sign(a[0] - b[0]) * (0.0 if alike(a[1], b[1]) else np.sign(a[1] - b[1]))
-        for a, b in combinations(runs, 2)
-        if a[0] != b[0]
-    ]
-    return float(np.mean(signs)) if signs else None
 
 
 @dataclass(frozen=True, slots=True)

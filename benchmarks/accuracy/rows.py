@@ -1,37 +1,47 @@
 """Every measured row that counts, predicted under the fits that matter to it; computed once for each state of the code.
 
 The fit of all sources is made anew, time and memory in a process each, and kept in `.accuracy/` of the checkout under a
-digest of everything that it depends on: the package, the specs and the measured tables.
+digest of everything that it depends on: the package, the specs and the measured tables. Processes that ask at the same
+time wait for the first.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import fcntl
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+import io
+import pickle
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from benchmarks.accuracy.own import OWN, OWN_FAMILY, OwnRow, own_rows
+from benchmarks.accuracy.vendors import PublishedLayout, published_layouts
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import DOES_NOT_FIT, size
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.run import prepared
-from simulator.evidence.calibration.sample import Sample, predict
-from simulator.evidence.calibration.sources import Residual, RowJudged, SourcesJudged, judge_sources
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.calibration.judge import Residual, RowJudged, SourcesJudged, judge_sources
+from simulator.evidence.calibration.publish import unseen_part
+from simulator.evidence.calibration.sample import Sample, predict, prepared
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".accuracy"
 KINDS: Final[tuple[CoefficientKind, ...]] = ("time", "memory")
-_DEPENDS_ON: Final = ("simulator/**/*.py", "simulator/**/*.csv", "simulator/**/*.yaml")
-_DATA: Final = ("calibration/**/*", "model_specs/*.yaml", "hardware_specs/*.yaml", "benchmarks/accuracy/rows.py")
+_FIT: Final = (
+    *("simulator/**/*.py", "simulator/**/*.csv", "simulator/**/*.yaml", "model_specs/*.yaml", "hardware_specs/*.yaml"),
+    *("calibration/measured/**/*", "benchmarks/accuracy/rows.py"),
+)
+"""What the fit of all sources depends on."""
+_SHIPPED: Final = ("calibration/*.yaml", *(f"benchmarks/accuracy/{name}.py" for name in ("own", "vendors", "order")))
+"""What else the judgement by what ships depends on."""
 _KEPT: Final = 4
 """Results that stay in the cache."""
 
@@ -58,12 +68,12 @@ class JudgedRow:
     lora: bool
     tuned: bool
     """Whether the source publishes it as tuned for speed."""
-    documented: bool
-    """Whether the source documents the switches."""
+    options_source: str
+    """Where the switches are documented; empty where they are a reading."""
     question: str
     """Model, cluster, sequence and batch: rows that share it differ in the layout or the stack."""
     layout: str
-    """Layout and stack of the run."""
+    """Digest of layout and stack of the run."""
     measured: float
     """TFLOP/s per device, or bytes."""
     uncalibrated: float
@@ -81,42 +91,123 @@ class JudgedRow:
     """With three other rows of its source, for several draws."""
 
 
-def judged_rows() -> tuple[JudgedRow, ...]:
-    """All rows, from the cache where nothing has changed."""
-    file = CACHE / f"{_digest()}.json"
-    if file.is_file():
-        return tuple(_row_of(document) for document in json.loads(file.read_text(encoding="utf-8")))
-    with ProcessPoolExecutor(max_workers=len(KINDS)) as pool:
-        found = tuple(row for rows in pool.map(_of_kind, KINDS) for row in rows)
-    CACHE.mkdir(exist_ok=True)
-    for old in sorted(CACHE.glob("*.json"), key=lambda path: path.stat().st_mtime)[: 1 - _KEPT]:
-        old.unlink()
-    file.write_text(json.dumps([dataclasses.asdict(row) for row in found]), encoding="utf-8")
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Everything that the reports are made of."""
+
+    rows: tuple[JudgedRow, ...]
+    own: tuple[OwnRow, ...]
+    """The user's own table, fitted as own rows are."""
+
+    def of_kind(self, kind: CoefficientKind) -> list[JudgedRow]:
+        """The rows of time, or of memory."""
+        return [row for row in self.rows if row.kind == kind]
+
+
+@cache
+def judgement() -> Judgement:
+    """Judge all rows."""
+    return _cached("rows", _judgement, *_FIT, *_SHIPPED)
+
+
+@cache
+def fitted_sources() -> tuple[SourcesJudged, ...]:
+    """The fit of all sources, of time and of memory."""
+    return _cached("sources", _fitted_sources, *_FIT)
+
+
+@cache
+def published() -> tuple[PublishedLayout, ...]:
+    """What vendors publish as tuned, and where a search puts it."""
+    return _cached("published", lambda: tuple(published_layouts(samples())), *_FIT, *_SHIPPED)
+
+
+_Result = TypeVar("_Result")
+
+
+def _cached(name: str, compute: Callable[[], _Result], *depends_on: str) -> _Result:
+    """The result for this state of some files, from the cache where it is there."""
+    file = CACHE / f"{name}-{_digest(depends_on)}.pickle"
+    with _locked(name):
+        if not file.is_file():
+            for old in sorted(CACHE.glob(f"{name}-*.pickle"), key=lambda path: path.stat().st_mtime)[: 1 - _KEPT]:
+                old.unlink()
+            result = compute()
+            file.write_bytes(_dumped(result))
+            return result
+    found: _Result = _loaded(file.read_bytes())
     return found
 
 
-def measured_rows() -> list[MeasuredRow]:
-    """The rows of all tables."""
-    return [row for path in (*shipped_tables(), *public_tables()) for row in read_rows(path)]
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """One process at a time."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
-def _digest() -> str:
+class _Pickler(pickle.Pickler):
+    """Writes samples as their keys: they hold the specs, which are read again."""
+
+    def persistent_id(self, obj: object) -> str | None:
+        return obj.key if isinstance(obj, Sample) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what the other wrote."""
+
+    def persistent_load(self, pid: str) -> Sample:
+        return _by_key()[pid]
+
+
+@cache
+def _by_key() -> dict[str, Sample]:
+    return {sample.key: sample for sample in samples()}
+
+
+def _dumped(value: object) -> bytes:
+    stream = io.BytesIO()
+    _Pickler(stream).dump(value)
+    return stream.getvalue()
+
+
+def _loaded(data: bytes) -> Any:
+    return _Unpickler(io.BytesIO(data)).load()
+
+
+def _fitted_sources() -> tuple[SourcesJudged, ...]:
+    with ProcessPoolExecutor(max_workers=len(KINDS)) as pool:
+        return tuple(map(_loaded, pool.map(_fitted, KINDS)))
+
+
+def _fitted(kind: CoefficientKind) -> bytes:
+    return _dumped(judge_sources(kind, samples()))
+
+
+def _judgement() -> Judgement:
+    found = fitted_sources()
+    parts = {one.kind: unseen_part(one, OWN_FAMILY, {OWN}) for one in found}
+    rows = tuple(_judged_row(one.kind, row) for one in found for row in one.rows)
+    return Judgement(rows, tuple(own_rows(parts, samples())))
+
+
+@cache
+def samples() -> tuple[Sample, ...]:
+    """The rows of all tables that ran."""
+    return prepared(row for path in (*shipped_tables(), *public_tables()) for row in read_rows(path))
+
+
+def _digest(patterns: Iterable[str]) -> str:
+    """Of the files that match."""
     found = hashlib.sha256()
-    for pattern in (*_DEPENDS_ON, *_DATA):
+    for pattern in patterns:
         for path in sorted(ROOT.glob(pattern)):
             if path.is_file():
                 found.update(str(path.relative_to(ROOT)).encode())
                 found.update(path.read_bytes())
     return found.hexdigest()[:24]
-
-
-def _of_kind(kind: CoefficientKind) -> list[JudgedRow]:
-    return list(rows_of(judge_sources(kind, prepared(measured_rows()))))
-
-
-def rows_of(found: SourcesJudged) -> Iterator[JudgedRow]:
-    """The rows of one kind with what tells them apart."""
-    yield from map(partial(_judged_row, found.kind), found.rows)
 
 
 def _judged_row(kind: CoefficientKind, row: RowJudged) -> JudgedRow:
@@ -125,7 +216,7 @@ def _judged_row(kind: CoefficientKind, row: RowJudged) -> JudgedRow:
     shipped = applied(hardware.family, None, hardware.name).coefficients()
     predicted = float(predict(kind, sample, shipped, (), np.zeros((0, 1)))[0])
     measured = float(sample.figure(kind) or 0.0)
-    verdict = size(replace(scenario, coefficients=shipped), sample.block).verdict[0]
+    verdict = size(Pricing(replace(scenario, coefficients=shipped), sample.block)).verdict[0]
     return JudgedRow(
         kind=kind,
         key=sample.key,
@@ -141,7 +232,7 @@ def _judged_row(kind: CoefficientKind, row: RowJudged) -> JudgedRow:
         precision=scenario.precision,
         lora=scenario.lora_rank is not None,
         tuned=bool(sample.row.tuned),
-        documented=bool(sample.row.options_source),
+        options_source=sample.row.options_source,
         question=_question(sample),
         layout=hashlib.sha256(repr((layout, scenario.framework)).encode()).hexdigest()[:16],
         measured=measured,
@@ -163,13 +254,3 @@ def _question(sample: Sample) -> str:
         f"{sample.row.table} {model} on {scenario.devices}, {scenario.seq_length} tokens, "
         f"batch {scenario.global_batch_size}, {scenario.precision}"
     )
-
-
-def _row_of(document: dict[str, Any]) -> JudgedRow:
-    single = {name: Residual(**document[name]) for name in ("fitted", "known", "source_out", "organisation_out")}
-    return JudgedRow(**document | single | {"few": tuple(Residual(**one) for one in document["few"])})
-
-
-def of_kind(rows: Sequence[JudgedRow], kind: CoefficientKind) -> list[JudgedRow]:
-    """The rows of time, or of memory."""
-    return [row for row in rows if row.kind == kind]

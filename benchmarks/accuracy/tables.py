@@ -1,183 +1,135 @@
-"""Judged rows summed up in tables: by class, source and organisation, choices, and every row."""
+"""Judged rows summed up in tables: by class, source and organisation, choices, what vendors publish, and every row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 
 from benchmarks.accuracy.choices import choices, chosen
-from benchmarks.accuracy.rows import JudgedRow
-from simulator.evidence.calibration.sources import Residual
+from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement, published
+from benchmarks.accuracy.vendors import LEAST_TAU, WITHIN
+from simulator.evidence.calibration.judge import Residual
+from simulator.question.coefficients.values import CoefficientKind
+from simulator.show.report.accuracy import TITLES, grouped
 from simulator.show.report.sections import Section
 
-Under = Literal["fitted", "known", "source_out", "organisation_out"]
-"""Which fit a row is predicted by."""
-TITLES: Final = {"time": "Speed", "memory": "Memory"}
-_HEADERS: Final = (
-    *("rows", "sources", "priors\n%", "fitted\n%", "row out\n%", "source out\n%", "mean over\nsources %", "bias\n%"),
-    *("organisation\nout %", "3 own\nrows %", "inside\n90 %", "half-width\n± %"),
-)
+_UNITS: Final = {"time": "TFLOPS", "memory": "GiB"}
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """A group of rows under one fit; all but the counts are shares."""
-
-    rows: int
-    sources: int
-    mean: float
-    """Mean absolute error over rows."""
-    over_sources: float
-    """Mean over sources of each one's mean absolute error."""
-    worst_source: float
-    bias: float
-    """Mean error, predicted over measured less one."""
-    inside: float
-    """Share of rows inside the 90 % interval."""
-    half_width: float
-    """Mean half-width of that interval."""
-
-
-def residual(row: JudgedRow, under: Under) -> Residual:
-    """How far off a row is under one fit."""
-    found: Residual = getattr(row, under)
-    return found
-
-
-def errors(rows: Sequence[JudgedRow], under: Under = "source_out") -> Errors | None:
-    """Sum up some rows; None without any."""
-    if not rows:
-        return None
-    found = [residual(row, under) for row in rows]
-    by_source: dict[str, list[float]] = {}
-    for row, one in zip(rows, found, strict=True):
-        by_source.setdefault(row.source, []).append(abs(one.relative))
-    means = [float(np.mean(values)) for values in by_source.values()]
-    return Errors(
-        rows=len(rows),
-        sources=len(means),
-        mean=float(np.mean([abs(one.relative) for one in found])),
-        over_sources=float(np.mean(means)),
-        worst_source=max(means),
-        bias=float(np.mean([one.relative for one in found])),
-        inside=float(np.mean([one.inside for one in found])),
-        half_width=float(np.mean([one.half_width for one in found])),
-    )
-
-
-def uncalibrated(rows: Iterable[JudgedRow]) -> float:
-    """Mean absolute error of some rows with the priors."""
-    return float(np.mean([abs(np.expm1(row.uncalibrated)) for row in rows]))
-
-
-def by_class(rows: Sequence[JudgedRow]) -> Iterator[Section]:
+def by_class(found: Judgement) -> Iterator[Section]:
     """Errors by class of device and of what scatters alike."""
-    yield from _grouped(rows, ("platform", "class"), lambda row: (row.platform, row.sort))
+    yield from _grouped(found, "class", ("platform", "class"), lambda row: (row.platform, row.sort))
 
 
-def by_source(rows: Sequence[JudgedRow]) -> Iterator[Section]:
+def by_source(found: Judgement) -> Iterator[Section]:
     """Errors by source."""
     headers = ("source", "organisation", "platform")
-    yield from _grouped(rows, headers, lambda row: (row.source, row.organisation, row.platform))
+    yield from _grouped(found, "source", headers, lambda row: (row.source, row.organisation, row.platform))
 
 
-def by_organisation(rows: Sequence[JudgedRow]) -> Iterator[Section]:
+def by_organisation(found: Judgement) -> Iterator[Section]:
     """Errors by who ran the rows."""
-    yield from _grouped(rows, ("organisation",), lambda row: (row.organisation,))
+    yield from _grouped(found, "organisation", ("organisation",), lambda row: (row.organisation,))
 
 
-def by_news(rows: Sequence[JudgedRow]) -> Iterator[Section]:
-    """Errors of sources whose organisation has other sources, and of those nothing else is known of."""
-    sources: dict[str, set[str]] = {}
-    for row in rows:
-        sources.setdefault(row.organisation, set()).add(row.source)
+def by_news(found: Judgement) -> Iterator[Section]:
+    """Errors of sources whose organisation has other sources in the fit, and of strangers'."""
+    alone = _alone(found)
 
     def news(row: JudgedRow) -> tuple[str]:
-        return ("others of its organisation" if len(sources[row.organisation]) > 1 else "none of its organisation",)
+        return ("none" if row.organisation in alone else "others",)
 
-    yield from _grouped(rows, ("sources in the fit",), news)
+    yield from _grouped(found, "what the fit has of its organisation", ("sources",), news)
+
+
+def strangers(found: Judgement, kind: CoefficientKind) -> tuple[list[JudgedRow], list[JudgedRow]]:
+    """Rows of whose organisation the fit has no other source, and the others."""
+    alone, rows = _alone(found), found.of_kind(kind)
+    return [row for row in rows if row.organisation in alone], [row for row in rows if row.organisation not in alone]
+
+
+def _alone(found: Judgement) -> set[str]:
+    """Organisations with one source."""
+    sources: dict[str, set[str]] = {}
+    for row in found.rows:
+        sources.setdefault(row.organisation, set()).add(row.source)
+    return {organisation for organisation, named in sources.items() if len(named) == 1}
 
 
 def _grouped(
-    rows: Sequence[JudgedRow], headers: tuple[str, ...], key: Callable[[JudgedRow], tuple[str, ...]]
+    found: Judgement, by: str, headers: tuple[str, ...], key: Callable[[JudgedRow], tuple[str, ...]]
 ) -> Iterator[Section]:
-    for kind, title in TITLES.items():
-        of_kind = [row for row in rows if row.kind == kind]
-        lines = [
-            [*name, *_cells([row for row in of_kind if key(row) == name])] for name in sorted({*map(key, of_kind)})
-        ]
-        lines.append(["all", *[""] * (len(headers) - 1), *_cells(of_kind)])
-        named = f"{title} by {headers[0] if headers[0] != 'platform' else 'class'}"
-        yield Section(named, (), (*headers, *_HEADERS), lines, text_columns=tuple(range(len(headers))))
+    for kind in KINDS:
+        if rows := found.of_kind(kind):
+            yield grouped(f"{TITLES[kind]} by {by}", rows, headers, key)
 
 
-def _cells(rows: Sequence[JudgedRow]) -> list[str]:
-    source, fitted, known, organisation = (
-        errors(rows, under) for under in ("source_out", "fitted", "known", "organisation_out")
-    )
-    if source is None or fitted is None or known is None or organisation is None:
-        return ["-"] * len(_HEADERS)
-    few = [abs(one.relative) for row in rows for one in row.few]
-    return [
-        *(str(source.rows), str(source.sources)),
-        *map(percent, (uncalibrated(rows), fitted.mean, known.mean, source.mean, source.over_sources)),
-        f"{100 * source.bias:+.1f}",
-        percent(organisation.mean),
-        percent(float(np.mean(few))) if few else "-",
-        *(f"{100 * share:.0f}" for share in (source.inside, source.half_width)),
-    ]
-
-
-def of_choices(rows: Sequence[JudgedRow]) -> Iterator[Section]:
+def of_choices(found: Judgement) -> Iterator[Section]:
     """Whether the layout predicted best is fast, and whether the order is kept."""
-    found = list(choices(rows))
+    every = list(choices(found.rows))
     text = (
         "Rows of one model, cluster and batch, predicted with their source left out. Regret: speed of the layout "
         "predicted best, behind the best measured. Tau: Kendall's rank correlation of predicted with measured speed."
     )
     lines = [
-        [str(one.least_layouts), str(one.groups), percent2(one.regret), percent2(one.worst_regret), f"{one.tau:.2f}"]
-        for one in chosen(found)
+        [str(one.least_layouts), str(one.groups), percent(one.regret), percent(one.worst_regret), f"{one.tau:.2f}"]
+        for one in chosen(every)
     ]
     yield Section("Choices", (text,), ("layouts\nat least", "groups", "regret %\nmean", "\nworst", "tau\nmean"), lines)
-    every = [[one.name, str(one.layouts), percent2(one.regret), f"{one.tau:.2f}"] for one in found]
-    yield Section("Every choice", (), ("rows", "layouts", "regret %", "tau"), every, text_columns=(0,))
+    rows = [[one.name, str(one.layouts), percent(one.regret), f"{one.tau:.2f}"] for one in every]
+    yield Section("Every choice", (), ("rows", "layouts", "regret %", "tau"), rows, text_columns=(0,))
 
 
-def every_row(rows: Sequence[JudgedRow]) -> Iterator[Section]:
+def of_vendors(_: Judgement) -> Iterator[Section]:
+    """Where a search puts the layouts that vendors publish as tuned."""
+    every = published()
+    ordered = [one for one in every if one.tau is not None]
+    text = (
+        "Rows that vendors publish as tuned, the fastest of each question, under the shipped coefficients and the "
+        "row's own switches. Short: predicted speed behind that of the best layout that is likely to fit, at most "
+        f"{100 * WITHIN:.0f} %: {sum(one.within for one in every)} of {len(every)}. Faster: "
+        f"layouts predicted to be. Tau of three ways of running the question and more, at least {LEAST_TAU}: "
+        f"{sum((one.tau or 0.0) >= LEAST_TAU for one in ordered)} of {len(ordered)}."
+    )
+    lines = [
+        [
+            *(one.key, one.question, one.layout, "yes" if one.fits else "no"),
+            *(f"{100 * one.error:+.1f}", f"{100 * one.lacks:.1f}", str(one.faster)),
+            *("-" if one.tau is None else f"{one.tau:.2f}", one.best if one.faster else "the same"),
+        ]
+        for one in every
+    ]
+    headers = ("row", "question", "published", "fits", "speed %", "short %", "faster", "tau", "predicted best")
+    wide = ("question", "published", "predicted best")
+    yield Section("Layouts that vendors publish", (text,), headers, lines, text_columns=(0, 1, 2, 3, 8), wrapped=wide)
+
+
+def every_row(found: Judgement) -> Iterator[Section]:
     """Every row under every fit."""
-    for kind, title in TITLES.items():
+    for kind in KINDS:
         lines = [
             [
                 *(row.key, row.platform, row.sort, str(row.devices)),
                 f"{row.measured:.1f}" if kind == "time" else f"{row.measured / 2**30:.2f}",
                 *(f"{100 * np.expm1(error):+.1f}" for error in (row.uncalibrated, row.shipped)),
-                *(signed(residual(row, under)) for under in ("fitted", "known", "source_out", "organisation_out")),
+                *map(_signed, (row.fitted, row.known, row.source_out, row.organisation_out)),
                 f"{100 * row.source_out.half_width:.0f}",
             ]
-            for row in rows
-            if row.kind == kind
+            for row in found.of_kind(kind)
         ]
         headers = (
-            *("row", "platform", "class", "devices", "TFLOPS" if kind == "time" else "GiB", "priors %", "shipped %"),
+            *("row", "platform", "class", "devices", _UNITS[kind], "priors %", "shipped %"),
             *("fitted %", "row out %", "source out %", "organisation out %", "± %"),
         )
-        yield Section(f"Every row: {title.lower()}", (), headers, lines, text_columns=(0, 1, 2))
+        yield Section(f"{TITLES[kind]}, every row", (), headers, lines, text_columns=(0, 1, 2))
 
 
 def percent(value: float) -> str:
-    """A share in per cent with one decimal."""
-    return f"{100 * value:.1f}"
-
-
-def percent2(value: float) -> str:
     """A share in per cent with two decimals."""
     return f"{100 * value:.2f}"
 
 
-def signed(found: Residual) -> str:
-    """A residual in per cent with its sign."""
+def _signed(found: Residual) -> str:
     return f"{100 * found.relative:+.1f}"

@@ -5,19 +5,22 @@ Unless a line says otherwise, figures are mean absolute errors over rows, each p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from benchmarks.accuracy.choices import choices, chosen
-from benchmarks.accuracy.rows import JudgedRow
-from benchmarks.accuracy.tables import Errors, Under, errors, percent, percent2, uncalibrated
+from benchmarks.accuracy.own import CLUSTER, OWN, OwnRow, in_order, mean, own_verdicts, worst
+from benchmarks.accuracy.rows import JudgedRow, Judgement
+from benchmarks.accuracy.tables import percent
+from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.judge import Residual, summary
+from simulator.evidence.measurements.rows import read_rows, shipped_tables
+from simulator.question.coefficients.values import CoefficientKind
 from simulator.show.report.sections import Section
 
-OWN: Final = "z2000-megatron"
-"""The user's own experiments, which have a calibration of their own."""
 SIMUMAX: Final = "b200-megatron"
 """The table whose authors publish the errors of their own simulator."""
 WORSE_BY: Final = 0.005
@@ -40,11 +43,10 @@ class Line:
     detail: str = ""
 
 
-def target_lines(rows: Sequence[JudgedRow]) -> tuple[Line, ...]:
+def target_lines(found: Judgement) -> tuple[Line, ...]:
     """All lines, in the order in which the targets were set."""
-    time = [row for row in rows if row.kind == "time"]
-    memory = [row for row in rows if row.kind == "memory"]
-    return (*_speed(time), *_memory(memory), *_verdicts(rows), *_against_priors(rows), *_order(time), *_own(rows))
+    time, memory = found.of_kind("time"), found.of_kind("memory")
+    return (*_speed(time), *_memory(memory), *_verdicts(found), *_against_priors(found.rows), *_order(time))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def _speed(time: Sequence[JudgedRow]) -> Iterator[Line]:
     yield _line(_Aim("many_devices", f"speed, {MANY_DEVICES} devices and more", 0.065), many)
     dense, experts = ([row for row in time if row.moe == moe] for moe in (False, True))
     yield _line(_Aim("dense", "speed, dense, mean over sources", 0.06), dense, over_sources=True)
-    documented = [row for row in experts if row.documented]
+    documented = [row for row in experts if row.options_source]
     yield _line(_Aim("moe", "speed, mixtures of experts whose switches are documented", 0.10), documented)
     torch = [row for row in time if row.framework == "torch" and row.tensor_parallel > 1 and not row.lora]
     yield _line(_Aim("torch_tp_fitted", "speed, PyTorch's tensor parallelism, fitted", 0.08), torch, "fitted")
@@ -91,8 +93,8 @@ def _memory(memory: Sequence[JudgedRow]) -> Iterator[Line]:
     yield _line(_Aim("deepspeed", "memory, DeepSpeed's ZeRO 3", 0.06), zero)
 
 
-def _verdicts(rows: Sequence[JudgedRow]) -> Iterator[Line]:
-    ran = {row.key: row for row in rows if row.precision == "fp8" and row.tuned}
+def _verdicts(found: Judgement) -> Iterator[Line]:
+    ran = {row.key: row for row in found.rows if row.precision == "fp8" and row.tuned}
     wrong = [key for key, row in ran.items() if not row.said_to_fit]
     text = f"fp8 runs that vendors publish as tuned, said not to fit, of {len(ran)}"
     yield Line("fp8_fits", text, str(len(wrong)), "0", not wrong, float(len(wrong)), ", ".join(wrong))
@@ -102,9 +104,9 @@ def _against_priors(rows: Sequence[JudgedRow]) -> Iterator[Line]:
     worse = []
     for kind, source in sorted({(row.kind, row.source) for row in rows}):
         mine = [row for row in rows if (row.kind, row.source) == (kind, source)]
-        apart, prior = errors(mine), uncalibrated(mine)
-        if apart is not None and apart.mean > prior + WORSE_BY:
-            worse.append(f"{source} {kind} {percent(apart.mean)} for {percent(prior)}")
+        told = summary(mine)
+        if told.source_out > told.uncalibrated + WORSE_BY:
+            worse.append(f"{source} {kind} {percent(told.source_out)} for {percent(told.uncalibrated)}")
     text = f"sources predicted worse than with the priors by {100 * WORSE_BY:g} points"
     yield Line("worse_than_priors", text, str(len(worse)), "0", not worse, float(len(worse)), "; ".join(worse))
 
@@ -117,42 +119,85 @@ def _order(time: Sequence[JudgedRow]) -> Iterator[Line]:
     yield Line("tau", f"{text}: order kept (tau)", f"{many.tau:.2f}", "at least 0.9", many.tau >= 0.9, many.tau)
 
 
-def _own(rows: Sequence[JudgedRow]) -> Iterator[Line]:
-    for kind, limit in (("memory", 0.008), ("time", 0.010)):
-        mine = {row.key: abs(float(np.expm1(row.shipped))) for row in rows if (row.kind, row.source) == (kind, OWN)}
-        if mine:
-            name = {"memory": "memory", "time": "speed"}[kind]
-            yield _at_most(_Aim(f"own_{kind}", f"{OWN}, {name}", limit), float(np.mean([*mine.values()])))
-        if mine and kind == "memory":
-            worst = max(mine, key=lambda key: mine[key])
-            yield _at_most(_Aim("own_memory_worst", f"{OWN}, memory, worst row ({worst})", 0.04), mine[worst])
-
-
-def _line(aim: _Aim, rows: Sequence[JudgedRow], under: Under = "source_out", *, over_sources: bool = False) -> Line:
-    found = errors(rows, under)
-    if found is None:
+def _line(aim: _Aim, rows: Sequence[JudgedRow], under: str = "source_out", *, over_sources: bool = False) -> Line:
+    if not rows:
         return Line(aim.id, aim.text, "no row", aim.target, None, None)
-    value = found.over_sources if over_sources else found.mean
-    return Line(aim.id, aim.text, f"{percent(value)} %", aim.target, value <= aim.most, value, _detail(found))
-
-
-def _detail(found: Errors) -> str:
-    return (
-        f"{found.rows} rows of {found.sources} sources, mean over rows {percent(found.mean)}, over sources "
-        f"{percent(found.over_sources)}, bias {100 * found.bias:+.1f}, inside {100 * found.inside:.0f} % "
-        f"(± {100 * found.half_width:.0f} %)"
+    found: list[Residual] = [getattr(row, under) for row in rows]
+    by_source: dict[str, list[float]] = {}
+    for row, one in zip(rows, found, strict=True):
+        by_source.setdefault(row.source, []).append(abs(one.relative))
+    over_rows = float(np.mean([abs(one.relative) for one in found]))
+    of_sources = float(np.mean([np.mean(values) for values in by_source.values()]))
+    value = of_sources if over_sources else over_rows
+    detail = (
+        f"{len(rows)} rows of {len(by_source)} sources, mean over rows {percent(over_rows)}, over sources "
+        f"{percent(of_sources)}, bias {100 * np.mean([one.relative for one in found]):+.1f}, inside "
+        f"{100 * np.mean([one.inside for one in found]):.0f} % "
+        f"(± {100 * np.mean([one.half_width for one in found]):.0f} %)"
     )
+    return Line(aim.id, aim.text, f"{percent(value)} %", aim.target, value <= aim.most, value, detail)
 
 
 def _at_most(aim: _Aim, value: float) -> Line:
-    return Line(aim.id, aim.text, f"{percent2(value)} %", aim.target, value <= aim.most, value)
+    return Line(aim.id, aim.text, f"{percent(value)} %", aim.target, value <= aim.most, value)
 
 
-def target_table(rows: Sequence[JudgedRow]) -> Section:
-    """The lines as a table."""
-    lines = [
+def own_lines(found: Judgement) -> tuple[Line, ...]:
+    """What the user's own table is held to, fitted as own rows are."""
+    return (*_own_errors(found.own), *_own_order(found.own), *_own_verdicts())
+
+
+def _own_errors(own: Sequence[OwnRow]) -> Iterator[Line]:
+    limits: Mapping[CoefficientKind, tuple[float, float, float]] = {
+        "memory": (0.008, 0.04, 0.015),
+        "time": (0.010, 0.05, 0.022),
+    }
+    for kind, (most, most_worst, most_left_out) in limits.items():
+        name = {"memory": "memory", "time": "speed"}[kind]
+        yield _at_most(_Aim(f"own_{kind}", f"{OWN}, {name}", most), mean(own, kind, "fitted"))
+        far = worst(own, kind, "fitted")
+        yield _at_most(_Aim(f"own_{kind}_worst", f"{OWN}, {name}, worst row ({far.key})", most_worst), abs(far.fitted))
+        apart = mean(own, kind, "left_out", sole_support=False)
+        yield _at_most(_Aim(f"own_{kind}_left_out", f"{OWN}, {name}, row left out", most_left_out), apart)
+        model = mean(own, kind, "left_model_out")
+        yield _at_most(_Aim(f"own_{kind}_model_out", f"{OWN}, {name}, model left out", 0.04), model)
+        counted = [row for row in own if row.kind == kind and row.counted]
+        share = sum(row.inside for row in counted) / len(counted)
+        text = f"{OWN}, {name}, row left out: inside the 90 % interval"
+        reached = f"{100 * share:.0f} % of {len(counted)}"
+        yield Line(f"own_{kind}_inside", text, reached, "80 to 100 %", share >= _INSIDE, share)
+
+
+_INSIDE: Final = 0.80
+"""Share of rows that a 90 % interval holds at least: of some 25 rows it cannot be told from 90 % inside of that."""
+
+
+def _own_order(own: Sequence[OwnRow]) -> Iterator[Line]:
+    pairs, right, loss = in_order(own)
+    share = right / pairs if pairs else 0.0
+    text = f"{OWN}, pairs more than 2 % apart in the right order"
+    yield Line("own_order", text, f"{right} of {pairs}", "at least 95 %", share >= 0.95, share)
+    yield _at_most(_Aim("own_best", f"{OWN}, row predicted best, behind the best measured", 0.01), loss)
+
+
+def _own_verdicts() -> Iterator[Line]:
+    rows = [row for path in shipped_tables() if path.stem == OWN for row in read_rows(path)]
+    verdicts = list(own_verdicts(rows, applied("hopper", None, CLUSTER).coefficients()))
+    for ran, text, least in ((True, "rows that ran, said to fit", None), (False, "rows out of memory, said so", 10)):
+        mine = [one for one in verdicts if one.ran is ran]
+        right = [one for one in mine if one.right]
+        needed = len(mine) if least is None else least
+        wrong = ", ".join(one.key for one in mine if not one.right)
+        name = "own_ran" if ran else "own_out_of_memory"
+        reached, target = f"{len(right)} of {len(mine)}", f"at least {needed}"
+        yield Line(name, f"{OWN}, {text}", reached, target, len(right) >= needed, float(len(right)), wrong)
+
+
+def target_table(lines: Sequence[Line], title: str) -> Section:
+    """Lines as a table."""
+    rows = [
         [line.text, line.reached, line.target, {True: "met", False: "missed", None: "-"}[line.met], line.detail]
-        for line in target_lines(rows)
+        for line in lines
     ]
     headers = ("figure", "reached", "target", "", "of")
-    return Section("Targets", (), headers, lines, text_columns=(0, 3, 4), wrapped=("figure", "of"))
+    return Section(title, (), headers, rows, text_columns=(0, 3, 4), wrapped=("figure", "of"))

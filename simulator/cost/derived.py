@@ -112,7 +112,7 @@ class Alike:
     def spread(self, figure: Any) -> Any:
         """A figure of each kind for every layout: shape (..., kinds) to (..., n); of a record each field."""
         if isinstance(figure, tuple):
-            return type(figure)(*(self.spread(one) for one in figure))  # a NamedTuple of arrays
+            return type(figure)(*(self.spread(field) for field in figure))  # a NamedTuple of arrays
         return figure.take(self.index, axis=-1)
 
     def take(self, where: Index | Mask) -> Alike | None:

@@ -212,7 +212,7 @@ def _contents(cut: _Cut) -> StageContents:
         kind=kind,
         ranks=np.bincount(kind).astype(np.float64)[:, None],
         group=np.array([group for *_, group in distinct], dtype=np.intp),
-        chunk=np.array([distinct_chunks.index(one) for one in identities], dtype=np.intp),
+        chunk=np.array([distinct_chunks.index(identity) for identity in identities], dtype=np.intp),
         leading=leading,
         listed=listed,
         prediction_index=kinds.index(cut.prediction_kind),

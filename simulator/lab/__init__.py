@@ -1,1 +1,5 @@
-"""What is run: the reference trainer, traces, launches, probes of a machine."""
+"""Experiments: what trains, launches, traces and measures for real, to put predictions to the test.
+
+Holds no formula of memory or time: what a run shows is compared with `cost`, never mixed into it. Only `trainer` and
+`trace` import torch, so that everything else works without it.
+"""

@@ -5,12 +5,32 @@ What branches on one of them ends in `assert_never`, so that a new word is a typ
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
 
+FRAMEWORK_FOLDER = Path(__file__).resolve().parents[1] / "frameworks"
+"""Where each framework's words, profile and stacks stand, one folder each: its files say which there are."""
+
+
+def _folders(file: str) -> tuple[str, ...]:
+    """Names of the folders that hold a file."""
+    return tuple(sorted(path.parent.name for path in FRAMEWORK_FOLDER.glob(f"*/{file}")))
+
+
+FRAMEWORKS: tuple[str, ...] = _folders("profile.yaml")
+RECIPE_FORMATS: tuple[str, ...] = _folders("write.py")
+STACKS: tuple[str, ...] = ("default", *sorted(path.stem for path in FRAMEWORK_FOLDER.glob("*/stacks/*.yaml")))
+if TYPE_CHECKING:
+    FrameworkName = str
+    RecipeFormat = str
+    StackName = str
+else:
+    FrameworkName = Literal[FRAMEWORKS]
+    RecipeFormat = Literal[RECIPE_FORMATS]
+    """Recipes that are written, by the folder of their writer."""
+    StackName = Literal[STACKS]
+    """Named sets of switches; `default` is what the framework's own arguments set."""
 Precision = Literal["bf16", "fp16", "fp8", "fp32"]
-FrameworkName = Literal["megatron", "paddle", "torch"]
-RecipeFormat = Literal["megatron", "paddle", "torchtitan"]
-"""Recipes that are written; the last is the one of framework torch."""
 RecomputeMode = Literal["none", "selective", "full", "attention", "operations"]
 RecomputeModule = Literal[
     "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts", "moe_gate_up"
@@ -39,13 +59,9 @@ Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
 
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
 FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
-StackName = Literal["default", "hai-llm", "mindspeed-llm", "nvidia-recipes", "torchtitan", "z2000"]
-"""Named sets of switches; `default` is what the framework's own arguments set."""
 
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-FRAMEWORKS: tuple[FrameworkName, ...] = get_args(FrameworkName)
-RECIPE_FORMATS: tuple[RecipeFormat, ...] = get_args(RecipeFormat)
 RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomputeMethod)
@@ -53,4 +69,3 @@ RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)
-STACKS: tuple[StackName, ...] = get_args(StackName)

@@ -6,39 +6,61 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate
 from simulator.cost.pricing.price import price
 from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks
-from simulator.question.scenario.block import block_of
+from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.build import verdict_of
+from simulator.search.build import bare_estimate, verdict_of
 from simulator.search.rules import RULES
 
 LEAST_CHANGE = 0.005
 """Change of the speed, or of the memory as a share of the device's, from which a switch matters."""
 
 
-def with_assumed(scenario: Scenario, estimate: Estimate, given: Collection[str]) -> Estimate:
-    """The estimate with the switches that were not `given` and that move its speed, its memory or its verdict."""
-    found = sorted(_assumed(scenario, estimate, given), key=lambda one: -abs(one.speed_change))
-    return replace(estimate, assumed=tuple(found))
+def with_switches(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Estimate:
+    """The estimate with what its switches are worth, of those that a question gives and of those it leaves.
+
+    Given ones that change nothing here are noted: an option is never ignored without a word. Others stand in `assumed`
+    where another value moves speed, memory or verdict.
+    """
+    assumed = sorted(_assumed(scenario, estimate, options), key=lambda switch: -abs(switch.speed_change))
+    idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
+    provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
+    return replace(estimate, assumed=tuple(assumed), provenance=provenance)
 
 
-def _assumed(scenario: Scenario, estimate: Estimate, given: Collection[str]) -> Iterator[AssumedSwitch]:
+def _idle(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Iterator[str]:
+    """Given switches whose usual value gives the same figures."""
+    profile = scenario.framework
+    for name in options:
+        usual = replace(profile, **{name: getattr(framework_profile(profile.name, stack=profile.stack), name)})
+        if usual == profile:
+            continue
+        if _figures(bare_estimate(replace(scenario, framework=usual), estimate.layout)) == _figures(estimate):
+            yield name
+
+
+def _figures(estimate: Estimate) -> tuple[object, ...]:
+    stages = tuple((stage.device_bytes, stage.allocated_bytes) for stage in estimate.memory.stages)
+    return (stages, estimate.throughput.step_seconds)
+
+
+def _assumed(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Iterator[AssumedSwitch]:
+    """The switches not given that move speed, memory or verdict."""
     if estimate.verdict == "refused":
         return
     profile = scenario.framework
     because = f"{profile.version}'s default" if profile.stack == DEFAULT else f"stack {profile.stack}"
-    block = block_of([estimate.layout])
-    base = price(Pricing(scenario, block))
+    base = price(pricing_of(scenario, estimate.layout))
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
-        other = next((one for one in values if one != value), None)
-        if name in given or other is None:
+        other = next((tried for tried in values if tried != value), None)
+        if name in options or other is None:
             continue
         otherwise = replace(scenario, framework=replace(profile, **{name: other}))
-        changed = price(Pricing(otherwise, block))
+        changed = price(pricing_of(otherwise, estimate.layout))
         verdict = verdict_of(changed, 0, refused=any(rule.broken(changed.pricing).any() for rule in RULES))
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])

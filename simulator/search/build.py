@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from simulator.question.arrays import Matrix
 from simulator.question.scenario.block import blocks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.search.query import PricedLayout
 from simulator.search.rules import RULES
 
 
@@ -51,21 +52,33 @@ def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
     return bare_estimates(scenario, [layout], ruled=True)[0]
 
 
+def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> list[Estimate]:
+    """Estimates of what searches found, in their order; what they keep breaks no rule."""
+    estimates: dict[int, Estimate] = {}
+    for query in {id(priced.query): priced.query for priced in layouts}.values():
+        of_query = [(at, priced.layout) for at, priced in enumerate(layouts) if priced.query is query]
+        bare = bare_estimates(query.scenario, [layout for _, layout in of_query])
+        chosen = [replace(estimate, options=query.chosen) for estimate in bare]
+        judged = with_intervals(query.scenario, chosen) if intervals else chosen
+        estimates |= zip((at for at, _ in of_query), judged, strict=True)
+    return [estimates[at] for at in range(len(layouts))]
+
+
 def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
     """Which layouts fit by their memory alone, in their order, many priced at a time; rules apart."""
-    found = [False] * len(layouts)
+    fitting = [False] * len(layouts)
     for positions, block in blocks_of(layouts):
         for position, verdict in zip(positions, size(Pricing(scenario, block)).verdict, strict=True):
-            found[position] = bool(verdict == FITS)
-    return found
+            fitting[position] = bool(verdict == FITS)
+    return fitting
 
 
 def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool = False) -> list[Estimate]:
     """Price layouts, in their order, many at a time: `bare_estimate` of each; not `ruled`, they break no rule."""
-    found: list[Estimate | None] = [None] * len(layouts)
+    estimates: list[Estimate | None] = [None] * len(layouts)
     for positions, block in blocks_of(layouts):
         priced = price(Pricing(scenario, block))
-        parts = _parts(priced)
+        parts = priced.memory.parts(), priced.step.parts(priced.pricing)
         broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
         for index, position in enumerate(positions):
             layout = layouts[position]
@@ -74,40 +87,26 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
                 for rule, where in broken
                 if where[index]
             )
-            found[position] = _estimate(scenario, priced, parts, index, violations)
-    return [one for one in found if one is not None]
-
-
-class _Parts(NamedTuple):
-    """The named parts of a priced block."""
-
-    memory: Mapping[str, Matrix]
-    """By pipeline rank and layout."""
-    step: Mapping[str, Matrix]
-    """By layout."""
-
-
-def _parts(priced: Priced) -> _Parts:
-    return _Parts(priced.memory.parts(), priced.step.parts(priced.pricing))
+            estimates[position] = _estimate(priced, parts, index, violations)
+    return [estimate for estimate in estimates if estimate is not None]
 
 
 def _estimate(
-    scenario: Scenario, priced: Priced, parts: _Parts, index: int, violations: tuple[Violation, ...] = ()
+    priced: Priced, parts: tuple[Mapping[str, Matrix], Mapping[str, Matrix]], index: int, broken: tuple[Violation, ...]
 ) -> Estimate:
+    """One layout of a block; `parts` are those of its memory, by rank and layout, and of its step, by layout."""
+    scenario = priced.pricing.scenario
     return Estimate(
         model=scenario.model.name,
         hardware=scenario.hardware_name,
         devices=scenario.devices,
-        precision=scenario.precision,
-        seq_length=scenario.seq_length,
-        global_batch_size=scenario.global_batch_size,
         framework=scenario.framework.name,
-        lora_rank=scenario.lora_rank,
+        **scenario.workload,
         layout=priced.block.layout(index),
-        verdict=verdict_of(priced, index, refused=bool(violations)),
-        memory=_memory(scenario, priced, parts.memory, index),
-        throughput=_throughput(scenario, priced, parts.step, index),
-        violations=violations,
+        verdict=verdict_of(priced, index, refused=bool(broken)),
+        memory=_memory(priced, parts[0], index),
+        throughput=_throughput(priced, parts[1], index),
+        violations=broken,
         provenance=provenance(scenario),
         stack=scenario.framework.stack,
     )
@@ -121,9 +120,8 @@ def verdict_of(priced: Sized, index: int, *, refused: bool = False) -> Verdict:
     return "does_not_fit" if code == DOES_NOT_FIT else "starved" if code == STARVED else "fits"
 
 
-def _memory(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstimate:
-    memory = priced.memory
-    kinds = scenario.kinds_of_device
+def _memory(priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstimate:
+    memory, kinds = priced.memory, priced.pricing.scenario.kinds_of_device
     hardware = [kinds[group] for group in memory.contents.group[memory.contents.kind]]
     stages = tuple(
         StageMemory(
@@ -169,8 +167,8 @@ def _outside(priced: Priced, stage: int, at: int) -> Mapping[str, float]:
     }
 
 
-def _throughput(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix], at: int) -> ThroughputEstimate:
-    step = priced.step
+def _throughput(priced: Priced, parts: Mapping[str, Matrix], at: int) -> ThroughputEstimate:
+    scenario, step = priced.pricing.scenario, priced.step
     seconds = float(step.total[at])
     tokens_rate = scenario.tokens_per_step / seconds / scenario.devices
     flops = model_flops_per_token(scenario)
@@ -178,7 +176,7 @@ def _throughput(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix],
     return ThroughputEstimate(
         step_seconds=seconds,
         flops_per_second_per_device=flops * tokens_rate,
-        hardware_flops_per_second_per_device=(flops + _recomputed_flops(scenario, priced, at)) * tokens_rate,
+        hardware_flops_per_second_per_device=(flops + _recomputed_flops(priced, at)) * tokens_rate,
         tokens_per_second_per_device=tokens_rate,
         mfu=flops * tokens_rate / _mean_peak(scenario),
         bubble_fraction=float(step.pipeline.fill[at]) / (pace + float(step.pipeline.fill[at])),
@@ -192,7 +190,7 @@ def _throughput(scenario: Scenario, priced: Priced, parts: Mapping[str, Matrix],
                 forward_seconds=float(step.work.forward[kind, at]),
                 backward_seconds=float(step.work.backward[kind, at]),
                 chunk_seconds=tuple(
-                    ChunkTime(*(float(one[kind, at]) for one in (chunk.forward, chunk.backward, chunk.weights)))
+                    ChunkTime(*(float(seconds[kind, at]) for seconds in (chunk.forward, chunk.backward, chunk.weights)))
                     for chunk in step.work.by_chunk
                 ),
             )
@@ -209,9 +207,10 @@ def _mean_peak(scenario: Scenario) -> float:
     return total / scenario.devices
 
 
-def _recomputed_flops(scenario: Scenario, priced: Priced, at: int) -> float:
+def _recomputed_flops(priced: Priced, at: int) -> float:
     """FLOPs per token that recomputation adds, in the convention of the model FLOPs."""
-    layout, contents = priced.block.layout(at), priced.pricing.contents
+    scenario, contents = priced.pricing.scenario, priced.pricing.contents
+    layout = priced.block.layout(at)
     layers, on_rank = contents.over_ranks(contents.layers), recompute_plan(priced.pricing).on_rank
     full = contents.over_ranks(np.broadcast_to(on_rank, (*on_rank.shape[:-1], len(priced.block)))[..., at : at + 1])
     flops = 0.0

@@ -25,14 +25,14 @@ PassesLimit = Callable[[Sized], Mask]
 
 def searches_partial(scenario: Scenario, space: Space) -> bool:
     """Whether a search solves for recomputed layers: the framework counts them, and nothing of recompute is given."""
-    given = (
+    recompute = (
         space.recompute,
         space.recompute_modules,
         space.recompute_method,
         space.recompute_layers,
         space.recompute_layer_list,
     )
-    return scenario.framework.limits.recomputes_leading_layers and not any(given)
+    return scenario.framework.limits.recomputes_leading_layers and not any(recompute)
 
 
 def solved(sized: Sized) -> Sized | None:

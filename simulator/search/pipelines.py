@@ -34,9 +34,10 @@ def cut(pricing: Pricing) -> Mask:
         or rank_layers(listed, block.pipeline_parallel, block.schedule) != layers
     ):
         return every(pricing, broken=True)
-    least = 0 if listed and scenario.framework.limits.unequal_chunks else 1
+    fewest = 0 if listed and scenario.framework.limits.unequal_chunks else 1
     return every(
-        pricing, broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers, default=0) < least
+        pricing,
+        broken=len(layers) != block.pipeline_parallel or sum(layers) != total or min(layers, default=0) < fewest,
     )
 
 

@@ -75,22 +75,22 @@ class Ranking(Tabular):
 
     def __repr__(self) -> str:
         """One line: the question, how many layouts fit, the best."""
-        asked = f"{self.query.get('model')} on {self.query.get('devices')} x {self.query.get('hardware')}"
-        found = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
+        question = f"{self.query.get('model')} on {self.query.get('devices')} x {self.query.get('hardware')}"
+        shown = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
         best = f", best {self.estimates[0]!r}" if self.estimates else ""
-        return f"<Ranking {asked}: {found}{best}>"
+        return f"<Ranking {question}: {shown}{best}>"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each layout, best first: its fields by key, speed and memory."""
         return [
             {
                 "rank": rank,
-                **layout_object(one.layout),
-                "tokens_per_second": one.throughput.tokens_per_second_per_device * one.devices,
-                "mfu": one.throughput.mfu,
-                "step_seconds": one.throughput.step_seconds,
-                "device_bytes": one.memory.device_bytes,
-                "fit_probability": one.memory.fit_probability,
+                **layout_object(estimate.layout),
+                "tokens_per_second": estimate.throughput.tokens_per_second_per_device * estimate.devices,
+                "mfu": estimate.throughput.mfu,
+                "step_seconds": estimate.throughput.step_seconds,
+                "device_bytes": estimate.memory.device_bytes,
+                "fit_probability": estimate.memory.fit_probability,
             }
-            for rank, one in enumerate(self.estimates, start=1)
+            for rank, estimate in enumerate(self.estimates, start=1)
         ]

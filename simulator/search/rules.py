@@ -16,7 +16,7 @@ from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.mixers import TRAITS
+from simulator.question.specs.mixers import TRAITS, UNDIVIDED
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 from simulator.search import pipelines
 from simulator.search.pipelines import every, mask
@@ -59,6 +59,13 @@ def _head_counts(scenario: Scenario) -> tuple[int, ...]:
     return (model.num_attention_heads, *sliding, *(heads for heads in linear if heads))
 
 
+def _undivided(pricing: Pricing) -> Mask:
+    scenario, block = pricing.scenario, pricing.block
+    if UNDIVIDED.isdisjoint(kind.mixer for kind in scenario.model.layer_kinds):
+        return every(pricing, broken=False)
+    return mask((block.tensor_parallel > 1) | (block.context_parallel > 1))
+
+
 def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
     """Key-value heads of the mixers that have some."""
     model = scenario.model
@@ -77,7 +84,7 @@ def _kv_heads(pricing: Pricing) -> Mask:
 
 def _ffn_widths(scenario: Scenario) -> tuple[int, ...]:
     model = scenario.model
-    dense = (model.intermediate_size,) if model.num_dense_layers else ()
+    dense = tuple(dict.fromkeys(model.of_kind(kind).intermediate_size for kind in model.layers if kind.has_network))
     return dense + ((model.shared_width,) if model.num_shared_experts else ())
 
 
@@ -94,9 +101,11 @@ def _ffn(pricing: Pricing) -> Mask:
 def _refused_widths(scenario: Scenario, layout: Layout) -> str:
     """Each width that does not divide."""
     t, etp, width = layout.tensor_parallel, layout.expert_tensor_parallel, scenario.model.moe_intermediate_size
-    told = [f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t]
+    problems = [
+        f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t
+    ]
     of_experts = f"expert width {width} does not divide by expert tensor parallel {etp}"
-    return ", ".join([*told, of_experts] if scenario.model.is_moe and width % etp else told)
+    return ", ".join([*problems, of_experts] if scenario.model.is_moe and width % etp else problems)
 
 
 def _batch(pricing: Pricing) -> Mask:
@@ -192,15 +201,15 @@ def _recompute_layers(pricing: Pricing) -> Mask:
 
 def _recompute_modules(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
-    asked = pricing.recomputes("selective")
-    if not asked.any():
+    selective = pricing.recomputes("selective")
+    if not selective.any():
         return every(pricing, broken=False)
     encoded = BY_NAME["recompute_modules"].encoded
     foreign = set(RECOMPUTE_MODULES) - set(scenario.framework.limits.recompute_modules)
     foreign |= set() if scenario.model.attention == "mla" else {"mla_up_proj"}
     foreign |= set() if scenario.model.is_moe else {"moe_act", "moe_gate_up"}
     refused = int(encoded(tuple(foreign)))
-    return mask(asked & ((block.recompute_modules.astype(np.intp) & refused) > 0))
+    return mask(selective & ((block.recompute_modules.astype(np.intp) & refused) > 0))
 
 
 def _recompute_operations(pricing: Pricing) -> Mask:
@@ -210,11 +219,11 @@ def _recompute_operations(pricing: Pricing) -> Mask:
 
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
     """Why modules of selective recompute are refused."""
-    told = ",".join(layout.recompute_modules)
+    modules = ",".join(layout.recompute_modules)
     known = scenario.framework.limits.recompute_modules
     if not set(layout.recompute_modules) <= set(known):
-        return f"recompute modules {told}: {scenario.framework.name} has {', '.join(known)}"
-    return f"recompute modules {told}: mla_up_proj needs latent attention, moe_act and moe_gate_up need experts"
+        return f"recompute modules {modules}: {scenario.framework.name} has {', '.join(known)}"
+    return f"recompute modules {modules}: mla_up_proj needs latent attention, moe_act and moe_gate_up need experts"
 
 
 def _vocabulary(pricing: Pricing) -> Mask:
@@ -241,6 +250,13 @@ RULES: tuple[Rule, ...] = (
             f"{x.tensor_parallel}"
         ),
         lambda s, _: f"tensor parallel of {_divisors(math.gcd(*_head_counts(s)))}",
+    ),
+    Rule(
+        "undivided_attention",
+        "attention that no framework cuts is whole on every device",
+        _undivided,
+        lambda s, _x: f"no framework cuts the attention of {s.model.name} over tensor or context parallelism",
+        lambda _s, _x: "--tp 1 --cp 1, and expert or pipeline parallelism",
     ),
     Rule(
         "kv_heads",

@@ -24,7 +24,7 @@ from simulator.question.scenario.layout import (
     rank_layers,
 )
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.scenario.settings import GROUPS, LayoutSetting, check_count
+from simulator.question.scenario.settings import GROUPS, InputSetting, check_count
 from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName
 
@@ -91,8 +91,15 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
         unequal = _unequal_chunks(scenario, space, pipeline)
         for schedule in space.schedule or (BY_NAME["schedule"].default,):
             result += [
-                Shape(pipeline, len(one) // pipeline, schedule, rank_layers(one, pipeline, schedule), one, splits)
-                for one in unequal
+                Shape(
+                    pipeline,
+                    len(chunks_of_model) // pipeline,
+                    schedule,
+                    rank_layers(chunks_of_model, pipeline, schedule),
+                    chunks_of_model,
+                    splits,
+                )
+                for chunks_of_model in unequal
             ]
             for cut in () if space.chunk_layers else _cuts(scenario, space, pipeline):
                 chunks = _virtual_stages(scenario, space, pipeline, cut)
@@ -116,8 +123,8 @@ def _unequal_chunks(scenario: Scenario, space: Space, pipeline: int) -> list[tup
         items = layers + 2 + (model.num_nextn_predict_layers if scenario.framework.mtp else 0)
         fewest = {size: -(-items // (pipeline * size)) for size in range(1, items // pipeline + 1)}
         counts = tuple(sorted(v for size, v in fewest.items() if size * v * pipeline - items < pipeline))
-    found = (default_chunks(model, scenario.framework, pipeline, count) for count in counts)
-    return [listed for listed in found if listed]
+    tried = (default_chunks(model, scenario.framework, pipeline, count) for count in counts)
+    return [listed for listed in tried if listed]
 
 
 def _cuts(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ...]]:
@@ -215,22 +222,22 @@ def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
         ("recompute", "recompute_modules", "recompute_method", "recompute_layers"): _recompute_choices(scenario, space),
     }
     together = {name: names for names in joint for name in names}
-    found: dict[tuple[str, ...], Array] = {}
+    values_of: dict[tuple[str, ...], Array] = {}
     for field in sorted(COLUMNS, key=lambda field: GROUPS.index(field.group)):
         names = together.get(field.name, (field.name,))
-        if field.name not in _OF_SHAPE and names not in found:
+        if field.name not in _OF_SHAPE and names not in values_of:
             rows: object = joint[names] if names in joint else _values(scenario, space, field)
-            found[names] = np.asarray(rows, dtype=np.float64).reshape(-1, len(names))
-    return tuple(Choices(names, values) for names, values in found.items())
+            values_of[names] = np.asarray(rows, dtype=np.float64).reshape(-1, len(names))
+    return tuple(Choices(names, values) for names, values in values_of.items())
 
 
-def _values(scenario: Scenario, space: Space, field: LayoutSetting) -> list[float]:
+def _values(scenario: Scenario, space: Space, field: InputSetting) -> list[float]:
     """What an axis of one field tries, as numbers of its column."""
-    given = getattr(space, field.name)
-    if not given and field.name == "sequence_parallel":
+    allowed = getattr(space, field.name)
+    if not allowed and field.name == "sequence_parallel":
         return [_BESIDE_TENSOR_PARALLEL]
     default = scenario.framework.limits.default_zero_stage if field.name == "zero_stage" else field.default
-    return [field.encoded(value) for value in given or field.searched or (default,)]
+    return [field.encoded(value) for value in allowed or field.searched or (default,)]
 
 
 def _expert_pairs(scenario: Scenario, space: Space) -> list[tuple[int, int]]:
@@ -258,7 +265,7 @@ def searched_modules(scenario: Scenario) -> tuple[tuple[RecomputeModule, ...], .
         if model.attention == "mla":
             sets.append(("layernorm", "moe_act", "mla_up_proj"))
     allowed = scenario.framework.limits.recompute_modules
-    return tuple(one for one in sets if set(one) <= set(allowed))
+    return tuple(modules for modules in sets if set(modules) <= set(allowed))
 
 
 def searched_modes(scenario: Scenario) -> tuple[RecomputeMode, ...]:
@@ -321,14 +328,14 @@ def _kinds_of_work(
     scenario: Scenario, space: Space, all_shapes: Sequence[Shape], choices: Sequence[Choices]
 ) -> _KindsOfWork | None:
     """The kinds of work; None where they are so many that they are worked out a block at a time."""
-    found = dict.fromkeys((tensor, context) for shape in all_shapes for tensor, context, _ in shape.splits)
-    sizes = (len(found), *(len(axis.values) if axis.of_work else 1 for axis in choices))
+    pairs = dict.fromkeys((tensor, context) for shape in all_shapes for tensor, context, _ in shape.splits)
+    sizes = (len(pairs), *(len(axis.values) if axis.of_work else 1 for axis in choices))
     if not 0 < math.prod(sizes) <= CHUNK:
         return None
     pair, *index = np.unravel_index(np.arange(math.prod(sizes)), sizes)
-    splits = np.array([(*one, np.nan) for one in found])
+    splits = np.array([(*pair, np.nan) for pair in pairs])
     block = _block(space, Shape(0, 0, "1f1b", (), (), ()), splits[pair], choices, index)
-    return _KindsOfWork(Pricing(scenario, block), {one: number for number, one in enumerate(found)})
+    return _KindsOfWork(Pricing(scenario, block), {pair: number for number, pair in enumerate(pairs)})
 
 
 def candidates(scenario: Scenario, space: Space) -> int:

@@ -35,9 +35,9 @@ def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
     """Look at every candidate of the space once, in a fixed order, each block followed by what is solved from it."""
     for pricing in blocks(scenario, space, chunk=CHUNK):
         kept, broken = lawful(space, pricing)
-        found = [*sizes(space, kept)]
-        yield Judged(pricing, broken, found[0] if found else None, len(pricing))
-        yield from (Judged(one.pricing, (), one, 0) for one in found[1:])
+        several = [*sizes(space, kept)]
+        yield Judged(pricing, broken, several[0] if several else None, len(pricing))
+        yield from (Judged(partial.pricing, (), partial, 0) for partial in several[1:])
 
 
 def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:

@@ -20,7 +20,7 @@ QUESTIONS: list[dict[str, Any]] = [
     {"model": "mixtral-8x7b-v0.1", "hardware": "h100-sxm-80g", "nodes": 4, "global_batch_size": 256},
 ]
 STATED = 0.03
-"""Largest relative difference to the step that docs/timeline.md states."""
+"""Largest relative difference to the step that docs/answers.md states."""
 
 
 def ranked() -> Iterator[Estimate]:

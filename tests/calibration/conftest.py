@@ -1,20 +1,17 @@
-"""The whole accuracy computation, once for all tests."""
+"""The fit of all sources and what is judged by it, once for all tests and processes: kept until something changes."""
 
 import pytest
 
-from benchmarks.targets import held
-from simulator.evidence.calibration.assessment import Assessment, assess
-from simulator.evidence.calibration.run import prepared
-from simulator.evidence.calibration.sources import SourcesJudged, judge_sources
-from tests.calibration.measured import all_rows, shipped_rows
-
-
-@pytest.fixture(scope="session")
-def assessed() -> Assessment:
-    return held(assess(shipped_rows()))
+from benchmarks.accuracy.rows import Judgement, fitted_sources, judgement
+from simulator.evidence.calibration.judge import SourcesJudged
 
 
 @pytest.fixture(scope="session")
 def judged() -> tuple[SourcesJudged, ...]:
-    samples = prepared(all_rows())
-    return tuple(judge_sources(kind, samples) for kind in ("time", "memory"))
+    """Time, then memory."""
+    return fitted_sources()
+
+
+@pytest.fixture(scope="session")
+def judgement_of_all() -> Judgement:
+    return judgement()

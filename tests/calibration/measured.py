@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator.evidence.calibration.fit import NOISE, names_of
+from simulator.evidence.calibration.cluster import NOISE
+from simulator.evidence.calibration.hierarchy import names_of
 from simulator.evidence.calibration.sample import Sample, predict, sample_of
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
+from simulator.evidence.measurements.rows import read_rows, shipped_tables
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
 from simulator.question.units import MIB
@@ -23,21 +24,6 @@ ANNOTATIONS: dict[str, Any] = {"devices_from_figures": None, "status": "consiste
 @lru_cache(maxsize=1)
 def shipped_rows() -> tuple[MeasuredRow, ...]:
     return tuple(row for table in shipped_tables() for row in read_rows(table))
-
-
-UNSEEN = (
-    *("dgxc-grok1-h100", "dgxc-llama-h100", "fms-fsdp-a100", "fms-fsdp-h100", "mlperf-lora-amd", "mt-nlg-a100"),
-    *("simumax-cp-b200", "torchtitan-qwen3-h100", "torchtitan-tp-h100", "xtuner-a100"),
-)
-"""Public tables that the shipped coefficients have not seen yet; nor have they the rows of BRIDGE from 23 on."""
-BRIDGE = "megatron-bridge-h100"
-
-
-@lru_cache(maxsize=1)
-def all_rows() -> tuple[MeasuredRow, ...]:
-    """The shipped rows and those of the public tables that the shipped coefficients have seen."""
-    public = (row for table in public_tables() if table.stem not in UNSEEN for row in read_rows(table))
-    return (*shipped_rows(), *(row for row in public if row.table != BRIDGE or row.row < 23))
 
 
 def row(key: str) -> MeasuredRow:
@@ -66,7 +52,7 @@ def drawn(kind: CoefficientKind, random: np.random.Generator) -> np.ndarray:
     values = []
     for name, at in prior_part(kind, Coefficients()).items():
         prior = known[name]
-        value = at * (1.0 + prior.spread * random.uniform(-1.0, 1.0))
+        value = at * float(np.exp(prior.spread * random.uniform(-1.0, 1.0)))
         values.append(float(np.clip(value, prior.low, prior.high)))
     return np.array(values)
 

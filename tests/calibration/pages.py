@@ -1,30 +1,20 @@
-"""What the pages quote of the calibration; `python -m tests.calibration.pages` writes it anew, after a new fit too."""
+"""What pages quote of the fit; `python -m tests.calibration.pages` fits anew and writes all of it."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from benchmarks.ascend_runs import FOLDER as ASCEND_RUNS
-from benchmarks.ascend_runs import runs, summed_up
-from benchmarks.by_framework import frameworks_table
-from benchmarks.targets import held
-from simulator.evidence.calibration.assessment import Assessment, assess, figures
-from simulator.evidence.calibration.publish import published
-from simulator.evidence.calibration.run import fit_family, prepared
-from simulator.evidence.calibration.sources import SourcesJudged, judge_sources
-from simulator.evidence.calibration.store import Calibration, calibration_text, read_calibration, shipped_calibration
-from simulator.evidence.calibration.vendors import published_layouts
-from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.accuracy import accuracy_text
-from simulator.show.report.accuracy_sources import sources_text
-from simulator.show.report.as_json import dumps
-from simulator.show.report.calibration import meaning_table, value_table
-from tests.calibration.measured import all_rows, shipped_rows
+from benchmarks.accuracy import shipped as shipping
+from benchmarks.accuracy.rows import Judgement, judgement
+from benchmarks.accuracy.tables import by_class, percent, strangers
+from benchmarks.accuracy.targets import own_lines, target_lines
+from simulator.evidence.calibration.judge import summary
+from simulator.evidence.calibration.store import Calibration, read_calibration
+from simulator.show.report.accuracy import TITLES
+from simulator.show.report.grid import grid
+from simulator.show.report.sections import Section
 from tests.docs import walk
 from tests.docs.readme import accuracy_line
 from tests.specs.test_public_configs import FOLDER as CONFIGURATIONS
@@ -32,16 +22,11 @@ from tests.specs.test_public_configs import counted
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "calibration"
-RECORD = FOLDER / "accuracy.json"
-OWN: Mapping[str, str] = {"z2000": "hopper"}
-"""Clusters fitted to their own rows, and their families."""
-FAMILIES = ("hopper", "ampere", "ascend-910", "blackwell", "other")
-"""Families whose coefficients the rows of all sources give."""
-SHIPPED = (*OWN, *FAMILIES)
-KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
+SHIPPED = ("z2000", "hopper", "ampere", "ascend-910", "blackwell", "cdna3", "other")
+"""Clusters and families with fitted coefficients."""
 KNOWN = ("cpu",)
 """Families with coefficients that need no rows."""
-ANEW_HINT = "python -m tests.calibration.pages writes it anew"
+ANEW_HINT = "python -m tools.regenerate coefficients writes it anew"
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?")
 
 
@@ -49,25 +34,43 @@ def shipped(family: str) -> Calibration:
     return read_calibration(FOLDER / f"{family}.yaml")
 
 
-def calibration_blocks() -> dict[str, str]:
-    """Tables of `docs/calibration.md` by marker."""
-    found = {f"meaning-{kind}": meaning_table(kind) for kind in KINDS}
-    for name in SHIPPED:
-        found |= {f"{name}-{kind}": value_table(kind, shipped(name)) for kind in KINDS}
-    return found
-
-
-def blocks(assessed: Assessment, judged: Sequence[SourcesJudged]) -> dict[Path, dict[str, str]]:
+def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
     """Everything quoted, by page and marker."""
-    return {
-        ROOT / "docs" / "accuracy.md": {
-            "accuracy": accuracy_text(assessed, "markdown").rstrip("\n"),
-            "sources": sources_text(judged, "markdown").rstrip("\n"),
-            "frameworks": frameworks_table(judged, recorded("ascend_runs"), recorded("configurations")),
-        },
-        ROOT / "docs" / "calibration.md": calibration_blocks(),
-        ROOT / "README.md": {"accuracy": accuracy_line(assessed, judged)},
+    page = {
+        "targets": _targets(found),
+        "classes": "\n\n".join(map(_table, by_class(found))),
+        "news": _news(found),
     }
+    return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}
+
+
+def _news(found: Judgement) -> str:
+    """A sentence for each figure: errors of sources whose organisation the fit knows, and of strangers'."""
+    lines = []
+    for kind, name in TITLES.items():
+        alone, others = (summary(rows) for rows in strangers(found, kind))
+        told = [
+            f"{percent(one.source_out)} % ({one.rows} rows of {one.sources} sources, {100 * one.coverage:.0f} % inside "
+            f"± {100 * one.half_width:.0f} %)"
+            for one in (alone, others)
+        ]
+        without = f"{percent(others.organisation_out)} % without any of the organisation's"
+        lines.append(f"- {name}: {told[0]} where it has nothing else, {told[1]} where it has, {without}.")
+    return "\n".join(lines)
+
+
+def _targets(found: Judgement) -> str:
+    rows = [
+        [line.text, line.reached, line.target, {True: "met", False: "missed", None: "-"}[line.met]]
+        for line in (*target_lines(found), *own_lines(found))
+    ]
+    return grid(("figure", "reached", "target", ""), rows, "markdown", text_columns=(0, 3))
+
+
+def _table(section: Section) -> str:
+    return f"**{section.title}**\n\n" + grid(
+        section.headers, section.rows, "markdown", text_columns=section.text_columns
+    )
 
 
 def quoted(page: str, name: str) -> str:
@@ -98,36 +101,17 @@ def _same(one: str, other: str) -> bool:
     return all(abs(float(a) - float(b)) <= 0.03 + 0.01 * abs(float(a)) for a, b in pairs)
 
 
-def recorded(name: str) -> dict[str, Any]:
-    """What is recorded of files outside the project: MindSpeed-LLM's own runs, and public configurations."""
-    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))[name]
-    return found
-
-
-def record(assessed: Assessment) -> dict[str, float]:
-    return figures(assessed)
+def written(found: Judgement) -> Iterator[tuple[Path, str]]:
+    """Every page with what it quotes."""
+    for path, named in blocks(found).items():
+        page = path.read_text(encoding="utf-8")
+        for name, block in named.items():
+            page = written_anew(page, name, block)
+        yield path, page
 
 
 if __name__ == "__main__":
-    samples = prepared(shipped_rows())
-    for name, family in OWN.items():
-        text = calibration_text(fit_family(family, samples).calibration())
-        (FOLDER / f"{name}.yaml").write_text(text, encoding="utf-8")
-    sources = tuple(judge_sources(kind, prepared(all_rows())) for kind in ("time", "memory"))
-    for calibration in published(sources):
-        (FOLDER / f"{calibration.family}.yaml").write_text(calibration_text(calibration), encoding="utf-8")
-    judged = held(assess(shipped_rows()))
-    shipped_calibration.cache_clear()  # what follows starts from what was just written
-    tuned = tuple(published_layouts(prepared(all_rows())))
-    sources = tuple(replace(one, published=tuned) if one.kind == "time" else one for one in sources)
-    measured = dict(summed_up(runs())) if ASCEND_RUNS.exists() else recorded("ascend_runs")
-    models = counted() if CONFIGURATIONS.is_dir() else recorded("configurations")
-    found_outside = {"ascend_runs": measured, "configurations": models}
-    RECORD.write_text(dumps({"figures": record(judged)} | found_outside) + "\n", encoding="utf-8")
-    for path, found in blocks(judged, sources).items():
-        page = path.read_text(encoding="utf-8")
-        for name, block in found.items():
-            page = written_anew(page, name, block)
-        path.write_text(page, encoding="utf-8")
+    shipping.write({"configurations": counted()} if CONFIGURATIONS.is_dir() else {})
+    for file, text in written(judgement()):
+        file.write_text(text, encoding="utf-8")
     walk.write()
-    print(json.dumps(record(judged), indent=1))  # noqa: T201 - run by hand

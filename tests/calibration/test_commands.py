@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from simulator.evidence.calibration.store import read_calibration
-from simulator.evidence.measurements.rows import read_rows, shipped_tables, write_rows
+from simulator.evidence.calibration.judge import SourcesJudged
+from simulator.evidence.calibration.sample import Sample
+from simulator.evidence.calibration.store import calibration_text, read_calibration, shipped_calibration
+from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables, write_rows
+from simulator.question.coefficients.values import priors
+from simulator.show.cli import calibration as commands
 from simulator.show.cli.options import ACCURACY_FORMATS, CALIBRATE_FORMATS
 from tests.calibration.measured import contradictory, shipped_rows
+from tests.calibration.pages import FOLDER
 from tests.cli.running import refusal, run
 
 LOG = Path(__file__).parents[1] / "measurements" / "data" / "megatron-8b.log"
 TABLES = {path.stem: str(path) for path in shipped_tables()}
-QUICK = ("--family", "ampere")
+OWN = TABLES["a100-paddlenlp"]
+"""Rows that stand for somebody's own."""
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch, judged: tuple[SourcesJudged, ...]) -> None:
+    """The fit of all sources is the one that all tests share."""
+    monkeypatch.setattr(commands, "_judged", lambda: list(judged))
 
 
 @pytest.mark.parametrize("format_name", CALIBRATE_FORMATS)
@@ -42,12 +58,44 @@ def test_calibrate_says_what_is_not_stored_and_why(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "memory of family ampere is not stored" in result.stderr
     assert "rows still scatter by" in result.stderr
-    assert "at most 20 %" in result.stdout
+    assert "at most 20 %" in result.stderr
+    assert "Nothing is fitted" in result.stdout
     assert run("calibrate", odd, "-q").stderr == ""
 
 
+@pytest.mark.usefixtures("_quick")
+def test_without_files_all_sources_are_fitted(tmp_path: Path) -> None:
+    result = run("calibrate", "--family", "ampere", "--family", "cdna3", "--output", str(tmp_path))
+    assert result.exit_code == 0, result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ampere.yaml", "cdna3.yaml"]
+    written = read_calibration(tmp_path / "ampere.yaml")
+    shipped = shipped_calibration("ampere")
+    assert shipped is not None
+    assert written.tables == shipped.tables
+    assert written.time is not None
+    assert shipped.time is not None
+    assert written.time.vector == pytest.approx(shipped.time.vector, rel=1e-3)
+
+
+@pytest.mark.parametrize("format_name", ["table", "markdown", "json", "yaml"])
+def test_what_ships_is_listed(format_name: str) -> None:
+    result = run("calibrate", "--list", "--family", "z2000", "--format", format_name)
+    assert result.exit_code == 0, result.stderr
+    assert "gemm_efficiency" in result.stdout
+    assert "z2000-megatron" in result.stdout
+    if format_name == "yaml":
+        assert result.stdout == calibration_text(read_calibration(FOLDER / "z2000.yaml"))
+
+
+def test_every_coefficient_is_listed_as_json() -> None:
+    found = json.loads(run("calibrate", "--list", "--format", "json").stdout)
+    assert [one["name"] for kind in ("memory", "time") for one in found[kind]] == [*priors("memory"), *priors("time")]
+    ring = next(one for one in found["time"] if one["name"] == "ring_bytes_per_query_element")
+    assert (ring["unit"], round(ring["prior"])) == ("bytes", 17)
+
+
 def test_calibrate_writes_what_an_estimate_takes(tmp_path: Path) -> None:
-    result = run("calibrate", *QUICK, "--output", str(tmp_path))
+    result = run("calibrate", OWN, "--output", str(tmp_path))
     assert result.exit_code == 0, result.stderr
     written = tmp_path / "ampere.yaml"
     assert [path.name for path in tmp_path.iterdir()] == [written.name]
@@ -58,7 +106,7 @@ def test_calibrate_writes_what_an_estimate_takes(tmp_path: Path) -> None:
     told = json.loads(run("estimate", *question, "--calibration", str(written)).stdout)
     assert "ampere (a100-paddlenlp)" in told["provenance"]["calibration"]
     shipped = json.loads(run("estimate", *question).stdout)
-    assert "ampere (10 sources)" in shipped["provenance"]["calibration"]
+    assert re.search(r"ampere \(\d+ sources\)", shipped["provenance"]["calibration"])
     priors = json.loads(run("estimate", *question, "--calibration", "none").stdout)
     assert priors["provenance"]["calibration"] == "priors"
     assert priors["throughput"]["interval"] is None
@@ -87,14 +135,15 @@ def test_a_log_starts_from_what_ships_for_its_hardware() -> None:
     [family] = json.loads(result.stdout)["families"]
     assert family["family"] == "ampere"
     assert family["tables"] == ["megatron-8b"]
-    assert "time" in family["parts"]
+    assert "memory" in family["parts"]
+    # The log is of an H100: no A100 is as fast.
+    assert "time of family ampere is not stored" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
         (("calibrate", "none.csv"), "none.csv: no such file"),
-        (("calibrate", "--family", "hoper"), "did you mean 'hopper'?"),
         (("calibrate", "--from-log", str(LOG)), "--from-log needs --hardware"),
         (("calibrate", "--rows-only"), "--rows-only needs --from-log"),
         (("calibrate", "--model", "llama3.1-8b"), "--model needs --from-log"),
@@ -102,8 +151,10 @@ def test_a_log_starts_from_what_ships_for_its_hardware() -> None:
         (("calibrate", "--format", "csv"), "'csv' is not one of table, json, markdown, yaml"),
         (("calibrate", TABLES["b200-megatron"], "--output", "no/such/folder"), "no such folder"),
         (("calibrate", TABLES["b200-megatron"], TABLES["b200-megatron"]), "b200-megatron:1 is there twice"),
-        (("accuracy", "--table", "z2000"), "did you mean 'z2000-megatron'?"),
-        (("accuracy", "--family", "volta"), "no row that ran; families with rows: hopper, ampere"),
+        (("calibrate", "--list", "--family", "hoper"), "did you mean 'hopper'?"),
+        (("calibrate", "--list", "--format", "yaml"), "needs --family"),
+        (("accuracy", OWN, "--family", "volta"), "no row that ran; there are ampere"),
+        (("accuracy", "--calibration", "none"), "needs the own rows"),
         (("estimate", "--model", "llama3.1-8b", "--calibration", "none.yaml"), "none.yaml: no such file"),
         (("--model", "llama3.1-8b", "--calibration", TABLES["b200-megatron"]), "b200-megatron.csv"),
     ],
@@ -124,28 +175,69 @@ def test_nothing_to_store_is_exit_3(tmp_path: Path) -> None:
     assert "nothing can be stored: memory of family ampere" in said
 
 
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("accuracy", "--table", "z2000"), "did you mean 'z2000-megatron'?"),
+        (("accuracy", "--family", "volta"), "no row that ran; there are"),
+        (("calibrate", "--family", "hoper"), "did you mean 'hopper'?"),
+    ],
+)
+def test_refused_after_the_fit(args: tuple[str, ...], said: str) -> None:
+    assert said in refusal(*args)
+
+
+@pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("format_name", ACCURACY_FORMATS)
 def test_accuracy_has_every_format(format_name: str, tmp_path: Path) -> None:
-    result = run("accuracy", *QUICK, "--format", format_name)
+    asked = ("accuracy", "--family", "ampere", "--format", format_name)
+    result = run(*asked)
     assert result.exit_code == 0, result.stderr
-    assert "a100-paddlenlp" in result.stdout
+    assert "A100" in result.stdout
+    assert "H-class" not in result.stdout
+    rows = run(*asked, "--rows").stdout
+    assert "bigscience-a100:1" in rows
     if format_name == "markdown":
-        run("accuracy", *QUICK, "--format", format_name, "--output", str(tmp_path / "page"))
+        run(*asked, "--output", str(tmp_path / "page"))
         assert (tmp_path / "page").read_text(encoding="utf-8") == result.stdout
     if format_name == "html":
         assert result.stdout.startswith("<!DOCTYPE html>")
     if format_name == "json":
         found = json.loads(result.stdout)
-        assert [family["family"] for family in found["families"]] == ["ampere"]
-        assert found["targets"] == []
-        assert len(found["families"][0]["parts"]["time"]["rows"]) == 4
+        assert {one["platform"] for one in found["speed"]["by_class"]} == {"A100"}
+        assert len(found["speed"]["rows"]) == sum(one["rows"] for one in found["speed"]["by_source"])
+    if format_name == "csv":
+        header, *lines = csv.reader(io.StringIO(rows))
+        assert "source_left_out" in header
+        assert {line[header.index("platform")] for line in lines} == {"A100"}
 
 
+@pytest.mark.usefixtures("_quick")
 def test_accuracy_of_one_table_shows_no_other() -> None:
-    files = (TABLES["a100-paddlenlp"], TABLES["b200-megatron"])
-    shown = run("accuracy", *files, "--table", "a100-paddlenlp").stdout
+    shown = run("accuracy", "--rows", "--table", "a100-paddlenlp").stdout
     assert "a100-paddlenlp:1" in shown
     assert "b200-megatron" not in shown
+
+
+@pytest.mark.parametrize("format_name", ACCURACY_FORMATS)
+def test_accuracy_of_own_rows_has_every_format(format_name: str) -> None:
+    result = run("accuracy", OWN, "--format", format_name)
+    assert result.exit_code == 0, result.stderr
+    assert "a100-paddlenlp:1" in result.stdout
+
+
+def test_the_accuracy_command_fits_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, set[str]]] = []
+
+    def remembered(kind: str, samples: Sequence[Sample]) -> None:
+        asked.append((kind, {sample.row.table for sample in samples}))
+
+    monkeypatch.setattr(commands, "judge_sources", remembered)
+    commands._judged()
+    assert [kind for kind, _ in asked] == ["time", "memory"]
+    tables = {row.table for path in (*shipped_tables(), *public_tables()) for row in read_rows(path) if row.asks}
+    assert [found for _, found in asked] == [tables, tables]
 
 
 def test_variants_show_more_than_one_layout_of_a_split() -> None:

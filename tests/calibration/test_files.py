@@ -25,7 +25,8 @@ HARDWARE = {
     "ampere": "a100-sxm-80g",
     "blackwell": "b200-sxm",
     "ascend-910": "ascend-910b-64g-8",
-    "other": "mi300x",
+    "cdna3": "mi300x",
+    "other": "mi355x",
 }
 
 

@@ -11,7 +11,8 @@ import yaml
 
 import simulator
 from simulator.errors import InputError
-from simulator.evidence.calibration.run import fit_family, prepared
+from simulator.evidence.calibration.own import fit_own
+from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import FittedPart, calibration_text, read_calibration
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import write_rows
@@ -122,14 +123,12 @@ def test_a_fitted_value_keeps_the_bounds_of_a_fit(tmp_path: Path) -> None:
 
 
 def test_rows_fit_time_and_leave_memory_known() -> None:
-    fitted = fit_family("cpu", prepared(rows(factor=1.1)))
-    assert fitted.memory is None
+    fitted = fit_own("cpu", prepared(rows(factor=1.1)))
+    assert fitted.fit("memory") is None
     stored = fitted.calibration().memory
     assert stored is not None
     assert (stored.known, stored.values) == (known().known, known().values)
-    assert fitted.time is not None
-    assert set(fitted.time.keys) == {"own:1", "own:2", "own:3"}
-    assert fitted.doubts == ()
+    assert set(fitted.fits["time"].keys) == {"own:1", "own:2", "own:3"}
 
 
 def test_what_is_written_serves_an_estimate(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import simulator
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.own import fit_own, starts, unused
-from simulator.evidence.calibration.run import prepared
+from simulator.evidence.calibration.own import fit_own, shipped_knowledge, unused
+from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import read_rows
 from tests.cli.running import run
@@ -70,10 +71,10 @@ def test_own_rows_are_shown_before_and_after(tmp_path: Path) -> None:
         assert row["before"] > 0.0
         assert abs(row["after"]) < abs(row["before"])
         assert abs(row["left_out"]) < abs(row["before"])
-    told = run("accuracy", str(path), "--own").stdout
+    told = run("accuracy", str(path)).stdout
     assert "Speed of own rows" in told
     assert "left out %" in told
-    assert "need the own rows" in run("accuracy", "--own").stderr
+    assert "needs the own rows" in run("accuracy", "--calibration", "none").stderr
 
 
 def test_a_row_that_agrees_changes_nothing(tmp_path: Path) -> None:
@@ -84,12 +85,12 @@ def test_a_row_that_agrees_changes_nothing(tmp_path: Path) -> None:
     [row] = read_rows(path)
     assert row.step_seconds is not None
     honest = MeasuredRow(**{**_fields(row), "step_time_s": row.step_seconds / SLOWER})
-    fitted = fit_own("hopper", prepared([honest]))
-    assert fitted.time is not None
-    start = starts(used)["time"]
-    for name, value in zip(fitted.time.names, fitted.time.values, strict=True):
-        assert value == pytest.approx(getattr(base.time, name), abs=0.02 * start.errors[name])
-    assert fitted.time.noise > 0.5 * start.noise
+    fitted = fit_own("hopper", prepared([honest])).fits["time"]
+    known, _ = shipped_knowledge("hopper", "h100-sxm-80g")
+    errors = known["time"].values * np.sqrt(np.diag(known["time"].covariance))
+    for name, value, error in zip(fitted.names, fitted.values, errors, strict=True):
+        assert value == pytest.approx(getattr(base.time, name), abs=0.02 * error)
+    assert fitted.noise > 0.5 * known["time"].scatter("dense")
 
 
 def _fields(row: MeasuredRow) -> dict[str, Any]:
@@ -119,8 +120,7 @@ def test_a_run_is_not_called_starved_by_a_prediction_alone(tmp_path: Path) -> No
     [row] = read_rows(path)
     tight = MeasuredRow(**{**_fields(row), "micro_batch_size": 8, "memory_gib": None})
     fitted = fit_own("hopper", prepared([tight]))
-    assert fitted.time is not None
-    assert fitted.time.keys == (row.key,)
+    assert fitted.fits["time"].keys == (row.key,)
 
 
 @pytest.mark.parametrize(("hardware", "family"), [("bi150-64g", "iluvatar-bi"), ("ascend-910b-64g-8", "ascend-910")])

@@ -1,4 +1,4 @@
-"""The pages hold what the program prints, and the shipped files are what the shipped rows give."""
+"""The pages hold what the program prints."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import get_args
 
 import pytest
 
+from benchmarks.accuracy.rows import Judgement
 from simulator.cost.pricing.estimate import PredictionStatus
-from simulator.evidence.calibration.assessment import Assessment
-from simulator.evidence.calibration.fit import UNFITTED
-from simulator.evidence.calibration.run import MOST_SCATTER
-from simulator.evidence.calibration.sources import SourcesJudged
+from simulator.evidence.calibration.hierarchy import UNFITTED
+from simulator.evidence.calibration.own import MOST_SCATTER
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.coefficients.values import priors
 from tests.calibration.pages import ANEW_HINT, FOLDER, KNOWN, ROOT, SHIPPED, blocks, differences, quoted
+from tests.cli.running import run
+
+MOST_WORDS = {"accuracy": 1500, "calibration": 1500, "own-runs": 600}
+"""Of a page, what its tables say included."""
 
 
-def test_pages_quote_the_program(assessed: Assessment, judged: tuple[SourcesJudged, ...]) -> None:
-    for path, found in blocks(assessed, judged).items():
+def test_pages_quote_the_program(judgement_of_all: Judgement) -> None:
+    for path, found in blocks(judgement_of_all).items():
         page = path.read_text(encoding="utf-8")
         for name, text in found.items():
             assert differences(quoted(page, name), text) == [], f"{path.name}: {name}; {ANEW_HINT}"
@@ -37,11 +40,15 @@ def test_every_shipped_family_has_its_page() -> None:
     assert [name for name in (*SHIPPED, *KNOWN) if f"| `{name}.yaml` |" not in page] == []
 
 
-@pytest.mark.parametrize("name", [*priors("memory"), *priors("time")])
-def test_every_coefficient_is_explained(name: str) -> None:
-    text = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
-    # In the table of meanings, and in at least one family's values or among those that are not fitted.
-    assert text.count(f"| `{name}`") >= (1 if name in UNFITTED else 2)
+@pytest.mark.parametrize("name", MOST_WORDS)
+def test_pages_are_short(name: str) -> None:
+    words = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8").split()
+    assert len([word for word in words if any(map(str.isalnum, word))]) <= MOST_WORDS[name]
+
+
+def test_every_coefficient_is_listed() -> None:
+    listed = run("calibrate", "--list").stdout
+    assert [name for name in (*priors("memory"), *priors("time")) if name not in listed] == []
 
 
 def test_what_is_not_fitted_is_named() -> None:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from simulator.evidence.calibration.hierarchy import Gauss, Message, design, hierarchical
+from simulator.evidence.calibration.judge import SourcesJudged, interval_factor, summary
 from simulator.evidence.calibration.publish import published
-from simulator.evidence.calibration.sources import SourcesJudged, chosen, interval_factor, summary
 from simulator.evidence.calibration.store import calibration_text
-from simulator.evidence.calibration.vendors import LEAST_TAU
 from tests.calibration.measured import consistent, figure, with_figures
 from tests.calibration.pages import ANEW_HINT, FOLDER
 
@@ -83,31 +82,6 @@ def test_a_few_own_rows_help(judged: tuple[SourcesJudged, ...]) -> None:
     with_few = [row for row in time if row.few]
     few = float(np.mean([abs(one.relative) for row in with_few for one in row.few]))
     assert few < float(np.mean([abs(row.source_out.relative) for row in with_few]))
-
-
-def test_choices_follow_the_speeds(judged: tuple[SourcesJudged, ...]) -> None:
-    choices = judged[0].choices
-    assert choices
-    assert all(choice.layouts >= 2 and 0.0 <= choice.regret < 0.5 and -1.0 <= choice.tau <= 1.0 for choice in choices)
-    many, *fewer = chosen(choices)
-    assert (many.least_layouts, fewer[-1].groups) == (4, len(choices))
-    assert fewer[-1].groups >= 25
-    assert many.regret < 0.02
-    assert many.tau > 0.7
-
-
-def test_layouts_that_vendors_publish_are_judged(judged: tuple[SourcesJudged, ...]) -> None:
-    found = judged[0].published
-    assert len({one.key for one in found}) == len(found) >= 15
-    for one in found:
-        assert (one.faster == 0) == (one.layout == one.best) == (one.lacks == 0.0)
-        assert 0.0 <= one.lacks < 0.5
-        assert abs(one.error) < 0.3
-        assert one.tau is None or (one.layouts >= 3 and one.tau >= LEAST_TAU)
-    # DeepSeek-V3 on B200, and more than half of all questions.
-    assert all(one.within for one in found if one.question.startswith("deepseek-v3"))
-    assert sum(one.within for one in found) >= len(found) / 2
-    assert judged[1].published == ()
 
 
 def test_a_row_is_known_by_the_others_of_its_source(judged: tuple[SourcesJudged, ...]) -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.evidence.calibration.fit import NOISE, Fit, fit, names_of
-from simulator.evidence.calibration.run import fit_family, prepared
-from simulator.evidence.calibration.sample import Sample, sample_of
+from simulator.evidence.calibration.cluster import NOISE, ClusterFit, Known, fit_cluster
+from simulator.evidence.calibration.hierarchy import names_of
+from simulator.evidence.calibration.own import OwnFit, fit_own, unused
+from simulator.evidence.calibration.sample import Sample, prepared, sample_of
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
@@ -28,9 +29,25 @@ SEEDS = 10
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 
 
-def deviations(found: Fit, truth: np.ndarray) -> np.ndarray:
-    """How far each coefficient is from the truth, in standard errors."""
-    return (found.values - truth) / np.sqrt(np.diag(found.covariance))
+def known(kind: CoefficientKind) -> Known:
+    """The priors of the coefficients that shipped rows decide."""
+    every, names = Known.of_priors(kind, Coefficients()), names_of(kind)
+    at = [every.names.index(name) for name in names]
+    return Known(kind, names, every.values[at], every.covariance[np.ix_(at, at)], every.noise)
+
+
+def fit(kind: CoefficientKind, samples: list[Sample]) -> ClusterFit:
+    return fit_cluster(known(kind), samples, Coefficients())
+
+
+def fit_both(samples: list[Sample]) -> OwnFit:
+    return fit_own("hopper", samples, {kind: known(kind) for kind in KINDS}, Coefficients())
+
+
+def deviations(found: ClusterFit, truth: np.ndarray) -> np.ndarray:
+    """How far each coefficient is from the truth, in standard errors of its logarithm."""
+    deviation = found.state.design.spread * np.sqrt(np.diag(found.found.covariance))
+    return np.asarray((np.log(found.values) - np.log(truth)) / deviation)
 
 
 def middle(kind: CoefficientKind) -> np.ndarray:
@@ -106,39 +123,23 @@ def honest() -> list[Sample]:
     return both_made_up(middle("memory"), middle("time"))
 
 
-def test_nothing_is_doubted_where_nothing_is_wrong(honest: list[Sample]) -> None:
-    found = fit_family("hopper", honest)
-    assert found.doubts == ()
-    assert found.memory is not None
-    assert found.memory.values == pytest.approx(middle("memory"), rel=0.02)
+def test_nothing_is_left_out_where_nothing_is_wrong(honest: list[Sample]) -> None:
+    found = fit_both(honest)
+    assert list(unused([], [found])) == []
+    assert found.fits["memory"].values == pytest.approx(middle("memory"), rel=0.02)
 
 
-def test_a_relabelled_row_is_found_with_what_it_was(honest: list[Sample]) -> None:
+def test_a_relabelled_row_is_left_out_with_its_speed(honest: list[Sample]) -> None:
     ran = sample_of(replace(row("z2000-megatron:9"), tensor_parallel=2, sequence_parallel=True))
     said = next(s for s in honest if s.key == "z2000-megatron:11")
     figures = {kind: figure(kind, ran, middle(kind)) for kind in KINDS}
     wrong = with_figures(said, memory=figures["memory"], tflops=figures["time"])
-    found = fit_family("hopper", [wrong if s is said else s for s in honest])
-    [doubt] = found.doubts
-    assert (doubt.key, doubt.finding) == (said.key, "relabelled")
-    best = doubt.hypotheses[0]
-    assert (best.layout.tensor_parallel, best.layout.pipeline_parallel, best.layout.recompute) == (2, 2, "selective")
-    assert abs(best.memory_error) < 0.01
-    assert abs(best.speed_error) < 0.01
-    assert "reads as tp2 pp2" in doubt.says
+    found = fit_both([wrong if s is said else s for s in honest])
     # Neither figure of a row that is another layout is a sample.
-    assert found.memory is not None
-    assert found.time is not None
-    assert said.key not in {*found.memory.keys, *found.time.keys}
-
-
-def test_a_row_that_nothing_explains_is_said_to_be_unexplained(honest: list[Sample]) -> None:
-    said = next(s for s in honest if s.key == "z2000-megatron:11")
-    wrong = with_figures(said, memory=0.3 * (said.row.memory_bytes or 0.0))
-    found = fit_family("hopper", [wrong if s is said else s for s in honest])
-    [doubt] = found.doubts
-    assert (doubt.key, doubt.finding, doubt.hypotheses) == (said.key, "unexplained", ())
-    assert "unexplained" in doubt.says
+    assert said.key not in {*found.fits["memory"].keys, *found.fits["time"].keys}
+    memory, time = unused([], [found])
+    assert f"{said.key}: memory not fitted: it lies outside the scatter" in memory
+    assert f"{said.key}: time not fitted: its memory is not that of the layout" in time
 
 
 def test_a_run_on_fewer_nodes_is_read_with_them() -> None:
@@ -163,11 +164,11 @@ def test_a_starved_run_is_no_sample(honest: list[Sample]) -> None:
     need = figure("memory", starved, middle("memory"))
     hungry = with_figures(starved, memory=starved.scenario.hardware.memory_capacity_bytes * 0.993, tflops=380.0)
     assert need > starved.scenario.hardware.usable_memory_bytes
-    found = fit_family("hopper", [*honest, hungry])
-    assert found.memory is not None
-    assert found.time is not None
-    assert starved.key not in {*found.memory.keys, *found.time.keys}
-    assert [(d.key, d.finding) for d in found.doubts] == [(starved.key, "starved")]
+    found = fit_both([*honest, hungry])
+    assert found.starved == {starved.key}
+    assert starved.key not in {*found.fits["memory"].keys, *found.fits["time"].keys}
+    [why] = unused([], [found])
+    assert "it ran starved" in why
 
 
 def test_a_part_that_does_not_describe_its_rows_is_not_stored(honest: list[Sample]) -> None:
@@ -175,11 +176,15 @@ def test_a_part_that_does_not_describe_its_rows_is_not_stored(honest: list[Sampl
     wild = [
         with_figures(s, memory=(s.row.memory_bytes or 0.0) * float(np.exp(random.normal(0.0, 0.5)))) for s in honest
     ]
-    found = fit_family("hopper", wild)
+    found = fit_both(wild)
     assert found.stored("memory") is None
     assert "memory of family hopper is not stored" in found.not_stored("memory")
-    assert found.not_stored("time") == ""
     stored = found.calibration()
     assert stored.memory is None
-    assert stored.time is not None
     assert found.coefficients().memory == Coefficients().memory
+
+
+def test_rows_that_disagree_with_what_is_known_move_it_the_more_they_are() -> None:
+    slower = [with_figures(s, tflops=0.8 * figure("time", s, middle("time"))) for s in consistent()]
+    few, many = (abs(np.mean([*fit("time", slower[:count]).residuals.values()])) for count in (2, len(slower)))
+    assert many < few < 0.2

@@ -58,7 +58,8 @@ def test_a_measured_layout_says_so_and_holds_its_measurement() -> None:
         ({"hardware": "a100-sxm-80g"}, "interpolated"),
         ({"hardware": "bi150-64g"}, "assumed"),
         ({"hardware": "ascend-910b-64g-8"}, "interpolated"),
-        ({"hardware": "mi300x"}, "assumed"),
+        ({"hardware": "mi300x"}, "analytic"),
+        ({"hardware": "mi355x"}, "assumed"),
     ],
 )
 def test_status_says_how_well_a_layout_is_covered(question: dict[str, Any], status: str) -> None:
@@ -130,7 +131,7 @@ def test_the_probability_rises_with_capacity() -> None:
 
 
 def test_a_family_without_rows_takes_what_all_families_say() -> None:
-    found = ask(hardware="mi300x").provenance
+    found = ask(hardware="mi355x").provenance
     assert found.calibration.startswith("other (")
     assert found.status == "assumed"
 

@@ -1,4 +1,4 @@
-"""The table of docs/rules.md, made of the rules themselves; `python -m tools.regenerate rules` writes it."""
+"""The table of docs/check.md, made of the rules themselves; `python -m tools.regenerate rules` writes it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
 from tests.docs.pages import DOCS
 
-PAGE = DOCS / "rules.md"
+PAGE = DOCS / "check.md"
 _HEAD = "| rule | what must hold | holds for | read at |\n"
 
 

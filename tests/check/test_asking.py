@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from simulator.frameworks.models import by_name
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.readers.models import by_name
 from tests.check.recipes import checked, judged, rules
 from tests.cli.running import run
 

@@ -41,7 +41,8 @@ def test_the_same_as_an_estimate() -> None:
 
 def test_a_cluster_that_the_degrees_do_not_fill(capsys: pytest.CaptureFixture[str]) -> None:
     del capsys
-    (found,) = checked(MEGATRON, "--devices", "6", code=2)
+    (found,) = checked(MEGATRON, "--devices", "6", code=1)
+    assert found["outcome"] == "refused"
     assert "tp 2 x pp 2 x cp 1 = 4 does not divide the 6 devices" in found["reasons"][0]
 
 
@@ -85,9 +86,80 @@ def test_what_is_not_modelled_is_code_3(tmp_path: Path) -> None:
     assert run("check", str(file), "--exit-zero").exit_code == 0
 
 
-def test_folders_are_unreadable(tmp_path: Path) -> None:
-    (found,) = checked(str(tmp_path), code=2)
-    assert found["outcome"] == "unreadable"
+def test_a_folder_stands_for_the_recipes_in_it(tmp_path: Path) -> None:
+    (empty,) = checked(str(tmp_path), code=2)
+    assert empty["outcome"] == "unreadable"
+    for folder in ("a", "a/b", ".hidden", "node_modules"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.sh").write_bytes(Path(MEGATRON).read_bytes())
+    (tmp_path / "a" / "env.sh").write_text("export A=1\n", encoding="utf-8")
+    (tmp_path / "a" / "README.md").write_text("torchrun train.py\n", encoding="utf-8")
+    (tmp_path / "a" / "tokenizer.json").write_text("{" + " " * (1 << 20) + "}", encoding="utf-8")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    found = checked(str(tmp_path))
+    names = [(Path(one["file"]).relative_to(tmp_path).as_posix(), one["outcome"]) for one in found]
+    assert names == [("a/env.sh", "skipped"), ("a/train.sh", "fits"), ("a/b/train.sh", "fits")]
+    # What is named is judged, and what trains nothing then fails.
+    assert checked(str(tmp_path / "a" / "env.sh"), code=2)[0]["outcome"] == "unreadable"
+
+
+def failing(folder: Path) -> list[str]:
+    """Files with each outcome that may fail, but for starved ones."""
+    text = Path(MEGATRON).read_text(encoding="utf-8")
+    texts = {
+        "fits.sh": text,
+        "large.sh": text.replace("--micro-batch-size 1", "--micro-batch-size 64"),
+        "refused.sh": text.replace("TP=2", "TP=3"),
+        "open.sh": text.replace("NNODES=4", "NNODES=$WORLD_SIZE"),
+        "other.sh": "tune run full_finetune_distributed --config x\n",
+        "broken.sh": "if true; then\n",
+    }
+    for name, content in texts.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    return [str(folder / name) for name in texts]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "failed"),
+    [
+        ((), 2, {"large.sh", "refused.sh", "open.sh", "other.sh", "broken.sh"}),
+        (("--fail-on", "does-not-fit,refused"), 1, {"large.sh", "refused.sh"}),
+        (("--fail-on", "refused"), 1, {"refused.sh"}),
+        (("--fail-on", "starved"), 1, {"large.sh"}),
+        (("--fail-on", "refused", "--fail-on", "cannot-tell"), 1, {"refused.sh", "open.sh"}),
+        (("--fail-on", "cannot-tell"), 3, {"open.sh"}),
+        (("--fail-on", "not-modelled"), 3, {"other.sh"}),
+        (("--fail-on", "unreadable,not-modelled"), 2, {"broken.sh", "other.sh"}),
+        (("--fail-on", "refused", "--max-memory-fraction", "40%"), 1, {"refused.sh", "fits.sh"}),
+        (("--fail-on", "does-not-fit", "--exit-zero"), 0, {"large.sh"}),
+    ],
+)
+def test_what_fails_is_what_was_asked(options: tuple[str, ...], code: int, failed: set[str], tmp_path: Path) -> None:
+    found = checked(*failing(tmp_path), "--hardware", "z2000", *options, code=code)
+    assert {Path(one["file"]).name for one in found if not one["passed"]} == failed
+    outcomes = [one["outcome"] for one in found]
+    assert outcomes == ["fits", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable"]
+
+
+def test_an_unknown_outcome_is_answered_with_the_nearest() -> None:
+    assert "did you mean 'does-not-fit'?" in refusal("check", MEGATRON, "--fail-on", "doesnt-fit")
+
+
+def test_a_baseline_is_a_ratchet(tmp_path: Path) -> None:
+    files = failing(tmp_path)
+    stored = str(tmp_path / "baseline.json")
+    options = ("--hardware", "z2000", "--baseline", stored)
+    assert run("check", *files, *options[:2], "--format", "json", "--output", stored).exit_code == 2
+    known = checked(*files, *options)
+    assert [one["known"] for one in known] == [not one["passed"] for one in known]
+    assert "0 failed, and 5 as in the baseline" in run("check", *files, *options).stdout
+    # Another failure than the stored one is new, and so is a file that was not there.
+    (tmp_path / "open.sh").write_text((tmp_path / "refused.sh").read_text(encoding="utf-8"), encoding="utf-8")
+    worse = checked(*files, *options, code=1)
+    assert [Path(one["file"]).name for one in worse if not one["passed"] and not one["known"]] == ["open.sh"]
+    (tmp_path / "more.sh").write_text((tmp_path / "large.sh").read_text(encoding="utf-8"), encoding="utf-8")
+    more = checked(*files[:3], str(tmp_path / "more.sh"), *options, code=1)
+    assert [one["known"] for one in more] == [False, True, True, False]
 
 
 def test_values_of_the_run(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from simulator.recipes.check.baseline import Changed, Stored
-from simulator.recipes.check.verdict import OUTCOMES, Checked, Gates
+from simulator.recipes.check.verdict import OUTCOMES, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
 from simulator.search.rules import RULES
@@ -88,13 +88,13 @@ def test_estimates_inside_keep_theirs() -> None:
 def test_github_annotates_the_line_and_escapes() -> None:
     lines = text("github", WRONG).splitlines()
     assert lines == [
+        "1 recipe: none judged; 1 not judged (1 unreadable); 1 failed",
         "::error file=a%2Cb%3Ac%25.sh,line=1,title=simulate check%3A unreadable::unreadable: line one line 100%25",
-        "1 recipe: 1 unreadable; 1 failed",
     ]
-    (line, *_) = text("github", refused()).splitlines()
+    (_, line, *_) = text("github", refused()).splitlines()
     assert line.startswith("::error file=train.sh,line=8,title=simulate check%3A refused::refused: ")
     assert "no support for Pipeline parallelism with CPU offloading" in line
-    assert text("github", warned()).splitlines()[0] == (
+    assert text("github", warned()).splitlines()[1] == (
         "::warning file=train.sh,line=9,title=repeated-flag::given twice%0Afix: drop one"
     )
 
@@ -109,7 +109,7 @@ def test_github_aggregates() -> None:
 
 def test_summary_is_a_table_and_bounded() -> None:
     found = github_summary(answer())
-    assert found.startswith("## Recipes\n\n|")
+    assert found.startswith("## Recipes\n\n6 recipes: 2 fits, 1 does not fit, 1 refused; 2 not judged (")
     huge = replace(WRONG, reasons=("x" * 3_000_000,))
     cut = github_summary(answer(huge))
     assert len(cut.encode()) < MOST_SUMMARY_BYTES + 100
@@ -175,7 +175,8 @@ def test_every_rule_id_has_one_form_and_a_text() -> None:
 
 def test_table_says_what_matters() -> None:
     found = text("table")
-    assert "6 recipes: 2 fits, 1 does not fit, 1 refused, 1 cannot tell, 1 unreadable; 4 failed" in found
+    tally = "6 recipes: 2 fits, 1 does not fit, 1 refused; 2 not judged (1 cannot tell, 1 unreadable); 4 failed"
+    assert found.splitlines()[0] == tally
     assert "would fit: --tp 2 (" in found
     assert "peaks, GiB: forward and backward " in found
     assert "[megatron-offload-pipeline]" in found
@@ -186,7 +187,50 @@ def test_table_says_what_matters() -> None:
 
 
 def test_markdown_is_a_table() -> None:
-    assert text("markdown", fits()).splitlines()[1].startswith("|--")
+    assert text("markdown", fits()).splitlines()[3].startswith("|--")
+
+
+def unjudged(*outcomes: CheckOutcome) -> tuple[Checked, ...]:
+    """Recipes without a verdict that pass, as `--fail-on` lets them."""
+    return tuple(
+        Checked(
+            file=f"{number}.sh", outcome=outcome, passed=True, reasons=(f"{number}.sh:{number + 1}: for a reason; x",)
+        )
+        for number, outcome in enumerate(outcomes)
+    )
+
+
+def test_what_is_not_judged_is_never_silent() -> None:
+    passing = unjudged("cannot_tell", "not_modelled", "unreadable")
+    first, *lines = text("github", *passing).splitlines()
+    assert first == "3 recipes: none judged; 3 not judged (1 cannot tell, 1 not modelled, 1 unreadable); 0 failed"
+    assert [line.split(" ", 1)[0] for line in lines] == ["::notice"] * 3
+    root = ET.fromstring(text("junit", *passing))  # noqa: S314  our own text
+    assert (root[0].get("errors"), root[0].get("skipped")) == ("0", "3")
+    levels = {item["level"] for item in json.loads(text("sarif", *passing))["runs"][0]["results"]}
+    assert levels == {"warning"}
+
+
+def test_of_very_many_the_reasons_come_first() -> None:
+    unmodelled: list[CheckOutcome] = ["not_modelled"] * 20
+    many = (*unjudged(*unmodelled, "cannot_tell", "cannot_tell", "cannot_tell"), refused(), fits())
+    shown = text("table", *many, width=100)
+    tally, reasons, rows, *_ = shown.split("\n\n")
+    assert tally.startswith("25 recipes: 1 fits, 1 refused; 23 not judged (3 cannot tell, 20 not modelled)")
+    counts = [line.split()[:2] for line in reasons.splitlines()[2:]]
+    assert counts == [["1", "fits"], ["1", "refused"], ["3", "cannot"], ["20", "not"]]
+    assert "for a reason" in reasons
+    assert [line.split()[0] for line in rows.splitlines()[2:3]] == ["train.sh"]
+    assert max(map(len, shown.split("\n\n")[1].splitlines())) <= 100
+    assert shown.count("9.sh") == 0
+    assert text("table", *many, verbosity=1, width=100).count("9.sh") >= 2
+
+
+def test_a_narrow_terminal_leaves_columns_out() -> None:
+    shown = text("table", *every(), width=60)
+    rows = shown.split("\n\n")[1].splitlines()
+    assert max(len(line) for line in rows[:-1]) <= 60
+    assert rows[-1].startswith("Too narrow for: ")
 
 
 @pytest.mark.parametrize(

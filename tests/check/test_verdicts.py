@@ -182,16 +182,21 @@ def test_degrees_alone_size_the_cluster() -> None:
         (Asked(layout={"pipeline_parallel": 64}, nodes=8), "pp 64 is more than the 32 layers"),
         (Asked(layout={"data_parallel": 4}), "x dp 4 takes 4 devices; there are 8"),
         (Asked(layout={"stage_layers": (16, 16), "pipeline_parallel": 4}), "the cut names 2 stages, pp is 4"),
-        (Asked(model_fields={"num_attention_heads": 7}), "does not divide hidden_size"),
-        (Asked(hardware="nothing"), "unknown hardware"),
+        (Asked(model_fields={"num_attention_heads": 7}), "num_attention_heads 7 does not divide hidden_size 4096"),
     ],
 )
-def test_contradictions_are_wrong_input(asked: Asked, message: str) -> None:
+def test_numbers_that_do_not_go_together_are_refused_with_both(asked: Asked, message: str) -> None:
     result = judged(asked=asked)
-    assert (result.outcome, exit_code([result], Gates())) == ("unreadable", 2)
+    assert (result.outcome, exit_code([result], Gates())) == ("refused", 1)
     assert message in result.reasons[0]
     with pytest.raises(InputError):
         case_of(recipe(), asked)
+
+
+def test_what_is_asked_wrongly_is_wrong_input() -> None:
+    result = judged(asked=Asked(hardware="nothing"))
+    assert (result.outcome, exit_code([result], Gates())) == ("unreadable", 2)
+    assert "unknown hardware" in result.reasons[0]
 
 
 def test_a_node_has_enough_devices() -> None:

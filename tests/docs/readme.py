@@ -7,11 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from simulator.evidence.calibration.assessment import Assessment
-from simulator.evidence.calibration.sources import RowJudged, SourcesJudged, summary
+from benchmarks.accuracy.own import CLUSTER, mean
+from benchmarks.accuracy.rows import JudgedRow, Judgement
+from simulator.evidence.calibration.judge import summary
 from simulator.question.coefficients.values import CoefficientKind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,25 +39,23 @@ def generated() -> Mapping[Path, str]:
     return {PAGE: f"{before}{_START}{main_job_output()}{_END}{rest.split(_END, 1)[1]}"}
 
 
-def accuracy_line(assessed: Assessment, judged: Sequence[SourcesJudged]) -> str:
+def accuracy_line(found: Judgement) -> str:
     """How far off predictions are, in one sentence for the cluster of its own rows and one for all others."""
-    own = {target.id: target.value for target in assessed.targets}
-    rows = [row for one in judged for row in one.rows]
-    coverage = sum(row.source_out.inside for row in rows) / len(rows)
-    memory, speed = (100 * own[f"{kind}_left_out_mean"] for kind in ("memory", "tflops"))
+    coverage = sum(row.source_out.inside for row in found.rows) / len(found.rows)
+    memory, speed = (100 * mean(found.own, kind, "left_out", sole_support=False) for kind in ("memory", "time"))
     return (
-        f"On the {assessed.held_to.split('-')[0].upper()} cluster, each run left out of the fit in turn, memory misses "
+        f"On the {CLUSTER.upper()} cluster, each run left out of the fit in turn, memory misses "
         f"by {memory:.1f} % and speed by {speed:.1f} % in the mean. On public runs of other clusters, with the whole "
-        f"source left out, speed misses by {_spread(judged, 'time')} and memory by {_spread(judged, 'memory')}, by "
-        f"platform and class, and {100 * coverage:.0f} % of the {len(rows)} figures lie in their 90 % interval: "
-        "[every row](docs/accuracy.md)."
+        f"source left out, speed misses by {_spread(found, 'time')} and memory by {_spread(found, 'memory')}, by "
+        f"platform and class, and {100 * coverage:.0f} % of the {len(found.rows)} figures lie in their 90 % interval: "
+        "[accuracy](docs/accuracy.md)."
     )
 
 
-def _spread(judged: Sequence[SourcesJudged], kind: CoefficientKind) -> str:
+def _spread(found: Judgement, kind: CoefficientKind) -> str:
     """The best and the worst mean error of a platform and class with more than a handful of rows."""
-    groups: dict[tuple[str, str], list[RowJudged]] = {}
-    for row in (row for one in judged if one.kind == kind for row in one.rows):
+    groups: dict[tuple[str, str], list[JudgedRow]] = {}
+    for row in found.of_kind(kind):
         groups.setdefault((row.platform, row.sort), []).append(row)
     means = [100 * summary(rows).source_out for rows in groups.values() if len(rows) >= LEAST_ROWS]
     return f"{min(means):.1f} to {max(means):.1f} %"

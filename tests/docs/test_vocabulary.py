@@ -9,7 +9,7 @@ from typing import get_args
 import click
 import pytest
 
-from simulator.api import question_of, scenario_of
+from simulator.api import scenario_of
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.moment import MOMENTS
@@ -74,7 +74,7 @@ def test_statuses_are_defined() -> None:
 
 def test_a_keyword_of_a_question_is_an_option() -> None:
     options = {option for param in cli.commands["rank"].params for option in param.opts}
-    names = set(inspect.signature(question_of).parameters) - {"options"}
+    names = set(inspect.signature(scenario_of).parameters) - {"options"}
     assert {f"--{name.replace('_', '-')}" for name in names} <= options
 
 

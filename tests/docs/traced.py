@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simulator.api import scenario_of
-from simulator.lab.trace.run import tensors_only
+from simulator.lab.trace.tracing import tensors_only
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.units import MIB
 from simulator.search.build import estimate_layout

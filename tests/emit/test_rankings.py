@@ -50,8 +50,8 @@ def test_every_layout_shown_can_be_launched(model: str, nodes: int, framework: s
         model=model,
         hardware="h100-sxm-80g",
         nodes=nodes,
-        framework=framework,  # type: ignore[arg-type]  # a word of the table
-        precision=precision,  # type: ignore[arg-type]
+        framework=framework,
+        precision=precision,  # type: ignore[arg-type]  # a word of the table
         top=12,
     )
     shown = [*found.estimates, *found.risky, *(remedy.estimate for remedy in found.remedies)]

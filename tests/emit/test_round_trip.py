@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from simulator.frameworks.registry import framework_of, writers
 from simulator.question.vocabulary import RECIPE_FORMATS, RecipeFormat
-from simulator.recipes.emit.question import FRAMEWORKS
-from simulator.recipes.emit.recipe import WRITERS
 from tests.cli.running import refusal, run
 
 SUFFIX = {"megatron": ".sh", "paddle": ".sh", "torchtitan": ".toml"}
@@ -135,7 +134,7 @@ LAYOUTS = [
 
 
 def estimated(target: RecipeFormat, options: list[str], folder: Path) -> tuple[Path, dict[str, Any]]:
-    result = run("estimate", "--framework", FRAMEWORKS[target], *options, "--format", "json")
+    result = run("estimate", "--framework", framework_of(target), *options, "--format", "json")
     assert result.exit_code == 0, result.stderr
     file = folder / "estimate.json"
     file.write_text(result.stdout, encoding="utf-8")
@@ -168,8 +167,8 @@ def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path) -> None:
 
 
 def test_every_framework_has_a_writer_and_layouts() -> None:
-    assert tuple(WRITERS) == RECIPE_FORMATS == tuple(FRAMEWORKS)
-    assert {target for target, _ in LAYOUTS} == set(WRITERS)
+    assert tuple(writers()) == RECIPE_FORMATS
+    assert {target for target, _ in LAYOUTS} == set(writers())
 
 
 def test_a_schedule_gives_its_chunks() -> None:

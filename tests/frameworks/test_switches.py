@@ -59,6 +59,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"model": "deepseek-v3", "devices": 64, "options": {"mtp": "true"}},
         {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
     ),
+    ({"model": "llama3.1-8b", "devices": 8, "options": {"frozen_reference": "true"}}, {"zero_stage": 0}),
 ]
 # A switch that only acts beside another one.
 BESIDE = {
@@ -74,6 +75,7 @@ BESIDE = {
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
+    "reference_gradients": {"fully_shard": "false"},
     "release_grads": {"fully_shard": "false"},
     "fp8_recipe": {"fp8_inputs": "true"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},

@@ -169,13 +169,8 @@ def test_an_unreadable_log_names_the_line(name: str, message: str) -> None:
         ("elapsed time per iteration (ms): 30301.7", "elapsed", ":68: iteration without its time; expected 'elapsed"),
         ("(ms): 30301.7", "(ms): fast", ":68: elapsed time per iteration (ms) is 'fast'; expected a number above zero"),
         ("max allocated: 60120.294921875", "max allocated: much", ":65: max allocated is 'much'; expected a number"),
-        (". 4096\n", ". wide\n", ":20: hidden_size is 'wide'; expected a whole number"),
+        (". 4096\n", ". wide\n", ":20: hidden_size: 'wide' given; must be a whole number"),
         ("bf16 ............................................ True", "bf15 .. True", ":2: arguments name neither bf16"),
-        (
-            "recompute_granularity ........................... None",
-            "recompute_granularity .. some",
-            ":2: recompute some",
-        ),
     ],
 )
 def test_a_wrong_line_of_a_megatron_log_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -353,12 +348,12 @@ def argument(name: str, value: object) -> str:
     ("arguments", "columns"),
     [
         ({"cpu_offloading": True}, {"offload": "activations"}),
-        ({"optimizer_cpu_offload": True}, {"offload": "optimizer"}),
+        ({"optimizer_cpu_offload": True}, {"offload": "optimizer_tensorwise"}),
         ({"use_torch_fsdp2": True}, {"zero_stage": 3}),
-        ({"use_custom_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"}, {"zero_stage": 2}),
+        ({"use_custom_fsdp": True, "data_parallel_sharding_strategy": "optim"}, {"zero_stage": 1}),
         ({"decoder_first_pipeline_num_layers": 14}, {"stage_layers": (14, 18)}),
         ({"decoder_last_pipeline_num_layers": 15}, {"stage_layers": (17, 15)}),
-        ({"num_layers_per_virtual_pipeline_stage": 4}, {"layers_per_virtual_stage": 4}),
+        ({"num_layers_per_virtual_pipeline_stage": 4}, {"virtual_stages": 4}),
         (
             {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3},
             {"recompute": "full", "recompute_method": "block", "recompute_layers": 3},
@@ -370,7 +365,7 @@ def argument(name: str, value: object) -> str:
         ({"overlap_grad_reduce": False}, {"options": (("overlap_grad_reduce", "false"),)}),
         ({"overlap_grad_reduce": True}, {"options": (("overlap_grad_reduce", "true"),)}),
         ({"grad_reduce_in_bf16": True}, {"options": (("gradient_dtype", "bf16"),)}),
-        ({"cp_comm_type": "['a2a']"}, {"options": (("cp_communication", "all_to_all"),)}),
+        ({"cp_comm_type": "['a2a']", "context_parallel_size": 2}, {"options": (("cp_communication", "all_to_all"),)}),
         ({"transformer_impl": "local"}, {"options": (("flash_attention", "false"),)}),
         ({"num_layers": 12}, {"num_layers": 12, "model": "llama3-8b"}),
     ],

@@ -306,6 +306,7 @@ def test_mindspeed(tmp_path: Path) -> None:
         "recompute_granularity": None,
         "use_distributed_optimizer": True,
         "add_bias_linear": False,
+        "embed_layernorm": False,
     }
     iterations = "".join(
         f" [2026-03-01 12:00:0{at}] iteration {at:8d}/    2000 | consumed samples: 512 | "

@@ -1,11 +1,10 @@
 """MindSpeed-LLM's own runs against the bytes that every rank had allocated: targets, and what is recorded of them."""
 
-import json
-
 import pytest
 
+from benchmarks.accuracy.record import recorded
 from benchmarks.ascend_runs import FOLDER, runs, summed_up, told
-from tests.calibration.pages import ANEW_HINT, RECORD
+from tests.calibration.pages import ANEW_HINT
 
 LEAST_PRICED, LEAST_WITHIN_1, LEAST_WITHIN_3, MOST_PEAK_ERROR = 47, 0.93, 1.0, 0.06
 
@@ -21,5 +20,4 @@ def test_state_and_peak_of_the_scripts_that_ran() -> None:
     assert now["state_within_1"] >= LEAST_WITHIN_1
     assert now["state_within_3"] >= LEAST_WITHIN_3
     assert now["peak_mean"] <= MOST_PEAK_ERROR
-    recorded = json.loads(RECORD.read_text(encoding="utf-8"))["ascend_runs"]
-    assert now == pytest.approx(recorded, rel=0.01), ANEW_HINT
+    assert now == pytest.approx(recorded("ascend_runs"), rel=0.01), ANEW_HINT

@@ -10,7 +10,7 @@ import pytest
 from simulator.api import scenario_of
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
-from simulator.lab.trace.run import tensors_only
+from simulator.lab.trace.tracing import tensors_only
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout

@@ -16,7 +16,7 @@ def test_each_cause_is_between_two_figures(stack: str) -> None:
         nodes=8,
         tp=8,
         pp=4,
-        stack=stack,  # type: ignore[arg-type]  # one of the words
+        stack=stack,
     ).memory
     outside = found.outside_parts_bytes
     assert found.device_bytes - found.reserved_bytes == pytest.approx(outside["context"] + outside["communicators"])

@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
             "--diff",
         ),
     ),
-    "accuracy": ("accuracy", "own.csv", "--own"),
+    "accuracy": ("accuracy", "own.csv"),
 }
 
 

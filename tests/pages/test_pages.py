@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from simulator.evidence.calibration.assessment import Assessment
-from simulator.evidence.calibration.run import prepared
-from simulator.evidence.calibration.sources import Residual, RowJudged, SourcesJudged
+from simulator.evidence.calibration.judge import Residual, RowJudged, SourcesJudged
+from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.measurements.rows import public_tables, read_rows
 from simulator.question.units import to_gib
 from simulator.show.answers.compare import PartDifference
@@ -259,13 +258,13 @@ def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
     rows = read_rows(next(path for path in public_tables() if path.stem == "korthikanti-a100"))[:6]
     off = Residual(0.1, 0.2)
     known = tuple(RowJudged(sample, "dense", 0.1, off, off, off, off, ()) for sample in prepared(rows))
-    judged = SourcesJudged("time", cast("Any", None), known, ())
-    text = accuracy_page(Assessment(families=(), ordering=None), [judged], None, "simulate accuracy")
+    judged = SourcesJudged("time", cast("Any", None), known)
+    text = accuracy_page([judged], "simulate accuracy")
     page = tmp_path / "page.html"
     page.write_text(text, encoding="utf-8")
     points = embedded(page)["figures"]["time"]["data"]
     assert sum(len(trace["x"]) for trace in points) == len(judged.rows)
-    assert "Every row by source" in text
+    assert "Speed, every row" in text
 
 
 def test_own_rows_before_and_after(written_pages: dict[str, Path]) -> None:

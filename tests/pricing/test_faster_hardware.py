@@ -132,7 +132,7 @@ def test_a_rank_that_waits_hides_its_gathers_while_it_does(
     sizes = {"tensor_parallel": 8, "pipeline_parallel": 8, "expert_parallel": 2, "expert_tensor_parallel": 8}
     layout = layout_of(scenario, **sizes, sequence_parallel=True, zero_stage=3)
     seconds = [step_seconds(scenario, layout, one) for one in rates]
-    assert all(after <= before * (1.0 + 1e-9) for before, after in zip(seconds, seconds[1:], strict=False))
+    assert all(after <= before * (1.0 + 1e-9) for before, after in pairwise(seconds))
 
 
 def test_what_is_left_of_the_gradients_reduction_hides_the_exchange_of_experts() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.lab.probe.asked import ProbeRequest
+from simulator.lab.probe.request import ProbeRequest
 from simulator.lab.probe.sizes import rates_job
 from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulator.evidence.calibration.fit import Freedom, names_of
-from simulator.evidence.calibration.run import known_memory
+from simulator.evidence.calibration.hierarchy import names_of
+from simulator.evidence.calibration.own import known_memory
 from simulator.lab.probe import plan as planning
-from simulator.lab.probe.models import reach
 from simulator.lab.probe.plan import Effort, ProbeDesign, plan
 from simulator.lab.probe.pool import MOST_CANDIDATES, Candidate, candidates
 from simulator.lab.probe.priors import from_rates
-from simulator.lab.probe.rates import rates_of
+from simulator.lab.probe.shapes import reach
 from simulator.lab.probe.sizes import rates_job
+from simulator.lab.probe.summary import rates_of
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import priors, replaced
 from simulator.question.specs.catalogue import load_hardware
@@ -25,7 +25,8 @@ from simulator.search.build import estimate_layout
 from tests.probe import machine
 
 HARDWARE = load_hardware("local-cpu")
-WIDE = Freedom(spread=3.0, every=True)
+WIDE = 3.0
+"""Widens the priors, as a probe does."""
 
 
 @cache
@@ -46,8 +47,8 @@ def base(devices: int = 2) -> Coefficients:
     return from_rates(rates, "bf16", replaced(Coefficients(), "memory", known.names, known.vector))
 
 
-def designed(launches: int = 8, freedom: Freedom = WIDE) -> ProbeDesign:
-    return plan(some(), base(), Effort(launches=launches, freedom=freedom))
+def designed(launches: int = 8, spread: float = WIDE) -> ProbeDesign:
+    return plan(some(), base(), Effort(launches=launches, spread=spread))
 
 
 @cache
@@ -126,11 +127,10 @@ def test_every_launch_leaves_less_to_know() -> None:
 
 
 def test_only_a_split_layer_pins_down_what_splitting_costs() -> None:
-    only = Freedom(spread=3.0, every=True)
-    first = next(p for p in plan(some(), base(), Effort(freedom=only)).launches if "tensor_overhead_seconds" in p.pins)
+    first = next(p for p in plan(some(), base(), Effort(spread=WIDE)).launches if "tensor_overhead_seconds" in p.pins)
     assert first.candidate.layout.tensor_parallel == 2
     without = tuple(c for c in some() if c.layout.tensor_parallel == 1)
-    assert plan(without, base(), Effort(freedom=only)).left["tensor_overhead_seconds"] == pytest.approx(1.0)
+    assert plan(without, base(), Effort(spread=WIDE)).left["tensor_overhead_seconds"] == pytest.approx(1.0)
 
 
 def test_coefficients_that_are_0_are_not_asked_about() -> None:
@@ -151,7 +151,7 @@ def test_on_an_accelerator_memory_counts_too() -> None:
 def information(design: ProbeDesign) -> float:
     """Logarithm of what the launches' slopes add to the priors' information, from scratch."""
     names = names_of("time", base(), every=True)
-    prior = np.diag([(WIDE.spread * priors("time")[name].spread) ** -2 for name in names])
+    prior = np.diag([(WIDE * priors("time")[name].spread) ** -2 for name in names])
     total = prior.copy()
     for planned in design.launches:
         priced = planning._priced(planned.candidate, base(), {"time": names}, Effort())
@@ -173,7 +173,7 @@ def test_the_chosen_launches_say_more_than_others() -> None:
 
 def test_the_covariance_is_updated_as_if_from_scratch() -> None:
     names = names_of("time", base(), every=True)
-    spread = np.array([WIDE.spread * priors("time")[name].spread for name in names])
+    spread = np.array([WIDE * priors("time")[name].spread for name in names])
     total = np.diag(spread**-2)
     for planned in design().launches:
         priced = planning._priced(planned.candidate, base(), {"time": names}, Effort())
@@ -184,7 +184,7 @@ def test_the_covariance_is_updated_as_if_from_scratch() -> None:
 
 
 def test_cheap_launches_come_first() -> None:
-    slow = Effort(launches=8, start_seconds=0.1, freedom=WIDE)
+    slow = Effort(launches=8, start_seconds=0.1, spread=WIDE)
     # Few candidates are of use, and in the end all are taken; what differs is the order.
     quick, ready = (math.fsum(p.step_seconds for p in d.launches[:4]) for d in (plan(some(), base(), slow), design()))
     assert quick < ready

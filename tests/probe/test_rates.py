@@ -11,8 +11,8 @@ import yaml
 from simulator.errors import UnsupportedError
 from simulator.lab.probe.hardware import measured_spec, spec_of, spec_text
 from simulator.lab.probe.priors import assumed_rates, from_rates
-from simulator.lab.probe.rates import rates_of
 from simulator.lab.probe.sizes import rates_job
+from simulator.lab.probe.summary import rates_of
 from simulator.lab.trainer.measured_rates import MeasuredRates, RatesJob, Timing
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import priors

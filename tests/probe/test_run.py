@@ -13,9 +13,9 @@ from simulator.errors import InputError
 from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.rows import read_rows
 from simulator.lab.probe import prepare as preparing
+from simulator.lab.probe.launches import Probed, launch_all
 from simulator.lab.probe.pool import candidates
-from simulator.lab.probe.prepare import FREEDOM, Prepared, outlook, prepare
-from simulator.lab.probe.run import Probed, launch_all
+from simulator.lab.probe.prepare import Prepared, outlook, prepare
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import Launch
@@ -120,8 +120,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probed, FormulaEngi
 def test_the_fit_finds_what_the_launches_show(whole: tuple[Probed, FormulaEngine]) -> None:
     done, engine = whole
     assert done.fitted is not None
-    assert done.fitted.time is not None
-    assert done.fitted.time.scatter < 0.01
+    assert done.fitted.fits["time"].scatter < 0.01
     off = [abs(one.before_seconds / (one.measured_seconds or 0.0) - 1.0) for one in done.compared]
     assert max(off) > 0.15
     after = done.fitted.coefficients(done.prepared.base)
@@ -143,15 +142,14 @@ def test_what_no_launch_decides_is_said_and_stays_at_its_prior(whole: tuple[Prob
     )
     assert "tensor_overhead_seconds" not in done.undetermined
     assert done.fitted is not None
-    assert done.fitted.time is not None
-    fitted = dict(zip(done.fitted.time.names, done.fitted.time.values, strict=True))
+    fitted = dict(zip(done.fitted.fits["time"].names, done.fitted.fits["time"].values, strict=True))
     for name in ("context_exposed", "ring_bytes_per_query_element", "expert_exposed", "link_efficiency"):
         assert fitted[name] == pytest.approx(getattr(done.prepared.base.time, name), rel=1e-6)
 
 
 def test_the_files_serve_an_estimate(whole: tuple[Probed, FormulaEngine]) -> None:
     done, _ = whole
-    asked = done.prepared.asked
+    asked = done.prepared.request
     assert done.calibration_file == asked.folder / "cpu.yaml"
     stored = read_calibration(done.calibration_file)
     assert (stored.family, stored.tables) == ("cpu", ("rows",))
@@ -179,12 +177,12 @@ def test_resumed_only_what_is_missing_is_launched(tmp_path: Path) -> None:
     first = ready(tmp_path)
     engine = FormulaEngine(truth(first.base))
     stopped = launch_all(first, silent, engine=engine, launcher=NoLauncher(fails_from=3))
-    assert len(read_rows(first.asked.rows_file)) == 2
+    assert len(read_rows(first.request.rows_file)) == 2
     assert [one.measured_seconds is None for one in stopped.compared] == [False, False, True, True]
     again = FormulaEngine(engine.truth)
     finished = launch_all(ready(tmp_path), silent, engine=again, launcher=NoLauncher())
     assert again.prepared == 2
-    assert len(read_rows(first.asked.rows_file)) == 4
+    assert len(read_rows(first.request.rows_file)) == 4
     assert None not in [one.measured_seconds for one in finished.compared]
 
 
@@ -205,10 +203,8 @@ def test_rows_that_scatter_too_much_make_no_calibration(tmp_path: Path) -> None:
 
 def test_launches_that_scatter_a_little_are_all_used(tmp_path: Path) -> None:
     done, engine = probed(tmp_path, scatter=0.05, launches=14)
-    assert FREEDOM.noise is not None
     assert done.fitted is not None
-    assert done.fitted.time is not None
-    assert done.fitted.time.left_out == ()
+    assert done.fitted.fits["time"].left_out == ()
     after = done.fitted.coefficients(done.prepared.base)
     for planned in done.prepared.design.launches:
         candidate = planned.candidate

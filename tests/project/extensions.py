@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MEGATRON = "examples/recipes/llama3-8b-megatron.sh"
-_RECOMPUTE = "simulator/recipes/emit/recompute.py"
 _HARDWARE = "hardware_specs/abacus.yaml"
 _LLAMA = "model_specs/llama3.2-1b.yaml"
 
@@ -31,6 +30,8 @@ class Extension:
     """Text of new files; `COPY OF file` begins as that one."""
     edits: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Exact text, which the file holds once, and what stands there instead."""
+    generates: bool = False
+    """Whether `python -m tools.regenerate types` follows."""
     data: Mapping[str, str] = field(default_factory=dict)
     """What its user brings: no part of the extension."""
     asked: tuple[Asked, ...]
@@ -48,6 +49,33 @@ def _questions(given: str, found: str, *, emit: Asked, rank: str = "", check: st
     )
 
 
+_COPIES = '    sequence_copies: int = input_field(1, "Times that a step trains on each sequence.", high=64)\n'
+WORKLOAD_FIELD = Extension(
+    heading="A workload field",
+    most=2,
+    edits={
+        "simulator/question/scenario/inputs.py": (
+            (
+                "    @property\n    def workload(self)",
+                f"{_COPIES}\n    @property\n    def workload(self)",
+            ),
+        ),
+        "simulator/cost/operations/extents.py": (
+            (
+                "return pricing.scenario.global_batch_size / (",
+                "return pricing.scenario.sequence_copies * pricing.scenario.global_batch_size / (",
+            ),
+        ),
+    },
+    generates=True,
+    asked=_questions(
+        "--sequence-copies 2",
+        "llama3.2-1b",
+        check="1 fits",
+        emit=Asked(command="--framework megatron", says="--sequence-copies: megatron recipes have no word", status=3),
+    ),
+)
+
 DEVICE = Extension(
     heading="A device",
     most=1,
@@ -63,7 +91,7 @@ DEVICE = Extension(
 
 POLICY = Extension(
     heading="A recompute policy",
-    most=3,
+    most=2,
     edits={
         "simulator/question/vocabulary.py": (('"attention", "operations"]', '"attention", "operations", "norms"]'),),
         "simulator/cost/operations/recompute.py": (
@@ -75,11 +103,6 @@ POLICY = Extension(
                     '            return (Part(groups=frozenset({"norm"})),)\n'
                 ),
             ),
-        ),
-        _RECOMPUTE: (
-            ('case "attention" | "operations":', 'case "attention" | "operations" | "norms":'),
-            ('case "operations":\n            raise', 'case "operations" | "norms":\n            raise'),
-            ('case "attention" | "selective":', 'case "attention" | "selective" | "norms":'),
         ),
     },
     asked=_questions(
@@ -145,7 +168,7 @@ def average(conditions: Conditions) -> tuple[Operation, ...]:
     },
     edits={
         "simulator/question/specs/mixers.py": (
-            ('    "mamba",\n    "none",\n', '    "mamba",\n    "average",\n    "none",\n'),
+            ('    "linear",\n    "none",\n', '    "linear",\n    "average",\n    "none",\n'),
             (
                 '        "none": MixerTraits(',
                 '        "average": MixerTraits("none", "state", ()),\n        "none": MixerTraits(',
@@ -224,23 +247,11 @@ class GPipe(Schedule):
 
 PROFILE = Extension(
     heading="A framework profile",
-    most=2,
-    edits={
-        "simulator/question/vocabulary.py": (
-            (
-                'FrameworkName = Literal["megatron", "paddle", "torch"]',
-                'FrameworkName = Literal["megatron", "paddle", "torch", "loom"]',
-            ),
-        ),
-        "simulator/question/frameworks/profiles.py": (
-            (
-                "PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, TORCH)}",
-                (
-                    'LOOM = FrameworkProfile(name="loom", version="loom 1.0", fused_swiglu=False)\n\n'
-                    "PROFILES: dict[str, FrameworkProfile] = {p.name: p for p in (MEGATRON, PADDLE, TORCH, LOOM)}"
-                ),
-            ),
-        ),
+    most=1,
+    new={
+        "simulator/frameworks/loom/profile.yaml": (
+            "version: loom 1.0\nlimits: {zero_stage: 2}\nswitches: {fused_swiglu: false}\n"
+        )
     },
     asked=_questions(
         "--framework loom",
@@ -279,4 +290,4 @@ FORMAT = Extension(
     ),
 )
 
-EXTENSIONS = (DEVICE, POLICY, FAMILY, MIXER, SCHEDULE, PROFILE, FORMAT)
+EXTENSIONS = (WORKLOAD_FIELD, DEVICE, POLICY, FAMILY, MIXER, SCHEDULE, PROFILE, FORMAT)

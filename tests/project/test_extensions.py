@@ -34,6 +34,14 @@ for command in json.loads(sys.argv[1]):
 """
 
 
+_REGENERATE = """
+from tests.scenario.typed_fields import generated
+
+for path, text in generated().items():
+    path.write_text(text, encoding="utf-8")
+"""
+
+
 def _section(heading: str) -> str:
     """The worked example of CONTRIBUTING.md under a heading."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -61,6 +69,9 @@ def _added(extension: Extension, to: Path) -> set[str]:
             assert text.count(old) == 1, f"{name} holds this {text.count(old)} times: {old}"
             text = text.replace(old, new)
         (to / name).write_text(text, encoding="utf-8")
+    if extension.generates:
+        environment = {"PYTHONPATH": f"{to}{os.pathsep}{ROOT}"}
+        subprocess.run([sys.executable, "-c", _REGENERATE], cwd=to, env=environment, check=True)
     return {*extension.new, *extension.edits}
 
 

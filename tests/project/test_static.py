@@ -9,10 +9,12 @@ import pytest
 from tests.project.tree import ROOT
 
 BESIDE_PYTHON = Path(sys.executable).parent
+RUNNING = ".".join(map(str, sys.version_info[:2]))
+"""numpy's stubs are of the Python that they were installed for."""
 CHECKS = {
     "ruff-check": [sys.executable, "-m", "ruff", "check", "--no-cache", "."],
     "ruff-format": [sys.executable, "-m", "ruff", "format", "--no-cache", "--check", "."],
-    "mypy": [sys.executable, "-m", "mypy"],
+    "mypy": [sys.executable, "-m", "mypy", "--python-version", RUNNING],
     "lint-imports": [str(BESIDE_PYTHON / "lint-imports"), "--no-cache"],
 }
 

@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from simulator.recipes.readers import deepspeed, nemo, torchtitan
-from simulator.recipes.readers.given import Flag
+from simulator.frameworks.deepspeed import configuration
+from simulator.frameworks.flags import Flag
+from simulator.recipes.readers import nemo, torchtitan
 from tests.recipes.seeds import ROOT
 
 PAGE = ROOT / "docs" / "recipes.md"
@@ -13,7 +14,7 @@ PAGE = ROOT / "docs" / "recipes.md"
 TABLES: Mapping[str, Mapping[str, Flag]] = {
     "NeMo and Megatron-Bridge keys": nemo.FLAGS,
     "torchtitan keys": torchtitan.FLAGS,
-    "Trainer flags and DeepSpeed keys": deepspeed.FLAGS,
+    "Trainer flags and DeepSpeed keys": configuration.FLAGS,
 }
 
 

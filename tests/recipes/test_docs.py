@@ -6,11 +6,15 @@ from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import ROOT
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-SOURCES = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "simulator" / "recipes").rglob("*.py"))
+SOURCES = "\n".join(
+    path.read_text(encoding="utf-8")
+    for wing in ("recipes", "frameworks")
+    for path in sorted((ROOT / "simulator" / wing).rglob("*.py"))
+)
 
 
 def test_every_remark_is_listed() -> None:
-    used = set(re.findall(r"""remark\(\s*"([a-z-]+)\"""", SOURCES)) | set(
+    used = set(re.findall(r"""remark(?:_line)?\(\s*"([a-z-]+)\"""", SOURCES)) | set(
         re.findall(r"""Remark\(\s*"([a-z-]+)\"""", SOURCES)
     )
     section = PAGE.split("\n## Remarks\n", 1)[1].split("\n## ", 1)[0]

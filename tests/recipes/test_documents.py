@@ -122,7 +122,7 @@ def test_deepspeed() -> None:
     assert recipe.options["master_weights"] == "true"
     assert recipe.places["zero_stage"].file.endswith("zero3.json")
     assert recipe.places["zero_stage"].line == 4
-    assert rules(recipe) == {"assumed-unset", "not-modelled"}
+    assert rules(recipe) == {"hosts-assumed", "assumed-unset", "not-modelled"}
     assert [remark.severity for remark in recipe.remarks if remark.rule == "not-modelled"] == ["warning"]
 
 

@@ -9,19 +9,25 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import SimulateError
+from simulator.frameworks import registry
+from simulator.frameworks.flags import Flag, table_file, table_names, table_of
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files, check_recipe
 from simulator.recipes.check.verdict import Checked, Gates, exit_code
-from simulator.recipes.readers import megatron_flags, paddle_flags
+from simulator.recipes.readers import paddle_flags
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.readers.tables import FOLDER, Flag, flags_of
 from simulator.recipes.recipe import Recipe
+from tests.frameworks.test_words import LATER
 from tests.recipes.seeds import ROOT
 from tests.recipes.test_megatron import BASE
 from tools import flag_names
 
-TABLES = sorted(path.stem for path in FOLDER.glob("*.csv"))
-READERS = "\n".join(path.read_text() for path in (ROOT / "simulator" / "recipes" / "readers").glob("*.py"))
+TABLES = table_names()
+READERS = "\n".join(
+    path.read_text()
+    for folder in ("recipes/readers", "frameworks")
+    for path in sorted((ROOT / "simulator" / folder).rglob("*.py"))
+)
 PADDLE = "--model_name_or_path llama-7b --max_seq_len 2048 --per_device_train_batch_size 1 --bf16 --sharding stage1"
 SHARED = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared")
 FAMILIES = ("mindspeed", "pai", "megatron-lm", "megatron-forks", "flagscale", "flagperf", "paddlenlp", "paddleformers")
@@ -48,14 +54,10 @@ def judged(line: str, folder: Path) -> Checked:
     return check_recipe(recipe, Asked(hardware="h100-sxm-80g"), Gates())
 
 
-def test_every_table_belongs_to_a_reader() -> None:
-    assert {*megatron_flags.FRAMEWORKS, *paddle_flags.FRAMEWORKS} <= set(TABLES)
-
-
 @pytest.mark.parametrize("table", TABLES)
 def test_every_flag_has_one_class(table: str) -> None:
-    rows = flag_names.read(FOLDER / f"{table}.csv")
-    lines = (FOLDER / f"{table}.csv").read_text(encoding="utf-8").splitlines()
+    rows = flag_names.read(table_file(table))
+    lines = table_file(table).read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(rows) + 1, "a name stands twice"
     for row in rows.values():
         assert row.effect in ("priced", "no_effect", "not_modelled"), row.name
@@ -64,12 +66,14 @@ def test_every_flag_has_one_class(table: str) -> None:
         assert bool(row.first) == bool(row.last) == bool(row.file), row.name
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", sorted(LATER))
 def test_what_is_said_to_be_read_is_read(table: str) -> None:
     """A reader names it: whole, with dashes, or a key of a section by its last part."""
     spelled = set(re.findall(r"""["'(.+-]([a-z_][\w-]*)["'=:]""", READERS.lower()))
-    priced = [name for name, flag in flags_of(table).items() if flag.effect == "priced"]
-    unread = [name for name in priced if not {name, name.replace("_", "-"), name.rsplit(".", 1)[-1]} & spelled]
+    priced = [flag for flag in table_of(table).values() if flag.effect == "priced" and not flag.sets]
+    shared = registry.table("megatron")
+    names = [flag.name for flag in priced if not (flag.name in shared and shared[flag.name].effect == "priced")]
+    unread = [name for name in names if not {name, name.replace("_", "-"), name.rsplit(".", 1)[-1]} & spelled]
     assert unread == []
 
 
@@ -150,7 +154,7 @@ def test_names_out_of_a_checkout(
         "@dataclass\nclass Base:\n    width: int = 3\n"
         "@dataclass\nclass Config(Base):\n    fuse: bool = True\n    hidden: int = 1\n"
     )
-    monkeypatch.setattr(flag_names, "TABLES", tmp_path)
+    monkeypatch.setattr(flag_names, "table_file", lambda name: tmp_path / f"{name}.csv")
     seed = Flag("start", name="seed", effect="no_effect", first="v1", last="v1", file="old.py")
     flag_names.write(tmp_path / "megatron.csv", {"seed": seed})
     monkeypatch.setattr("sys.argv", ["flag_names", "megatron", str(tmp_path), "--version", "v2"])
@@ -182,7 +186,7 @@ def corpus() -> list[tuple[str, Path]]:
 def test_nothing_firm_is_said_over_what_is_not_read() -> None:
     """Over the corpus; the counts by family are printed."""
     counts: dict[str, Counter[str]] = {}
-    known = {**flags_of(*megatron_flags.FRAMEWORKS), **flags_of(*paddle_flags.FRAMEWORKS)}
+    known = {**registry.table("megatron"), **table_of(*paddle_flags.FRAMEWORKS)}
     for family, file in corpus():
         hardware = "ascend-910b-64g" if family in ("mindspeed", "ascend-ci") else "h100-sxm-80g"
         found = check_files([str(file)], Asked(hardware=hardware), Gates())

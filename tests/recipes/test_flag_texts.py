@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from simulator.frameworks.names import is_irrelevant, misspelled
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked, Gates
-from simulator.recipes.readers.names import is_irrelevant, misspelled
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import about, rules

@@ -6,8 +6,8 @@ import pytest
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
-from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.scenario.layout import Layout
+from simulator.question.specs.stacks import releases
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_recipe
 from simulator.recipes.check.model import recipe_model
@@ -348,9 +348,9 @@ def test_alibi_without_the_flash_kernel_has_no_mask_of_its_own(tmp_path: Path) -
 )
 def test_the_release_is_the_oldest_that_has_the_flags(flags: str, release: str, tmp_path: Path) -> None:
     options = read(f"{BASE} {flags}", tmp_path).options
-    assert MINDSPEED[release].keys() <= options.keys()
-    assert options["largest_tensor_step"] == str(MINDSPEED[release]["largest_tensor_step"]).lower()
-    assert options["loss_bytes_per_logit"] == str(MINDSPEED[release]["loss_bytes_per_logit"])
+    assert releases()[release].keys() <= options.keys()
+    assert options["largest_tensor_step"] == str(releases()[release]["largest_tensor_step"]).lower()
+    assert options["loss_bytes_per_logit"] == str(releases()[release]["loss_bytes_per_logit"])
 
 
 def test_a_conversion_of_weights_is_no_launch(tmp_path: Path) -> None:

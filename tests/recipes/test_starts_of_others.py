@@ -75,8 +75,8 @@ def test_options_of_a_launcher_that_are_not_known_may_name_any_machines(tmp_path
     [
         (f"if [ $# -lt 9 ]; then exit 1; fi; run() {{\n{TRAIN}\n}}\n$MODE", 2, "is not followed"),
         (f"exit 0\n{TRAIN}", 1, "the script ends here"),
-        ("bash pretrain_llama.sh 8", 1, "starts pretrain_llama.sh, which is not at hand"),
-        ("echo a\nsbatch --nodes 4 train.slurm", 2, "starts train.slurm"),
+        ("bash pretrain_llama.sh 8", 1, "starts a script that is not at hand; pretrain_llama.sh"),
+        ("echo a\nsbatch --nodes 4 train.slurm", 2, "train.slurm is to be judged by itself"),
         ("ARGS=(--num-layers 8\n --micro-batch-size 1)", 0, "a part of a training"),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_script_that_is_started_is_followed_with_its_words(tmp_path: Path) -> 
     assert recipe.devices_per_node == 4
     # What is not exported stays behind.
     assert next(flag.text for flag in recipe.flags if flag.name == "seed") == ""
-    with pytest.raises(UndecidedError, match=r"starts inner.sh, with what only the run knows"):
+    with pytest.raises(UndecidedError, match=r"starts a script with words that only the run knows; inner.sh"):
         recipes(tmp_path, "bash inner.sh $SIZE")
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
-from tests.scenario.cases import scenario_of, small_dense, small_mla, small_moe, small_sliding
+from tests.scenario.cases import scenario_of, small_compressed, small_dense, small_mla, small_moe, small_sliding
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,10 @@ CASES: dict[str, list[Case]] = {
     "devices": [Case({"data_parallel": 4}, {"data_parallel": 8})],
     # Latent attention has no key-value heads of its own to divide.
     "heads": [Case({"tensor_parallel": 8}, {"tensor_parallel": 4}, small_mla())],
+    "undivided_attention": [
+        Case({"tensor_parallel": 2}, {}, small_compressed("window_shared")),
+        Case({"context_parallel": 2}, {"pipeline_parallel": 2}, small_compressed("heavily_compressed")),
+    ],
     # Megatron gives every rank a copy of a head where it can; the others split heads or refuse.
     "kv_heads": [
         Case({"tensor_parallel": 4}, {"tensor_parallel": 4}, small_dense(), {"profile": "paddle"}, {}),

@@ -106,6 +106,23 @@ _MLA: dict[str, Any] = _DENSE | {
     "v_head_dim": 20,
 }
 
+_SHARED: dict[str, Any] = _DENSE | {
+    "name": "small-shared",
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "sliding_window": 8,
+    "output_groups": 2,
+    "output_lora_rank": 12,
+    "attention_sinks": "all",
+}
+_COMPRESSION: dict[str, dict[str, Any]] = {
+    "window_shared": {},
+    "compressed_sparse": {"compression": 4, "index_heads": 2, "index_head_dim": 16, "index_topk": 2},
+    "heavily_compressed": {"heavy_compression": 16},
+}
+
 
 def small_dense(**changes: Any) -> ModelSpec:
     """4 layers, h 64, f 160, 4 heads and 2 key-value heads of 16, vocabulary 1000."""
@@ -126,6 +143,12 @@ def small_sliding(**changes: Any) -> ModelSpec:
 def small_mla(**changes: Any) -> ModelSpec:
     """Latent attention: ranks 40 and 32, heads of 16 + 8 rotary, values of 20."""
     return ModelSpec.model_validate(_MLA | changes)
+
+
+def small_compressed(*mixers: str, **changes: Any) -> ModelSpec:
+    """The dense one with 4 heads of 32 over one tensor of keys and values, a window of 8, and DeepSeek-V4's mixers."""
+    fields = {key: value for mixer in mixers for key, value in _COMPRESSION[mixer].items()}
+    return ModelSpec.model_validate(_SHARED | fields | {"mixers": mixers} | changes)
 
 
 def scenario_of(

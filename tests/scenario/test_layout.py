@@ -89,12 +89,12 @@ def test_a_part_of_a_block() -> None:
     ("fields", "expected"),
     [
         ({"precision": "int8"}, "precision 'int8': allowed are bf16, fp16, fp8, fp32"),
-        ({"devices": 0}, "devices 0: must be from 1"),
+        ({"devices": 0}, "devices 0: must be a whole number from 1"),
         ({"devices": 12}, "devices 12: more than one node of z2000 means a multiple of 8"),
-        ({"seq_length": 0}, "seq_length 0: must be from 1"),
-        ({"seq_length": 2**28}, "seq_length 268435456: must be from 1"),
-        ({"global_batch_size": -1}, "global_batch_size -1: must be from 1"),
-        ({"lora_rank": 0}, "lora_rank 0: must be from 1"),
+        ({"seq_length": 0}, "seq_length 0: must be a whole number from 1"),
+        ({"seq_length": 2**28}, "seq_length 268435456: must be a whole number from 1"),
+        ({"global_batch_size": -1}, "global_batch_size -1: must be a whole number from 1"),
+        ({"lora_rank": 0}, "lora_rank 0: must be a whole number from 1"),
     ],
 )
 def test_a_scenario_refuses_what_no_layout_mends(fields: dict[str, Any], expected: str) -> None:

@@ -15,7 +15,7 @@ from simulator.question.scenario.layout import (
     layout_of_object,
     sizes_text,
 )
-from simulator.question.scenario.settings import LayoutSetting
+from simulator.question.scenario.settings import InputSetting
 
 LAYOUT = Layout(
     tensor_parallel=2, pipeline_parallel=2, data_parallel=3, recompute="full", stage_layers=(3, 5), zero_stage=2
@@ -39,7 +39,7 @@ def test_sizes_in_a_text() -> None:
 
 
 @pytest.mark.parametrize("field", COLUMNS, ids=lambda field: field.name)
-def test_values_survive_a_column(field: LayoutSetting) -> None:
+def test_values_survive_a_column(field: InputSetting) -> None:
     sets = (*((word,) for word in field.choices), field.choices[1:4], field.choices)
     values = (sets if field.kind == "words" else field.choices) or (
         (True, False) if field.kind == "flag" else (1, 7, 2**20)

@@ -2,32 +2,39 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 import simulator
+from simulator.question import vocabulary
+from simulator.question.scenario.inputs import INPUTS, WORKLOAD, Workload
 from simulator.question.scenario.layout import FIELDS, SETTINGS, Layout
-from simulator.question.scenario.settings import LISTS, LayoutSetting
+from simulator.question.scenario.settings import LISTS, REQUIRED, InputSetting
 
 FILE = Path(simulator.__file__).parent / "question" / "scenario" / "typed.py"
 
-_HEAD = '''"""The layout fields as type checkers need them spelled.
+_HEAD = '''"""The inputs of a question as type checkers need them spelled.
 
-Written from the fields of `Layout` by `python -m tools.regenerate types`, and held to them by a test.
+Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regenerate types`, and held to them by a test.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Required, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
+    FrameworkName,
     Offload,
+    Precision,
     RecomputeMethod,
     RecomputeMode,
     RecomputeModule,
     ScheduleName,
+    StackName,
 )
 
 Array = NDArray[np.float64]
@@ -35,7 +42,7 @@ Array = NDArray[np.float64]
 '''
 
 
-def _type(setting: LayoutSetting) -> str:
+def _type(setting: InputSetting) -> str:
     if setting.name in Layout.__annotations__:
         return str(Layout.__annotations__[setting.name])
     return "int"
@@ -70,9 +77,51 @@ def _given() -> str:
     return "\n".join(["class LayoutFields(TypedDict, total=False):", *lines])
 
 
+OF_OFFERS = ("model", "hardware", "nodes", "devices", "precision")
+"""Inputs that a plan takes by another name, or from its offers."""
+_OF_KIND = {"count": "int", "model": "str", "hardware": "str", "switches": "Mapping[str, str]", "file": "str"}
+_WORDS = {get_args(value): name for name, value in vars(vocabulary).items() if get_origin(value) is Literal}
+
+
+def _input(setting: InputSetting) -> str:
+    kind = _WORDS[setting.choices] if setting.kind == "word" else _OF_KIND[setting.kind]
+    return f"Required[{kind}]" if setting.default is REQUIRED else f"{kind} | None" if setting.default is None else kind
+
+
+def _inputs() -> str:
+    workload, all_inputs = (
+        [f"    {one.name}: {_input(one)}" for one in some]
+        for some in (WORKLOAD, [one for one in INPUTS if one not in WORKLOAD])
+    )
+    first = ["class WorkloadFields(TypedDict, total=False):", f'    """{(Workload.__doc__ or "").strip()}"""', ""]
+    then = [
+        "class QuestionFields(WorkloadFields, total=False):",
+        '    """Inputs of a question; see `scenario_of`."""',
+        "",
+    ]
+    last = [
+        "class EstimateFields(QuestionFields, LayoutFields, total=False):",
+        '    """Inputs of a question, and its layout."""',
+    ]
+    shared = [f"    {one.name}: {_input(one)}" for one in INPUTS if one.name not in OF_OFFERS]
+    plan = [
+        "class PlanFields(TypedDict, total=False):",
+        '    """Inputs that all offers of a plan share."""',
+        "",
+        *shared,
+    ]
+    stated = ["@dataclass(frozen=True, slots=True, kw_only=True)", "class StatedWorkload:"]
+    stated += ['    """A workload as far as a file or a user states it; None where neither does."""', ""]
+    stated += [
+        f"    {one.name}: {'str' if one.kind == 'word' else _OF_KIND[one.kind]} | None = None" for one in WORKLOAD
+    ]
+    classes = (stated, [*first, *workload], [*then, *all_inputs], last, plan)
+    return "\n\n\n".join("\n".join(lines) for lines in classes)
+
+
 def text() -> str:
     """The file as it should be."""
-    return "\n\n\n".join([_HEAD.rstrip("\n"), _columns(), _axes(), _given()]) + "\n"
+    return "\n\n\n".join([_HEAD.rstrip("\n"), _columns(), _axes(), _given(), _inputs()]) + "\n"
 
 
 def generated() -> Mapping[Path, str]:

@@ -1,5 +1,7 @@
 """A search for one finds what the whole search puts first, whatever it is told to try."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,8 @@ from simulator.cost.pricing.price import price
 from simulator.cost.timing.step import least_step_seconds
 from simulator.question.scenario.scenario import Scenario
 from simulator.search import space as space_module
-from simulator.search.rank import fastest_of, search
+from simulator.search.query import Query
+from simulator.search.rank import best_of, fastest_of, search
 from simulator.search.space import Space, blocks
 from tests.scenario.cases import scenario_of, small_moe
 
@@ -31,27 +34,29 @@ def named(scenario: Scenario) -> str:
 
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
 def test_it_is_the_first_of_a_search(scenario: Scenario) -> None:
-    found = search(scenario, Space(), top=4, least=LEAST)
+    query = Query(scenario=scenario, min_fit_probability=LEAST)
+    found = search(query, top=4)
     assert found.fastest
-    assert fastest_of(scenario, Space(), least=LEAST) == found.fastest[:1]
+    assert best_of(query) == found.fastest[0]
     for near in (found.fastest[:1], found.fastest[2:], [*found.risky, *found.nearest]):
-        assert fastest_of(scenario, Space(), least=LEAST, near=near) == found.fastest[:1]
+        assert best_of(query, near=[one.layout for one in near]) == found.fastest[0]
 
 
 def test_a_faster_layout_of_another_space_hides_nothing() -> None:
     scenario = QUESTIONS[0]
-    best, *slower = search(scenario, Space(), least=LEAST).fastest
-    other = Space(tensor_parallel=tuple({x.tensor_parallel for x in slower} - {best.tensor_parallel}))
-    expected = search(scenario, other, top=1, least=LEAST).fastest
-    assert expected
-    assert expected != [best]
-    assert fastest_of(scenario, other, least=LEAST, near=[best]) == expected
+    query = Query(scenario=scenario, min_fit_probability=LEAST)
+    best, *slower = (one.layout for one in search(query).fastest)
+    sizes = {layout.tensor_parallel for layout in slower} - {best.tensor_parallel}
+    other = replace(query, space=Space(tensor_parallel=tuple(sizes)))
+    (expected,) = search(other, top=1).fastest
+    assert expected.layout != best
+    assert fastest_of(other, near=[best]) == expected
 
 
 def test_where_nothing_fits_nothing_is_found() -> None:
     scenario = scenario_of("llama3.1-405b", devices=8)
-    near = search(scenario, Space()).nearest
-    assert fastest_of(scenario, Space(), near=near) == []
+    (near,) = search(Query(scenario=scenario)).nearest
+    assert fastest_of(Query(scenario=scenario), near=[near.layout]) is None
 
 
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
@@ -72,7 +77,7 @@ def test_kinds_of_work_change_no_figure(scenario: Scenario) -> None:
 
 def test_many_kinds_of_work_are_worked_out_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = QUESTIONS[0]
-    whole = search(scenario, Space(), least=LEAST)
+    whole = search(Query(scenario=scenario, min_fit_probability=LEAST))
     monkeypatch.setattr(space_module, "CHUNK", 1)
     assert all(block.work is None for block in blocks(scenario, Space(), chunk=64))
-    assert search(scenario, Space(), least=LEAST) == whole
+    assert search(whole.fastest[0].query) == whole

@@ -9,9 +9,10 @@ import pytest
 from simulator import api
 from simulator.cost.pricing.estimate import Estimate
 from simulator.search.build import estimate_layout
-from simulator.search.rank import MIN_FIT_PROBABILITY, search
+from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.space import Space
 from tests.scenario.cases import scenario_of
+from tests.search.layouts_found import search
 from tests.search.test_recommended import probability, split
 
 TIGHT: dict[str, Any] = {

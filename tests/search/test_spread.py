@@ -48,9 +48,9 @@ def test_a_choice_keeps_the_front_and_the_best_of_each_split() -> None:
 def test_what_is_not_chosen_is_told_by_its_speed_and_memory() -> None:
     every, narrow = api.feasible(most=10**6, **QUESTION).estimates, api.feasible(most=200, **QUESTION)
     known = {one.layout: (one.throughput.step_seconds, one.memory.device_bytes) for one in every}
-    for one, options in narrow.others:
+    for one in narrow.others:
         assert known.pop(one.layout) == pytest.approx((one.step_seconds, one.device_bytes))
-        assert not options
+        assert not one.query.chosen
     assert set(known) == {one.layout for one in narrow.estimates}
     fewer = api.feasible(most=50, drawn=300, **QUESTION)
     assert len(fewer.estimates) + len(fewer.others) == 300

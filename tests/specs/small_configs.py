@@ -54,6 +54,44 @@ _NEMOTRON: dict[str, Any] = _SHARED | {
     "moe_shared_expert_intermediate_size": 40,
 }
 
+_COMPRESSED: dict[str, Any] = {
+    "num_hidden_layers": 6,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "partial_rotary_factor": 0.25,
+    "vocab_size": 128,
+    "q_lora_rank": 24,
+    "o_groups": 2,
+    "o_lora_rank": 12,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "hc_mult": 3,
+    "sliding_window": 16,
+}
+_GEMMA_4: dict[str, Any] = _SHARED | {
+    "global_head_dim": 48,
+    "num_global_key_value_heads": 1,
+    "sliding_window": 16,
+    "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+}
+_KIMI: dict[str, Any] = {key: value for key, value in _LATENT.items() if key != "n_routed_experts"} | {
+    "num_local_experts": 8,
+    "n_shared_experts": 1,
+    "pad_token_id": 0,
+    "linear_attn_config": {
+        "full_attn_layers": [3, 6],
+        "kda_layers": [1, 2, 4, 5],
+        "num_heads": 2,
+        "head_dim": 16,
+        "short_conv_kernel_size": 4,
+    },
+}
+
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", _SHARED),
     "llama with biases": ("llama", _SHARED | {"attention_bias": True, "mlp_bias": True}),
@@ -112,5 +150,24 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
         "nemotron_h",
         _NEMOTRON | {"hybrid_override_pattern": "M-M*ME", "moe_latent_size": 24, "use_conv_bias": False},
     ),
+    "deepseek_v4": (
+        "deepseek_v4",
+        _COMPRESSED | _INDEX | {"compress_ratios": [0, 0, 4, 128, 4, 128], "num_hash_layers": 2},
+    ),
+    "deepseek_v4 of the class": ("deepseek_v4", _COMPRESSED | _INDEX),
+    "gemma4": ("gemma4_text", _GEMMA_4),
+    "gemma4 with keys for values": ("gemma4_text", _GEMMA_4 | {"attention_k_eq_v": True}),
+    "gemma4 with experts": (
+        "gemma4_text",
+        _GEMMA_4 | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 24},
+    ),
+    "gemma4 with embeddings of every layer": (
+        "gemma4_text",
+        _GEMMA_4
+        | {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 100}
+        | {"num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+    ),
+    "kimi_linear": ("kimi_linear", _KIMI),
+    "kimi_linear without ranks of queries": ("kimi_linear", _KIMI | {"q_lora_rank": None}),
 }
 """Name to the family's `model_type` and the keys of a small model."""

@@ -16,7 +16,7 @@ from simulator.errors import SimulateError
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import spec_folder
-from tests.specs.test_huggingface import CONFIGS
+from tests.specs.published_configs import CONFIGS
 
 FUZZ = settings(suppress_health_check=[HealthCheck.too_slow])
 SCALARS = st.one_of(

@@ -17,6 +17,12 @@ from simulator.question.units import parse_count
 COUNTS = {
     "baichuan2-7b": (7_505_973_248, 7_505_973_248, 6_991_122_432, 0),
     "chatglm2-6b": (6_243_584_000, 6_243_584_000, 5_977_245_696, 0),
+    "deepseek-v4-flash": (284_332_240_471, 13_799_632_471, 13_270_101_591, 6_610_048_891),
+    "deepseek-v4-pro": (1_572_997_201_763, 49_779_081_059, 48_852_402_019, 25_840_145_979),
+    "gemma-4-31b": (30_697_345_280, 30_697_345_280, 30_697_345_280, 0),
+    "gemma-4-26b-a4b": (25_233_141_760, 3_822_530_560, 3_822_530_560, 0),
+    "kimi-linear-48b-a3b": (49_122_681_728, 3_484_459_904, 3_106_972_544, 0),
+    "llama-3.3-nemotron-super-49b": (49_867_145_216, 49_867_145_216, 48_816_472_064, 0),
     "gemma-2b": (2_506_172_416, 2_506_172_416, 2_506_172_416, 0),
     "bloomz-7b1": (7_069_016_064, 7_069_016_064, 7_069_007_872, 0),
     "yi-6b": (6_061_035_520, 6_061_035_520, 5_798_891_520, 0),
@@ -81,6 +87,8 @@ COUNTS = {
 
 # Published counts further than 0.5 % from the shape, and why.
 TOTAL_EXCEPTIONS = {
+    "deepseek-v4-pro": (0.017, "1.57T rounded to two digits"),
+    "kimi-linear-48b-a3b": (0.024, "49.1B called 48B"),
     "llama-7b": (0.006, "6.7B is 6.74B with its last digit cut off"),
     "qwen2.5-0.5b": (0.009, "0.494B is cut to 0.49B"),
     "qwen2.5-32b": (0.009, "the card's 32.5B is not explained by rounding; two sources agree on the shape"),
@@ -98,6 +106,9 @@ TOTAL_EXCEPTIONS = {
 }
 # Publishers differ on counting the tables and round to two digits: the nearer of both counts is compared.
 ACTIVE_EXCEPTIONS = {
+    "deepseek-v4-flash": (0.021, "13.3B cut to 13B"),
+    "kimi-linear-48b-a3b": (0.036, "3.11B rounded to 3B"),
+    "gemma-4-26b-a4b": (0.006, "3.82B rounded to 3.8B"),
     "qwen3-30b-a3b": (0.017, "3.35B cut to 3.3B, both tables counted"),
     "qwen3-235b-a22b": (0.009, "22.19B rounded to 22B"),
     "deepseek-v2-lite": (0.022, "2.45B cut to 2.4B"),
@@ -117,6 +128,9 @@ ACTIVE_EXCEPTIONS = {
     "minimax-m2.7": (0.042, "10.4B rounded to 10B"),
     "mimo-v2-flash": (0.012, "14.8B rounded to 15B"),
 }
+
+LOOKED_UP = {"convolution", "filter_in", "filter_out", "compressed_bias", "index_compressed_bias"}
+"""Weights with two sides that no product takes."""
 
 each = pytest.mark.parametrize("name", sorted(COUNTS))
 
@@ -190,15 +204,28 @@ def test_weights_fit_together(name: str) -> None:
         assert len(names) == len(set(names))
         for weight in weights:
             assert weight.parameters > 0
-            assert weight.matmul == (weight.inputs > 1) or weight.name in ("convolution", "filter_in", "filter_out")
+            assert weight.matmul == (weight.inputs > 1) or weight.name in LOOKED_UP
             assert (weight.copies > 1) == weight.split.startswith("expert_")
     [table], (last_norm, *bias, head) = embedding(given).weights, weights_of(output_layer(given))
     assert table.parameters == head.parameters
     assert not table.matmul
-    assert all(one.parameters == spec.hidden_size for one in (last_norm, *bias))
+    norms = [one for one in (last_norm, *bias) if not one.name.startswith("head_mixing")]
+    assert all(one.parameters == spec.hidden_size for one in norms)
+    assert (len(norms) <= len(bias)) == (spec.residual_streams > 1)
     assert bool(prediction(given)) == bool(spec.num_nextn_predict_layers)
     mixing_only = sum(kind.feed_forward == "none" for kind in spec.layers)
-    assert spec.num_dense_layers + spec.num_moe_layers + mixing_only == spec.num_hidden_layers
+    both = sum(kind.feed_forward == "experts_beside" for kind in spec.layers)
+    assert spec.num_dense_layers + spec.num_moe_layers - both + mixing_only == spec.num_hidden_layers
+
+
+def test_names_are_one_model_s() -> None:
+    specs = [load_model(name) for name in model_names()]
+    names = [*model_names(), *(alias for spec in specs for alias in spec.aliases)]
+    assert len(set(names)) == len(names)
+    assert all(alias == alias.lower() for alias in names)
+    hub = [name for spec in specs for name in spec.huggingface]
+    assert len({name.lower() for name in hub}) == len(hub)
+    assert [spec.name for spec in specs if not spec.huggingface] == ["gpt3-175b"]
 
 
 def test_with_layers_truncates() -> None:

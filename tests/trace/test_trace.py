@@ -13,9 +13,9 @@ import pytest
 
 from simulator.api import scenario_of
 from simulator.errors import InputError, UnsupportedError
-from simulator.lab.trace import run as tracing
+from simulator.lab.trace import tracing
 from simulator.lab.trace.result import TraceComparison, Traced, TraceRequest
-from simulator.lab.trace.run import tensors_only, trace
+from simulator.lab.trace.tracing import tensors_only, trace
 from simulator.lab.trainer.job import TrainingJob
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout

@@ -28,21 +28,27 @@ SavedTensors = dict[str, Array]
 
 @of_work
 def layer_input_bytes(pricing: Pricing) -> Array:
-    """The residual stream at a layer boundary, `2 T h`: what full recompute keeps of a layer, shape (n,)."""
+    """The residual streams at a layer boundary, `2 T h` each: what full recompute keeps of a layer, shape (n,)."""
     scenario = pricing.scenario
-    return element_bytes(scenario) * scenario.model.hidden_size * extent(pricing, "sequence")
+    return element_bytes(scenario) * scenario.model.stream_width * extent(pricing, "sequence")
 
 
 @of_work
 def embedded_bytes(pricing: Pricing) -> Array:
     """What a micro batch keeps before the first layer, shape (n,): the norm and the dropout of embedded tokens."""
-    return total(pricing, summed(tensor for one in inputs(conditions_of(pricing.scenario)) for tensor in one.kept))
+    return total(
+        pricing, summed(tensor for operation in inputs(conditions_of(pricing.scenario)) for tensor in operation.kept)
+    )
 
 
 def layer_tensors(pricing: Pricing, kind: LayerKind) -> SavedTensors:
     """Everything a layer keeps when nothing is recomputed."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
-    return {tensor.name: tensor.amount * extent(pricing, tensor.spread) for one in operations for tensor in one.kept}
+    return {
+        tensor.name: tensor.amount * extent(pricing, tensor.spread)
+        for operation in operations
+        for tensor in operation.kept
+    }
 
 
 @of_work
@@ -95,7 +101,7 @@ def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     profile, conditions = pricing.scenario.framework, conditions_of(pricing.scenario)
     if not profile.swapped_attention and not profile.recomputed_expert_share and not profile.recomputed_network_share:
         return np.zeros(len(pricing))
-    whole = summed(tensor for one in whole_operations(conditions, kind) for tensor in one.kept)
+    whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.kept)
     layers = 2.0 if profile.swapped_attention else 1.0
     return layers * (total(pricing, whole) - kept_bytes(pricing, kind))
 
@@ -117,4 +123,6 @@ def _swapped_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Scores that attention without a flash kernel holds in its backward pass beside those kept: their gradient."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
-    return total(pricing, summed(tensor for one in operations for tensor in one.kept if tensor.spread == "scores"))
+    return total(
+        pricing, summed(tensor for operation in operations for tensor in operation.kept if tensor.spread == "scores")
+    )

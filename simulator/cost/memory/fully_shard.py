@@ -147,7 +147,7 @@ def _replay(lasting: _Allocate, scenes: Iterable[Iterable[_Event]]) -> tuple[Mom
                     alive = {name: size for name, size in alive.items() if name not in event}
                 case _Mark(name, when):
                     parts = {part: alive.get(part, 0.0) for part in _PARTS}
-                    parts["temporary"] = reduce(add, (size for one, size in alive.items() if one not in parts))
+                    parts["temporary"] = reduce(add, (size for name_of, size in alive.items() if name_of not in parts))
                     parts |= {part: np.where(when, parts[part], 0.0) for part in ("gradients", "logits", "temporary")}
                     moments.append(Moment(name, **parts))
                 case _:

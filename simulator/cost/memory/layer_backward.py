@@ -26,15 +26,15 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     kept = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
     incoming = layer_input_bytes(pricing)
-    if kind.feed_forward == "experts":
+    if kind.routed:
         return kept + incoming + _experts(pricing, operations)
     feed_forward = _feed_forward(pricing, kind, keeps_gradients)
     widest = kept + incoming + feed_forward
-    mixing = {one.name for one in operations if one.group == "core_attention"}
+    mixing = {operation.name for operation in operations if operation.group == "core_attention"}
     if not mixing:
         return widest
     if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
-        return np.maximum(widest, kept + incoming + _scan(pricing, operations))
+        return np.maximum(widest, kept + incoming + _scan(pricing, kind, operations))
     return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
 
 
@@ -43,24 +43,27 @@ def _products(scenario: Scenario, kind: LayerKind) -> int:
     return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
 
 
-def _scan(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
+def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) -> Array:
     """Gradients alive in the scan of a linear mixer, of the gathered input, and of its first projection's weights."""
-    scan = (one for one in operations if one.group == "core_attention")
-    gradients = total(pricing, summed(amount for one in scan for amount in one.temporary))
-    inner = sum(weight.outputs for weight in operations[1].weights if weight.matmul)
-    return gradients + _widths(pricing)[0] + _weight_bytes(pricing, inner)
+    scan = (operation for operation in operations if operation.group == "core_attention")
+    gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
+    first = next(operation for operation in operations if operation.group == "attention_projection")
+    inner = sum(weight.outputs for weight in first.weights if weight.matmul)
+    return gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
 
 
-def _kept(pricing: Pricing, kind: LayerKind, operation: str) -> Array:
+def _kept(pricing: Pricing, kind: LayerKind, name: str) -> Array:
     """What one operation of a layer keeps."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
-    return total(pricing, summed(tensor for one in operations if one.name == operation for tensor in one.kept))
+    return total(
+        pricing, summed(tensor for operation in operations if operation.name == name for tensor in operation.kept)
+    )
 
 
-def _widths(pricing: Pricing) -> tuple[Array, Array, Array]:
+def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
     """Bytes of the gathered residual stream, of one tensor of the feed-forward width, and of all queries."""
     scenario, block = pricing.scenario, pricing.block
-    model = scenario.model
+    model = scenario.model.of_kind(kind)
     per_width = element_bytes(scenario) * tokens_per_device(pricing)
     t = block.tensor_parallel
     return per_width * model.hidden_size, per_width * model.intermediate_size / t, per_width * model.query_width / t
@@ -78,8 +81,8 @@ def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> A
     products = _products(scenario, kind)
     if not products:
         return np.zeros(len(pricing))
-    gathered, inner, _ = _widths(pricing)
-    weight = _weight_bytes(pricing, scenario.model.intermediate_size)
+    gathered, inner, _ = _widths(pricing, kind)
+    weight = _weight_bytes(pricing, scenario.model.of_kind(kind).intermediate_size)
     kept_inner = _kept(pricing, kind, "ffn_activation")
     down = np.where(block.sequence_parallel > 0.0, gathered, 0.0) + inner + weight
     product = 2.0 * inner + keeps_gradients * weight
@@ -95,12 +98,12 @@ def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Arra
     """
     scenario, block = pricing.scenario, pricing.block
     model = scenario.model
-    gathered, _, query = _widths(pricing)
+    gathered, _, query = _widths(pricing, kind)
     wide = FP32 * tokens_per_device(pricing) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
     outside = _kept(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
     products = _products(scenario, kind)
-    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.intermediate_size)
+    feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.of_kind(kind).intermediate_size)
     output = _weight_bytes(pricing, model.query_width)
     projections = output + _weight_bytes(pricing, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
@@ -114,7 +117,7 @@ def _gathered_context(pricing: Pricing, kind: LayerKind) -> Array:
     """Keys and values of the whole context with their gradients, where ranks that share a sequence gather them."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     context = ("key_value_context", "sliding_key_value_context")
-    return total(pricing, summed(a for one in operations for a in one.temporary if a.spread in context))
+    return total(pricing, summed(a for operation in operations for a in operation.temporary if a.spread in context))
 
 
 def _weight_bytes(pricing: Pricing, width: int) -> Array:
@@ -126,7 +129,7 @@ def _weight_bytes(pricing: Pricing, width: int) -> Array:
 def _experts(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
     """Gradients of gate and up and of what goes in and out, and the largest weight's gradient."""
     scenario, block = pricing.scenario, pricing.block
-    experts = (one for one in operations if one.group == "experts")
-    gradients = total(pricing, summed(amount for one in experts for amount in one.temporary))
-    largest = max(weight.parameters for one in operations for weight in one.weights if weight.routed)
+    experts = (operation for operation in operations if operation.group == "experts")
+    gradients = total(pricing, summed(amount for operation in experts for amount in operation.temporary))
+    largest = max(weight.parameters for operation in operations for weight in operation.weights if weight.routed)
     return gradients + element_bytes(scenario) * largest / block.expert_ranks

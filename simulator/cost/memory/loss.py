@@ -81,4 +81,4 @@ def bytes_per_logit(scenario: Scenario) -> float:
 def head_input_bytes(pricing: Pricing) -> Array:
     """What the final norm and the output layer keep, shape (n,)."""
     operations = output_layer(conditions_of(pricing.scenario))
-    return total(pricing, summed(tensor for one in operations for tensor in one.kept))
+    return total(pricing, summed(tensor for operation in operations for tensor in operation.kept))

@@ -188,7 +188,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         gradients = gradients + trained_shard * FP32
     if profile.gradient_copies and gradient_bytes(scenario) > element_bytes(scenario):
         gradients = gradients + shard(pricing, trained, 2) * element_bytes(scenario)
-    if frozen and not lora and profile.name == "megatron":
+    if frozen and not lora and profile.reference_gradients:
         gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
     optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
@@ -251,7 +251,7 @@ def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
     """The input table and the operations of one layer of each kind."""
     return (
         embedding(conditions),
-        *(one for kind in conditions.model.layer_kinds for one in layer_operations(conditions, kind)),
+        *(operation for kind in conditions.model.layer_kinds for operation in layer_operations(conditions, kind)),
     )
 
 

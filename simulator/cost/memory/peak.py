@@ -79,18 +79,18 @@ class MemoryByStage:
         kinds, ranks = len(self.contents.ranks), self.allocated.shape
 
         def at_peak(values: list[StageArray | float]) -> StageArray:
-            found = np.array(np.broadcast_to(values[0], ranks))
+            peak = np.array(np.broadcast_to(values[0], ranks))
             for index, value in enumerate(values[1:], start=1):
                 if value is not values[0]:
-                    np.copyto(found, value, where=self.moment == index)
-            return found
+                    np.copyto(peak, value, where=self.moment == index)
+            return peak
 
         def on_ranks(value: KindArray | float) -> StageArray:
             return self.contents.on_ranks(np.broadcast_to(value, (kinds, np.atleast_1d(value).shape[-1])))
 
         def of_kinds(values: list[KindArray | float]) -> StageArray:
-            spread = {key: on_ranks(one) for key, one in {id(one): one for one in values}.items()}
-            return at_peak([spread[id(one)] for one in values])
+            spread = {key: on_ranks(value) for key, value in {id(value): value for value in values}.items()}
+            return at_peak([spread[id(value)] for value in values])
 
         moments = self.moments
         held = at_peak([m.activations for m in moments]) - of_kinds([m.released for m in moments])
@@ -228,7 +228,9 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
     widest: list[Array] = []
     for kind in scenario.model.layer_kinds:
-        operations = (summed(one.temporary) for one in layer_operations(conditions, kind) if one.temporary)
+        operations = (
+            summed(operation.temporary) for operation in layer_operations(conditions, kind) if operation.temporary
+        )
         inner = np.max([total(pricing, amounts) for amounts in operations], axis=0)
         widest.append(inner + score_bytes(pricing, kind))
     return np.asarray(np.max(widest, axis=0)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)

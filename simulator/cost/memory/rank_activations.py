@@ -151,12 +151,12 @@ def _unlisted(pricing: Pricing) -> list[Array]:
 def activations_in_flight(pricing: Pricing) -> StageArray:
     """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n)."""
     block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)
-    one = contents.on_ranks(activations.one_micro_batch)
+    kept_of_one = contents.on_ranks(activations.one_micro_batch)
     flight = in_flight(pricing)
     if len(activations.by_chunk) == 1:
-        held = one * np.where(activations.offloaded, 1.0, flight)
+        held = kept_of_one * np.where(activations.offloaded, 1.0, flight)
     else:
-        held = np.where(activations.offloaded, one, _uneven_in_flight(pricing, flight))
+        held = np.where(activations.offloaded, kept_of_one, _uneven_in_flight(pricing, flight))
     if not activations.embedded.any():
         return held
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
@@ -192,7 +192,7 @@ def _most_in_flight(pricing: Pricing) -> StageArray:
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
         for rank, kind in enumerate(contents.kind):
-            kept = [one[kind, of_count] for one in by_chunk]
+            kept = [chunk[kind, of_count] for chunk in by_chunk]
             alive = _alive(schedule, rank, ranks, chunks, int(count) * ranks)
             now = alive[:, 0, None] * kept[0]
             for number, size in zip(alive.T[1:], kept[1:], strict=True):

@@ -64,6 +64,6 @@ def _dispatched(pricing: Pricing) -> KindArray:
     if not states or not scenario.model.is_moe:
         return np.zeros_like(contents.ranks)
     hidden: Array = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
-    of_experts = [kind.feed_forward == "experts" for kind in contents.layer_kinds]
+    of_experts = [kind.routed for kind in contents.layer_kinds]
     with_experts: KindArray = (contents.layers[of_experts].sum(axis=0) > 0.0) * states * hidden
     return with_experts

@@ -134,8 +134,8 @@ def network(
     """
     hidden, bias = conditions.model.hidden_size, conditions.model.mlp_bias
     into = into_products(conditions)
-    first = [Weight(f"{prefix}{one}", hidden, width, "column") for one in into]
-    first += [vector(f"{prefix}{one}_bias", width, "column") for one in into if bias]
+    first = [Weight(f"{prefix}{name}", hidden, width, "column") for name in into]
+    first += [vector(f"{prefix}{name}_bias", width, "column") for name in into if bias]
     last = (Weight(f"{prefix}down", width, hidden, "row"), *((vector(f"{prefix}down_bias", hidden),) if bias else ()))
     gather, reduce = tensor_collective(conditions, "gather"), tensor_collective(conditions, "reduce")
     return (

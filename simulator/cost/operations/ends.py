@@ -7,7 +7,9 @@ from functools import lru_cache
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.layer_embedding import layer_table
 from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.streams import last_aggregate, last_streams
 
 
 def embedding(conditions: Conditions) -> Operation:
@@ -30,6 +32,7 @@ def inputs(conditions: Conditions) -> tuple[Operation, ...]:
         operations.append(Operation(name="positions", group="embedding", weights=(table,)))
     if model.embedding_norm:
         operations.append(post_norm(conditions, "embedding_norm", "embedding_norm")._replace(group="embedding"))
+    operations += layer_table(conditions)
     if conditions.framework.hidden_dropout:
         mask = Kept("embedding_mask", float(model.hidden_size), "sequence")
         operations.append(Operation(name="embedding_dropout", group="embedding", kept=(mask,)))
@@ -52,6 +55,8 @@ def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
         head = Weight("score", model.hidden_size, 1, "replicated")
     return (
         last._replace(kept=(inputs, statistics, output._replace(amount=labelled)), moved=()),
+        *last_streams(conditions),
+        *last_aggregate(conditions),
         Operation(name="output_layer", group="output", weights=(head,)),
     )
 
@@ -75,4 +80,5 @@ def prediction(conditions: Conditions) -> tuple[Operation, ...]:
             weights=(Weight("eh_proj", 2 * hidden, hidden, "column"),),
         ),
         Operation(name="prediction_final_norm", group="prediction", weights=(vector("mtp_final_norm", hidden),)),
+        *(one._replace(group="prediction") for one in last_streams(conditions)),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, assert_never
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, expert_input_bytes, narrow_element_bytes
-from simulator.cost.operations.blocks import activation, cast, into_products, network, vector
+from simulator.cost.operations.blocks import activation, cast, into_products, network, norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight
+from simulator.question.specs.model import ModelSpec
 
 
 def experts(conditions: Conditions) -> tuple[Operation, ...]:
@@ -26,6 +28,35 @@ def experts(conditions: Conditions) -> tuple[Operation, ...]:
         _combine(conditions),
         *_latent(conditions, "back"),
         *shared,
+    )
+
+
+def hashed_experts(conditions: Conditions) -> tuple[Operation, ...]:
+    """Experts that a table chooses by the token's number: the router weighs them alone, and needs no correction."""
+    return experts(conditions._replace(model=_uncorrected(conditions.model)))
+
+
+@lru_cache(maxsize=64)
+def _uncorrected(model: ModelSpec) -> ModelSpec:
+    return model.model_copy(update={"router_bias": False})
+
+
+def experts_beside(conditions: Conditions) -> tuple[Operation, ...]:
+    """A gated network and experts that read the same tokens, with norms of their own (Gemma 4).
+
+    transformers 5.23.0, models/gemma4/modeling_gemma4.py: the network's output is normed, the experts' input and output
+    are; the router scales every feature of a norm without weights, and every expert's weight.
+    """
+    model = conditions.model
+    scales = (vector("router_scale", model.hidden_size), vector("expert_scale", model.num_experts))
+    router, *others = experts(conditions)
+    return (
+        *network(conditions, "ffn", model.intermediate_size, "feed_forward"),
+        post_norm(conditions, "ffn_network_norm", "network_norm_behind"),
+        norm(conditions, "experts_norm", "experts_norm"),
+        router._replace(weights=(*router.weights, *scales)),
+        *others,
+        post_norm(conditions, "experts_post_norm", "experts_norm_behind"),
     )
 
 
@@ -55,11 +86,19 @@ def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple
     narrow = model.expert_latent_size
     ends = (model.hidden_size, narrow) if direction == "into" else (narrow, model.hidden_size)
     bias = (vector(f"latent_{direction}_bias", ends[1]),) if model.mlp_bias else ()
-    kept = (
-        () if direction == "into" else (Kept("latent_output", narrow_element_bytes(conditions) * narrow, "sequence"),)
-    )
     weights = (Weight(f"latent_{direction}", *ends, "replicated"), *bias)
-    return (Operation(name=f"latent_{direction}", group="experts", weights=weights, kept=kept),)
+    if direction == "into":
+        return (Operation(name="latent_into", group="experts", weights=weights),)
+    kept = Kept("latent_output", narrow_element_bytes(conditions) * narrow, "sequence")
+    back = Operation(name="latent_back", group="experts", weights=weights, kept=(kept,))
+    if not model.expert_latent_norm:
+        return (back,)
+    entered = Kept("latent_norm_input", element_bytes(conditions) * narrow, "sequence")
+    statistics = Kept("expert_norm_statistics", FP32, "sequence")
+    normed = Operation(
+        name="latent_norm", group="experts", weights=(vector("latent_norm", narrow),), kept=(entered, statistics)
+    )
+    return (normed, back)
 
 
 def _router(conditions: Conditions) -> Operation:
@@ -170,7 +209,7 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
     inner = activation(conditions, "experts", "experts", float(width), "copies_tensor")
     if conditions.framework.fp8_experts != "none":
         # Gate and up alone; what they make is done again beside the gradient of what goes out.
-        inner = inner._replace(kept=tuple(one for one in inner.kept if one.name in _PROJECTED))
+        inner = inner._replace(kept=tuple(tensor for tensor in inner.kept if tensor.name in _PROJECTED))
     # The gradients of what goes in and of what comes out are alive beside those of gate and up.
     ends = Amount(2.0 * element_bytes(conditions) * hidden, "copies")
     return (

@@ -77,8 +77,8 @@ def expected_islands(model: ModelSpec, islands: Array) -> Array:
     then used: islands of whole groups are reached as groups are, smaller ones as islands of the chosen groups.
     """
     values, kind = np.unique(islands, return_inverse=True)
-    found: Array = np.array([_islands(model, float(each)) for each in values])[kind]
-    return found
+    expected: Array = np.array([_islands(model, float(each)) for each in values])[kind]
+    return expected
 
 
 def _islands(model: ModelSpec, islands: float) -> float:

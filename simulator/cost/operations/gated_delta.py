@@ -35,14 +35,14 @@ def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
         ),
         temporary=(Amount(element * (2 * heads * model.linear_key_head_dim + values), "tensor"),),
         moved=(Amount(element * (2 * heads * model.linear_key_head_dim + 2 * values), "tensor"),),
-        core_flops=_flops(model),
+        core_flops=delta_flops(model),
     )
     return (
         input_projection(conditions, "delta_projection", _weights(model), entering + values + 2 * heads),
         scan_exchange(conditions, entering + values + 2 * heads, values),
         convolution(conditions, entering),
         scan,
-        _gated_norm(conditions, values),
+        gated_norm(conditions, values),
         output_projection(conditions, values),
     )
 
@@ -66,7 +66,7 @@ def _weights(model: ModelSpec) -> tuple[Weight, ...]:
     return tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
 
 
-def _gated_norm(conditions: Conditions, values: int) -> Operation:
+def gated_norm(conditions: Conditions, values: int) -> Operation:
     """Norm of every head times SiLU of z: keeps the scan's output, a number per head, and what it makes."""
     model, element = conditions.model, element_bytes(conditions)
     return Operation(
@@ -82,7 +82,7 @@ def _gated_norm(conditions: Conditions, values: int) -> Operation:
     )
 
 
-def _flops(model: ModelSpec) -> float:
+def delta_flops(model: ModelSpec) -> float:
     """Forward FLOPs per token in chunks of C tokens, by value head (Yang et al. 2024, Gated Delta Networks).
 
     Inside a chunk the products of keys with keys and of queries with keys, the triangle times keys and values, scores

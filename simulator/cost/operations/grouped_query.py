@@ -28,18 +28,17 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
+    own = 0.0 if _takes_keys(conditions, mixer) else value
     expanded = query if profile.repeat_kv else key
     output: tuple[Kept, ...] = ()
     viewed = not profile.repeat_kv or not model.rotary or model.qk_norm or model.attention_gate == "element"
     if profile.keep_qkv_output and viewed:
         gated = float(heads.output_width) if model.attention_gate == "element" else 0.0
-        output = (Kept("qkv_output", element * (query + gated + key + value), shared_spread(mixer, "projection")),)
-    if profile.repeat_kv or not profile.keep_qkv_output:
+        output = (Kept("qkv_output", element * (query + gated + key + own), shared_spread(mixer, "projection")),)
+    if profile.repeat_kv or not profile.keep_qkv_output or model.value_norm:
         repeated = float(heads.output_width) if profile.repeat_kv else value
         output = (*output, Kept("value", element * repeated, shared_spread(mixer, "key_value")))
-    joined = Collective(
-        "tensor", "gather", element * (query + key + value), shared_spread(mixer, "gathered"), "nothing"
-    )
+    joined = Collective("tensor", "gather", element * (query + key + own), shared_spread(mixer, "gathered"), "nothing")
     projection = Operation(
         name="query_key_value",
         group="attention_projection",
@@ -69,6 +68,11 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     )
 
 
+def _takes_keys(conditions: Conditions, mixer: Mixer) -> bool:
+    """Whether values are made of the keys' projection."""
+    return conditions.model.keys_as_values and mixer != "sliding"
+
+
 def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> tuple[Operation, ...]:
     """Rotation; without one the core reads queries and keys as the projection or their norm made them."""
     if conditions.model.rotary:
@@ -82,6 +86,8 @@ def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
     model, heads = conditions.model, conditions.model.heads(mixer)
     hidden = model.hidden_size
     widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
+    if _takes_keys(conditions, mixer):
+        del widths["v"]
     if model.attention_gate != "none":
         widths["g"] = heads.queries if model.attention_gate == "head" else heads.output_width
     weights = tuple(Weight(name, hidden, width, "column") for name, width in widths.items())
@@ -94,14 +100,16 @@ def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
 def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
     """Queries and keys normalised: a number per head, or per projection; the input where nothing else keeps it."""
     heads, span = conditions.model.heads(mixer), conditions.model.qk_norm_span
+    normed = 2 if conditions.model.value_norm else 1
     statistics = (
         Kept("qk_norm_statistics", 2.0 * FP32, "whole")
         if span == "projection"
-        else Kept("qk_norm_statistics", FP32 * float(heads.queries + heads.shared), "tensor")
+        else Kept("qk_norm_statistics", FP32 * float(heads.queries + normed * heads.shared), "tensor")
     )
     kept = [statistics]
     if not conditions.framework.keep_qkv_output:
-        width = float(heads.query_width + heads.key_width)
+        value = heads.value_width if normed > 1 and not _takes_keys(conditions, mixer) else 0
+        width = float(heads.query_width + heads.key_width + value)
         kept.append(Kept("qk_norm_input", element_bytes(conditions) * width, "tensor"))
     weights = {
         "head": (vector("q_norm", heads.size), vector("k_norm", heads.size)),

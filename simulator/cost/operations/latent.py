@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, element_bytes
-from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
+from simulator.cost.operations.attention import (
+    context_exchange,
+    core_attention,
+    output_gate,
+    output_projection,
+    rotation,
+)
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
@@ -51,12 +57,20 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
     return (
         down,
         up,
-        rotation(conditions, mixer, rotated),
+        _positions(conditions, mixer, rotated),
         context_exchange(conditions, mixer, heads * (no_rope + rope + value)),
         *(indexer(conditions) if TRAITS[mixer].context == "chosen" else ()),
         core_attention(conditions, mixer),
+        *output_gate(conditions, mixer),
         output_projection(conditions, model.value_width),
     )
+
+
+def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> Operation:
+    """Rotation; without one keys are joined with their shared part all the same, queries are as projected."""
+    if conditions.model.rotary:
+        return rotation(conditions, mixer, rotated)
+    return Operation(name="rotation", group="position", kept=rotated)
 
 
 def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
@@ -72,13 +86,19 @@ def _norm_statistics(conditions: Conditions) -> tuple[Kept, ...]:
 
 
 def _down_weights(conditions: Conditions) -> tuple[Weight, ...]:
-    """The compressions, whole on every rank, and their norms; without a query rank the query's own projection."""
+    """The compressions, whole on every rank, and their norms; without a query rank the query's own projection.
+
+    A gate on attention's output is one more product of the same input.
+    """
     model = conditions.model
     hidden, (rank, _, rope, _) = model.hidden_size, _sizes(model)
-    compressed = (
+    compressed: tuple[Weight, ...] = (
         Weight("kv_a", hidden, rank + rope, "replicated"),
         vector("kv_a_norm", rank),
     )
+    if model.attention_gate != "none":
+        gates = model.num_attention_heads if model.attention_gate == "head" else model.value_width
+        compressed = (*compressed, Weight("g", hidden, gates, "column"))
     if model.q_lora_rank is None:
         return (Weight("q", hidden, model.query_width, "column"), *compressed)
     query = (Weight("q_a", hidden, model.q_lora_rank, "replicated"), vector("q_a_norm", model.q_lora_rank))

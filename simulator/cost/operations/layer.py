@@ -12,16 +12,21 @@ from types import MappingProxyType
 
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import linear_input, norm, post_norm, residual
+from simulator.cost.operations.compressed import compressed
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.dense import dense
-from simulator.cost.operations.experts import experts
+from simulator.cost.operations.dense import dense, linear
+from simulator.cost.operations.experts import experts, experts_beside, hashed_experts
 from simulator.cost.operations.filtered import filtered
 from simulator.cost.operations.gated_delta import gated_delta
 from simulator.cost.operations.grouped_query import grouped_query
+from simulator.cost.operations.kimi_delta import kimi_delta
 from simulator.cost.operations.latent import latent
+from simulator.cost.operations.layer_embedding import layer_embedding
 from simulator.cost.operations.lightning import lightning
 from simulator.cost.operations.mamba import mamba
 from simulator.cost.operations.record import Kept, Operation
+from simulator.cost.operations.reused import reused
+from simulator.cost.operations.streams import aggregated, collapsed, expanded
 from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import FeedForward, LayerKind
 
@@ -46,18 +51,33 @@ MIXERS: Mapping[Mixer, Listing] = MappingProxyType(
         "gated_delta": gated_delta,
         "lightning": lightning,
         "mamba": mamba,
+        "reused_grouped_query": partial(reused, mixer="reused_grouped_query"),
+        "reused_sliding": partial(reused, mixer="reused_sliding"),
+        "window_shared": partial(compressed, mixer="window_shared"),
+        "compressed_sparse": partial(compressed, mixer="compressed_sparse"),
+        "heavily_compressed": partial(compressed, mixer="heavily_compressed"),
+        "kimi_delta": kimi_delta,
+        "linear": linear,
         "none": nothing,
     }
 )
 FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
-    {"gated": dense, "plain": dense, "experts": experts, "none": nothing}
+    {
+        "gated": dense,
+        "plain": dense,
+        "linear": linear,
+        "experts": experts,
+        "hashed_experts": hashed_experts,
+        "experts_beside": experts_beside,
+        "none": nothing,
+    }
 )
 
 
 @lru_cache(maxsize=256)
 def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """The operations of one layer, in the order of its forward pass; kept is what stays on the device."""
-    return tuple(_left(conditions, one) for one in whole_operations(conditions, kind))
+    return tuple(_left(conditions, operation) for operation in whole_operations(conditions, kind))
 
 
 def _left(conditions: Conditions, operation: Operation) -> Operation:
@@ -67,7 +87,7 @@ def _left(conditions: Conditions, operation: Operation) -> Operation:
         return operation._replace(kept=())
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
-    return operation._replace(kept=tuple(one._replace(amount=left * one.amount) for one in operation.kept))
+    return operation._replace(kept=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.kept))
 
 
 def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, tuple[Operation, ...]], ...]:
@@ -96,18 +116,28 @@ SWAPPED = frozenset(("attention_projection", "position", "context_exchange", "co
 
 def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """The operations of one layer with all that they keep, wherever it is."""
+    conditions = conditions._replace(model=conditions.model.of_kind(kind))
     mixer = _block(conditions, MIXERS[kind.mixer](conditions), "attention", "input_norm")
     feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
     if conditions.model.parallel_residual and mixer and feed_forward:
         feed_forward = _beside(conditions, feed_forward)
-    return (*mixer, *feed_forward, *_adapters(conditions))
+    return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions))
 
 
 def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, weight: str) -> tuple[Operation, ...]:
     """Operations with their norms and the addition to the residual stream; nothing around nothing."""
     if not inside:
         return ()
+    if conditions.model.residual_streams > 1:
+        return (
+            collapsed(conditions, name),
+            norm(conditions, f"{name}_norm", weight),
+            *inside,
+            expanded(conditions, name),
+        )
     added = residual(conditions, f"{name}_residual")
+    if conditions.model.residual_block:
+        return (aggregated(conditions, name), norm(conditions, f"{name}_norm", weight), *inside, added)
     match conditions.model.norm_placement:
         case "before":
             return (norm(conditions, f"{name}_norm", weight), *inside, added)

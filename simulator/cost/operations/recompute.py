@@ -73,7 +73,7 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
         case "layernorm":
             # Norms that TransformerEngine joins to the product behind them are not done again apart.
             names |= {"attention_norm"} if kind.mixer in LATENT else set()
-            names |= {"ffn_norm"} if kind.feed_forward == "experts" else set()
+            names |= {"ffn_norm"} if kind.routed else set()
             frees = {f"{name}_{what}" for name in names for what in ("output", "statistics")}
         case "moe_act":
             names, frees = {"experts_activation"}, {"experts_silu", "experts_product"}
@@ -110,7 +110,11 @@ def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modul
             return tuple(_rest(conditions, kind))
         case _:
             chosen = parts(conditions, kind, mode, modules)
-            return tuple(one for one in layer_operations(conditions, kind) if any(part.repeats(one) for part in chosen))
+            return tuple(
+                operation
+                for operation in layer_operations(conditions, kind)
+                if any(part.repeats(operation) for part in chosen)
+            )
 
 
 def _needed(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
@@ -122,7 +126,9 @@ def _needed(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
 def _read(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """A layer up to the last tensor that its backward pass reads."""
     operations = layer_operations(conditions, kind)
-    last = max((i for i, one in enumerate(operations) if one.kept and one.group != "adapter"), default=-1)
+    last = max(
+        (i for i, operation in enumerate(operations) if operation.kept and operation.group != "adapter"), default=-1
+    )
     return operations[: last + 1]
 
 
@@ -153,9 +159,9 @@ def _kept_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...
     """
     found = [
         weight
-        for one in layer_operations(conditions, kind)
-        for weight in one.weights
-        if weight.matmul and not weight.routed and one.group != "router"
+        for operation in layer_operations(conditions, kind)
+        for weight in operation.weights
+        if weight.matmul and not weight.routed and operation.group != "router"
     ]
     if kind.mixer in LATENT:
         # What stands behind the projections stays behind them.
@@ -179,9 +185,9 @@ def _kept_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
     """
     hidden = float(conditions.model.hidden_size)
     yield Kept("layer_input", element_bytes(conditions) * hidden, "sequence")
-    for one in layer_operations(conditions, kind):
-        if one.group in ("core_attention", "adapter"):
-            yield from one.kept
+    for operation in layer_operations(conditions, kind):
+        if operation.group in ("core_attention", "adapter"):
+            yield from operation.kept
     unread = {output.name for output in _unread(conditions, kind)} if conditions.framework.compiled else set()
     yield from (
         output for output in _outputs(conditions, kind, layer_operations(conditions, kind)) if output.name not in unread
@@ -196,23 +202,23 @@ def _unread(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
 def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Kept]:
     """What some of a layer's operations put out and per-operation checkpointing keeps."""
     kept = {weight.name for weight in _kept_products(conditions, kind)}
-    for one in operations:
-        for weight in one.weights:
+    for operation in operations:
+        for weight in operation.weights:
             if weight.name in kept:
                 amount = element_bytes(conditions) * weight.outputs
                 yield Kept(f"{weight.name}_output", amount, _OUTPUTS[weight.split])
-        for each in one.collectives:
+        for each in operation.collectives:
             if each.pattern == "reduce" and each.group == "tensor":
-                yield Kept(f"{one.name}_scattered", each.amount, "scattered")
+                yield Kept(f"{operation.name}_scattered", each.amount, "scattered")
             elif each.pattern == "all_to_all" and each.group == "expert":
-                yield Kept(f"{one.name}_exchanged", each.amount, "copies_exchanged")
+                yield Kept(f"{operation.name}_exchanged", each.amount, "copies_exchanged")
 
 
 @lru_cache(maxsize=512)
 def freed(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Mapping[Spread, float]:
     """Bytes that a policy does not keep of a layer, by spread; below zero where it keeps others instead."""
     if mode == "operations":
-        everything = summed(tensor for one in layer_operations(conditions, kind) for tensor in one.kept)
+        everything = summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.kept)
         return _added(everything, summed(_kept_outputs(conditions, kind)), sign=-1.0)
     return _bytes_of(conditions, kind, parts(conditions, kind, mode, modules))
 
@@ -225,9 +231,9 @@ def _added(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: 
 def _bytes_of(conditions: Conditions, kind: LayerKind, chosen: tuple[Part, ...]) -> Mapping[Spread, float]:
     return summed(
         tensor
-        for one in layer_operations(conditions, kind)
-        for tensor in one.kept
-        if any(part.drops(one, tensor) for part in chosen)
+        for operation in layer_operations(conditions, kind)
+        for tensor in operation.kept
+        if any(part.drops(operation, tensor) for part in chosen)
     )
 
 
@@ -244,12 +250,14 @@ def returning(
     found = []
     for part in chosen:
         again = _bytes_of(conditions, kind, (part,))
-        last = max((i for i, one in enumerate(operations) if part.repeats(one)), default=len(operations) - 1)
+        last = max(
+            (i for i, operation in enumerate(operations) if part.repeats(operation)), default=len(operations) - 1
+        )
         gone = (
             tensor
-            for one in operations[last + 1 :]
-            for tensor in one.kept
-            if one.group != "adapter" and not any(other.drops(one, tensor) for other in chosen)
+            for operation in operations[last + 1 :]
+            for tensor in operation.kept
+            if operation.group != "adapter" and not any(other.drops(operation, tensor) for other in chosen)
         )
         found.append((again, {} if part.back_with_others else summed(gone)))
     return tuple(found)

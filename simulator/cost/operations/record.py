@@ -173,6 +173,6 @@ class Operation(NamedTuple):
 def summed(amounts: Iterable[Amount | Kept]) -> Mapping[Spread, float]:
     """The amounts added up by spread, in the order of first appearance."""
     result: dict[Spread, float] = {}
-    for one in amounts:
-        result[one.spread] = result.get(one.spread, 0.0) + one.amount
+    for amount in amounts:
+        result[amount.spread] = result.get(amount.spread, 0.0) + amount.amount
     return result

@@ -35,7 +35,7 @@ class WeightTotals:
 
 def weights_of(operations: Iterable[Operation]) -> tuple[Weight, ...]:
     """The weights of operations, in order."""
-    return tuple(weight for one in operations for weight in one.weights)
+    return tuple(weight for operation in operations for weight in operation.weights)
 
 
 @lru_cache(maxsize=1024)
@@ -87,12 +87,12 @@ def classed(weight: Weight, parameters: float) -> WeightTotals:
 @lru_cache(maxsize=256)
 def kept_amounts(conditions: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
     """Bytes a layer keeps when nothing is recomputed, by spread."""
-    return summed(tensor for one in layer_operations(conditions, kind) for tensor in one.kept)
+    return summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.kept)
 
 
 def core_width(operations: Iterable[Operation]) -> float:
     """Width of attention's two products per token and score, where all scores are taken."""
-    return sum(one.core_width for one in operations if one.core_window is None)
+    return sum(operation.core_width for operation in operations if operation.core_window is None)
 
 
 def attended_share(seq_length: int, window: Window) -> float:

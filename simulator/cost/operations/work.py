@@ -89,16 +89,20 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
         grouped=_shapes(conditions, operations, routed=True),
         adapters=adapters_of(conditions, operations),
         core_width=core_width(operations),
-        windows=tuple((one.core_window, one.core_width) for one in operations if one.core_window is not None),
-        core_flops=sum(operation.core_flops for operation in operations),
-        moved=summed(amount for one in operations for amount in one.moved),
-        moved_backward=summed(amount for one in operations for amount in one.moved_backward),
-        collectives=tuple(one for operation in operations for one in operation.collectives),
-        paired=tuple(
-            (one, _shapes(conditions, (operation,), routed=False))
+        windows=tuple(
+            (operation.core_window, operation.core_width)
             for operation in operations
-            for one in operation.collectives
-            if one.beside == "products"
+            if operation.core_window is not None
+        ),
+        core_flops=sum(operation.core_flops for operation in operations),
+        moved=summed(amount for operation in operations for amount in operation.moved),
+        moved_backward=summed(amount for operation in operations for amount in operation.moved_backward),
+        collectives=tuple(collective for operation in operations for collective in operation.collectives),
+        paired=tuple(
+            (collective, _shapes(conditions, (operation,), routed=False))
+            for operation in operations
+            for collective in operation.collectives
+            if collective.beside == "products"
         ),
         calls=sum(operation.calls for operation in operations),
     )

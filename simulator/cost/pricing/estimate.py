@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
+from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
-from simulator.question.vocabulary import Precision
 from simulator.tabular import Tabular
 
 Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
@@ -182,7 +182,7 @@ class AssumedSwitch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate(Tabular):
+class Estimate(Workload, Tabular):
     """One layout, priced."""
 
     model: str
@@ -191,16 +191,8 @@ class Estimate(Tabular):
     """Name of the hardware, or of its kinds."""
     devices: int
     """Devices that train it, a count."""
-    precision: Precision
-    """Type of the matrix products."""
-    seq_length: int
-    """Tokens in a sequence."""
-    global_batch_size: int
-    """Sequences in a step."""
     framework: str
     """What trains it."""
-    lora_rank: int | None
-    """Rank of the adapters; None where all weights are trained."""
     layout: Layout
     options: Mapping[str, str] = field(default_factory=dict)
     """Switches that a search chose beside the layout, as `--option` takes them; none where the question gave all."""
@@ -218,10 +210,10 @@ class Estimate(Tabular):
 
     def __repr__(self) -> str:
         """One line: the question, the layout, the verdict."""
-        asked = f"{self.model} on {self.devices} x {self.hardware}, {self.precision}, {self.framework}"
+        question = f"{self.model} on {self.devices} x {self.hardware}, {self.precision}, {self.framework}"
         need = f"{to_gib(self.memory.device_bytes):.1f} of {to_gib(self.memory.capacity_bytes):.1f} GiB"
         step = f"{self.throughput.step_seconds:.4g} s a step"
-        return f"<Estimate {asked}: {layout_sizes(self.layout)}, {self.verdict}, {need}, {step}>"
+        return f"<Estimate {question}: {layout_sizes(self.layout)}, {self.verdict}, {need}, {step}>"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each pipeline rank: its layers, and its bytes by part."""

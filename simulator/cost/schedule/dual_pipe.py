@@ -63,10 +63,10 @@ class DualPipe(DualPipeV):
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """Micro batches of the other end are numbered behind those of the first."""
-        half, found = ranks // 2, super().turns(min(rank, ranks - 1 - rank), ranks // 2, chunks, micro_batches // 2)
-        found = found.copy()
-        found[:, 1] += micro_batches // 2 * (found[:, 2] != (rank >= half))
-        return found
+        half, turns = ranks // 2, super().turns(min(rank, ranks - 1 - rank), ranks // 2, chunks, micro_batches // 2)
+        turns = turns.copy()
+        turns[:, 1] += micro_batches // 2 * (turns[:, 2] != (rank >= half))
+        return turns
 
     def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
         """As on half of the ranks."""

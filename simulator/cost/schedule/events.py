@@ -59,11 +59,11 @@ class EventRun(NamedTuple):
 
     def idle_seconds(self, rank: int) -> float:
         """Time in which a rank had nothing to do."""
-        return self.makespan_seconds - sum(one.end_seconds - one.start_seconds for one in self.events[rank])
+        return self.makespan_seconds - sum(event.end_seconds - event.start_seconds for event in self.events[rank])
 
     def most_alive(self, rank: int) -> int:
         """Most chunk passes whose forward pass has begun and whose backward pass has not ended."""
-        return int(alive(np.array([PASSES.index(one.ran.kind) for one in self.events[rank]])).max())
+        return int(alive(np.array([PASSES.index(event.ran.kind) for event in self.events[rank]])).max())
 
 
 def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
@@ -85,7 +85,9 @@ def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
     sent[passes.needed] = passes.elsewhere(passes.needed)
     events: list[list[Event]] = [[] for _ in range(pipeline.ranks)]
     columns = (passes.rank, passes.kind, passes.micro_batch, passes.chunk, starts, ends, sent[:-1])
-    for rank, kind, micro_batch, chunk, start, end, leaves in zip(*(one.tolist() for one in columns), strict=True):
+    for rank, kind, micro_batch, chunk, start, end, leaves in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         events[rank].append(Event(rank, Pass(PASSES[kind], micro_batch, chunk), start, end, leaves))
     return EventRun(tuple(map(tuple, events)))
 
@@ -149,7 +151,9 @@ def _ends(passes: _Fronts, seconds: Array, send_seconds: float) -> Array:
         seconds[first_of] += seconds[second_of]
         seconds[second_of] = 0.0
     inputs = [
-        (one, send_seconds * passes.elsewhere(one)[:, None]) for one in (passes.needed, passes.also) if one is not None
+        (needs, send_seconds * passes.elsewhere(needs)[:, None])
+        for needs in (passes.needed, passes.also)
+        if needs is not None
     ]
     for first, last in pairwise(passes.bounds):
         now = ends[passes.previous[first:last]]
@@ -166,7 +170,7 @@ def _ends(passes: _Fronts, seconds: Array, send_seconds: float) -> Array:
 def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> _Fronts:
     """All passes of a step in fronts. Raises ValueError where a pass waits for itself."""
     turns = [schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks)]
-    length = np.array([len(one) for one in turns])
+    length = np.array([len(turn) for turn in turns])
     count = int(length.sum())
     kind, micro_batch, chunk = np.ascontiguousarray(np.concatenate(turns).T)
     at = np.arange(count)
@@ -178,16 +182,16 @@ def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> 
     turned = back & (place == last)
     before = np.where(turned, place, place + 2 * back - 1)
     waits = back | (kind == FORWARD)
-    found = np.full((last + 1, 2, micro_batches), count, dtype=np.intp)
-    found[place[waits], 1 * back[waits], micro_batch[waits]] = at[waits]
+    position = np.full((last + 1, 2, micro_batches), count, dtype=np.intp)
+    position[place[waits], 1 * back[waits], micro_batch[waits]] = at[waits]
     needed = np.where(
-        (before < 0) | ~waits, count, found[np.minimum(before, last), np.where(turned, 0, 1 * back), micro_batch]
+        (before < 0) | ~waits, count, position[np.minimum(before, last), np.where(turned, 0, 1 * back), micro_batch]
     )
     begins = np.cumsum(length) - length
     previous = np.where(at == begins[rank], count, at - 1)
-    pairs = [schedule.together(one, ranks, chunks, micro_batches) for one in range(ranks)]
+    pairs = [schedule.together(each_rank, ranks, chunks, micro_batches) for each_rank in range(ranks)]
     under = np.concatenate(
-        [np.zeros(len(one), dtype=np.bool_) if two is None else two for one, two in zip(turns, pairs, strict=True)]
+        [np.zeros(len(turn), dtype=np.bool_) if two is None else two for turn, two in zip(turns, pairs, strict=True)]
     )
     second = np.flatnonzero(under)
     also = np.full(count, count)

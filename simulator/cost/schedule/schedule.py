@@ -67,8 +67,8 @@ class Schedule(ABC):
 
     def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
         """Chunk passes whose activations a rank holds at its peak, shape (ranks, n); micro batches have shape (n,)."""
-        least = self.least_micro_batches(ranks)
-        counts = np.clip(np.ceil(micro_batches), least, max(STEADY * ranks, least))
+        fewest = self.least_micro_batches(ranks)
+        counts = np.clip(np.ceil(micro_batches), fewest, max(STEADY * ranks, fewest))
         held = np.empty((ranks, len(counts)))
         for count in np.unique(counts):
             held[:, counts == count] = np.array(_most_alive(self, ranks, chunks, int(count)))[:, None]
@@ -109,7 +109,7 @@ def alive(kind: NDArray[np.intp]) -> NDArray[np.intp]:
 def _most_alive(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
     """The most that each rank holds."""
     turns = (schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks))
-    return tuple(int(alive(one[:, 0]).max()) for one in turns)
+    return tuple(int(alive(turn[:, 0]).max()) for turn in turns)
 
 
 def one_of_each_in_turn(ahead: int, total: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -126,6 +126,6 @@ def one_of_each_in_turn(ahead: int, total: int) -> tuple[NDArray[np.intp], NDArr
 
 def pairs_after(ahead: int, total: int) -> NDArray[np.bool_]:
     """The backward pass of every pair that `one_of_each_in_turn` makes."""
-    found = np.zeros(2 * total, dtype=np.bool_)
-    found[ahead + 1 : 2 * total - ahead : 2] = True
-    return found
+    pairs = np.zeros(2 * total, dtype=np.bool_)
+    pairs[ahead + 1 : 2 * total - ahead : 2] = True
+    return pairs

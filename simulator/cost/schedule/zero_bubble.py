@@ -60,8 +60,8 @@ class PassList:
 
     def turns(self, micro_batches: int | None = None) -> Turns:
         """All of them, or those of so many micro batches."""
-        found = np.array(self.listed, dtype=np.intp)
-        return found if micro_batches is None else found[found[:, 1] < micro_batches]
+        turns = np.array(self.listed, dtype=np.intp)
+        return turns if micro_batches is None else turns[turns[:, 1] < micro_batches]
 
 
 @dataclass(frozen=True)

@@ -35,21 +35,21 @@ from simulator.question.scenario.block import Array, LayoutBlock
 def exchange_seconds(pricing: Pricing, work: Work, beside: Hiding, index: int) -> Array:
     """Seconds of one pass's collectives that may hide behind one kind of work, hidden or not; `index` 1 is backward."""
     result = np.zeros(len(pricing))
-    for one in work.collectives:
-        if one.beside == beside:
-            result = result + (one.backward if index else 1.0) * collective_seconds(pricing, one)
+    for collective in work.collectives:
+        if collective.beside == beside:
+            result = result + (collective.backward if index else 1.0) * collective_seconds(pricing, collective)
     return result
 
 
 @derived
-def collective_seconds(pricing: Pricing, one: Collective) -> Array:
+def collective_seconds(pricing: Pricing, collective: Collective) -> Array:
     """One forward collective of a layer, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
-    scenario, group = pricing.scenario, _group(pricing, one.group)
-    per_token = extent(pricing, one.spread)
-    size = one.amount * per_token
-    if one.pattern in ("gather_each", "reduce_each"):
+    scenario, group = pricing.scenario, _group(pricing, collective.group)
+    per_token = extent(pricing, collective.spread)
+    size = collective.amount * per_token
+    if collective.pattern in ("gather_each", "reduce_each"):
         size = group.size * size
-    match one.pattern:
+    match collective.pattern:
         case "gather" | "gather_each":
             seconds = gather_seconds(scenario, group, size)
         case "reduce" | "reduce_each":
@@ -61,7 +61,7 @@ def collective_seconds(pricing: Pricing, one: Collective) -> Array:
         case "ring":
             seconds = (group.size - 1.0) * neighbour_seconds(scenario, group, size)
         case _:
-            assert_never(one.pattern)
+            assert_never(collective.pattern)
     return np.where(per_token > 0.0, seconds, 0.0)
 
 

@@ -141,11 +141,11 @@ def _overlapped(pricing: Pricing, work: Work, tensor: Array, gemm: Array, index:
     share, left = pricing.scenario.coefficients.time.tensor_exposed, np.zeros_like(tensor)
     if not pricing.scenario.framework.fused_collectives:
         return exposed(share, tensor, gemm)
-    for one, products in work.paired:
+    for collective, products in work.paired:
         # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
-        name = ("weights" if one.pattern == "gather" else "inputs") if index else "forward"
+        name = ("weights" if collective.pattern == "gather" else "inputs") if index else "forward"
         seconds = (getattr(product_compute(pricing, product), name) for product in products)
-        exchange = (one.backward if index else 1.0) * collective_seconds(pricing, one)
+        exchange = (collective.backward if index else 1.0) * collective_seconds(pricing, collective)
         left = left + exposed(share, exchange, sum(seconds, np.zeros_like(tensor)))
     return left
 
@@ -211,7 +211,10 @@ def ring_seconds(pricing: Pricing, work: Work) -> Array:
     that is left. A single attention over gathered tokens merges nothing.
     """
     scenario, block = pricing.scenario, pricing.block
-    exchanged = any(one.group.startswith("context") and one.beside != "attention_apart" for one in work.collectives)
+    exchanged = any(
+        collective.group.startswith("context") and collective.beside != "attention_apart"
+        for collective in work.collectives
+    )
     if not exchanged:
         return np.zeros(len(pricing))
     steps = block.context_parallel / inner_context(pricing) - 1.0

@@ -277,7 +277,8 @@ def send_seconds(pricing: Pricing) -> Array:
         sent = np.where(whole, activation / held.size, activation)
         gathers = [gather_seconds(member, held, activation) for member in scenario.members]
         gathered = np.where(whole, np.max(gathers, axis=0), 0.0)
-    slowest: Array = np.max([neighbour_seconds(member, group, sent) for member in scenario.members], axis=0)
+    sends = np.stack([neighbour_seconds(member, group, sent) for member in scenario.members])
+    slowest: Array = np.max(sends, axis=0)
     return slowest + gathered
 
 

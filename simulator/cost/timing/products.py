@@ -145,8 +145,8 @@ def dense_products(pricing: Pricing, work: Work) -> Products:
     """Seconds of all products but those of routed experts, each at the rate of its shape."""
     nothing = np.zeros_like(extent(pricing, "whole"))
     compute = Products(nothing, nothing, nothing)
-    for one in work.shapes:
-        here = product_compute(pricing, one)
+    for product in work.shapes:
+        here = product_compute(pricing, product)
         compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
     held = whole_layer(pricing, WeightTotals(work.products.split, work.products.replicated))
     return product_seconds(pricing.scenario, compute, held, _moved(pricing, work))
@@ -157,8 +157,8 @@ def _moved(pricing: Pricing, work: Work) -> Moved:
     scenario, nothing = pricing.scenario, np.zeros_like(extent(pricing, "whole"))
     narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
     forward, inputs, weights = nothing, nothing, nothing
-    for one in work.shapes:
-        rows, outputs, depth, _ = product_shape(pricing, one)
+    for product in work.shapes:
+        rows, outputs, depth, _ = product_shape(pricing, product)
         held = wide * outputs * depth
         forward = forward + held + rows * (narrow * depth + wide * outputs)
         inputs = inputs + held + rows * (narrow * outputs + wide * depth)
@@ -199,8 +199,8 @@ def expert_products(pricing: Pricing, work: Work) -> Products:
     parameters = whole_layer(pricing, WeightTotals(routed=work.products.routed))
     narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
     compute, entered, left = Products(nothing, nothing, nothing), nothing, nothing
-    for one in work.grouped:
-        here, shape = product_compute(pricing, one), product_shape(pricing, one)
+    for product in work.grouped:
+        here, shape = product_compute(pricing, product), product_shape(pricing, product)
         compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
         entered, left = entered + shape.depth, left + shape.outputs
     copies, weights = extent(pricing, "copies"), narrow * parameters

@@ -83,8 +83,8 @@ def least_step_seconds(pricing: Pricing) -> Array:
     """What a step takes at least, shape (n,), for a fraction of the work: its passes with nothing done again."""
     bare = pricing.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
     pipeline = pipeline_seconds(bare, stage_work(bare))
-    least: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
-    return least + _overhead_seconds(pricing.scenario, pipeline)
+    bound: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
+    return bound + _overhead_seconds(pricing.scenario, pipeline)
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:

@@ -22,7 +22,7 @@ def beside_weight_gradients(pricing: Pricing, work: Work, tensor: Array, gemm: A
     Input gradients are reduced while the gradients of weights that are cut by outputs are computed: all of the pass's
     bytes, or with sequence parallelism half, as gradients that come in are gathered first.
     """
-    sizes = [(one.inputs * one.outputs, one.split == "column") for one in work.shapes]
+    sizes = [(product.inputs * product.outputs, product.split == "column") for product in work.shapes]
     beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
     runs = tensor * np.where(pricing.block.sequence_parallel > 0.0, 0.5, 1.0)
     share = pricing.scenario.coefficients.time.tensor_exposed

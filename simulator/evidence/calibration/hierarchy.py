@@ -17,7 +17,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.evidence.calibration.fit import names_of
 from simulator.evidence.calibration.sample import Sample, measured, predict
 from simulator.question.arrays import Mask, Matrix, Vector
 from simulator.question.coefficients import Coefficients
@@ -66,13 +65,21 @@ class Design:
         """What a row scatters like: `dense` or `moe`; of memory the kind of figure."""
         return str(self.groups[index]).rpartition("/")[2]
 
+    def bounded(self, logarithms: Matrix) -> Matrix:
+        """Logarithms of the coefficients, kept within their bounds; shape (coefficients,) or (coefficients, sets)."""
+        known = priors(self.kind)
+        low = np.log([max(known[name].low, 1e-12) for name in self.names])
+        high = np.log([known[name].high for name in self.names])
+        return np.asarray(np.clip(logarithms.T, low, high).T)
+
     def predicted(self, index: int, logarithms: Matrix) -> Vector:
         """Logarithms of the predictions of a row; `logarithms` has one column per coefficient set."""
-        known = priors(self.kind)
-        low = np.array([max(known[name].low, 1e-12) for name in self.names])[:, None]
-        high = np.array([known[name].high for name in self.names])[:, None]
-        values = np.clip(np.exp(logarithms), low, high)
+        values = np.exp(self.bounded(logarithms))
         return np.log(predict(self.kind, self.samples[index], self.base, self.names, values))
+
+    def error(self, index: int, at: Vector) -> float:
+        """How far off a row is predicted at a point, in the logarithm."""
+        return float(self.predicted(index, at[:, None])[0] - self.logs[index])
 
     def slopes(self, index: int, at: Vector) -> tuple[float, Vector]:
         """Logarithm of a row's prediction and its slopes by the coefficients' logarithms, at a point."""
@@ -82,28 +89,58 @@ class Design:
         return float(found[0]), np.asarray((found[1 : count + 1] - found[count + 1 :]) / (2.0 * _STEP))
 
 
+UNFITTED = (
+    "link_efficiency",
+    "expert_exposed",
+    "attention_score_width",
+    "attention_tile_tokens",
+    "attention_backward_slowdown",
+    "tensor_overhead_seconds",
+    "tensor_ends_overhead_seconds",
+    "reduce_slowdown",
+    "collective_slowdown",
+    "shard_overhead_seconds",
+    "optimizer_slowdown",
+)
+"""Time coefficients that no shipped row decides apart from others; they stay at their priors unless launches planned to
+decide them are fitted."""
+
+
+def names_of(kind: CoefficientKind, base: Coefficients | None = None, *, every: bool = False) -> tuple[str, ...]:
+    """The coefficients that a fit of this kind moves from `base`: with `every` also those that shipped rows leave open.
+
+    One that is 0 in `base` stays so, for its spread is a share of its value.
+    """
+    values = getattr(base or Coefficients(), kind)
+    return tuple(name for name in priors(kind) if getattr(values, name) != 0.0 and (every or name not in UNFITTED))
+
+
 def design(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> Design:
     """The design of the samples whose figure of this kind counts."""
     base = base or Coefficients()
-    kept = tuple(s for s in samples if s.counts(kind))
-    names = names_of(kind, base)
+    return design_of(kind, [s for s in samples if s.counts(kind)], names_of(kind, base), base)
+
+
+def design_of(kind: CoefficientKind, samples: Sequence[Sample], names: tuple[str, ...], base: Coefficients) -> Design:
+    """The design of samples and coefficients, around the priors."""
     known, part = priors(kind), getattr(base, kind)
     return Design(
         kind=kind,
         names=names,
-        samples=kept,
+        samples=tuple(samples),
         base=base,
         centre=np.log([float(getattr(part, name)) for name in names]),
         spread=np.array([known[name].spread for name in names]),
-        logs=np.log(measured(kind, kept)),
-        families=np.array([s.scenario.hardware.family for s in kept]),
-        sources=np.array([s.row.table for s in kept]),
-        organisations=np.array([s.row.organisation or s.row.table for s in kept]),
-        groups=np.array([f"{s.row.table}/{_sort(kind, s)}" for s in kept]),
+        logs=np.log(measured(kind, samples)),
+        families=np.array([s.scenario.hardware.family for s in samples]),
+        sources=np.array([s.row.table for s in samples]),
+        organisations=np.array([s.row.organisation or s.row.table for s in samples]),
+        groups=np.array([f"{s.row.table}/{sort_of(kind, s)}" for s in samples]),
     )
 
 
-def _sort(kind: CoefficientKind, sample: Sample) -> str:
+def sort_of(kind: CoefficientKind, sample: Sample) -> str:
+    """What a row scatters like: `dense` or `moe`; of memory the kind of figure."""
     if kind == "memory":
         return sample.row.compares_with or "device"
     return "moe" if sample.scenario.model.is_moe else "dense"

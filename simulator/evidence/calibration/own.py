@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simulator.evidence.calibration.apply import Applied, applied
-from simulator.evidence.calibration.fit import Freedom, Start
-from simulator.evidence.calibration.run import FamilyFit, fit_family
-from simulator.evidence.calibration.sample import Sample, measured, predict
-from simulator.evidence.calibration.store import KINDS
+from simulator._version import __version__
+from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.cluster import ClusterFit, Known, fit_cluster, is_starved
+from simulator.evidence.calibration.ranges import range_of
+from simulator.evidence.calibration.sample import DEVICE_TOLERANCE, Sample, measured, predict
+from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, shipped_calibration
+from simulator.evidence.measurements.question import figures_devices
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.coefficients.values import CoefficientKind, replaced
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.units import GIB
 
+MOST_SCATTER = 0.20
+"""Root mean square of relative errors above which a fitted part is not stored: it does not describe its rows."""
+_OTHER_UNIT = 5.0
+"""Times that a figure is off from which it is asked whether its unit is another one."""
 TEMPLATE = (
     "model,hardware,devices,seq_length,global_batch_size,micro_batch_size,tensor_parallel,pipeline_parallel,"
     "step_time_s,memory_gib\n"
@@ -27,7 +34,7 @@ TEMPLATE = (
 
 
 def template(hardware: HardwareSpec | None) -> str:
-    """The table of a run's columns with an example: of one node of `hardware`, with its framework told, where given.
+    """The table of a run's columns with an example: of one node of `hardware`, with its framework, where given.
 
     A framework decides what a device holds, and on few platforms is the usual one Megatron.
     """
@@ -38,6 +45,114 @@ def template(hardware: HardwareSpec | None) -> str:
     memory = f"{0.75 * hardware.usable_memory_bytes / GIB:.1f}"
     cells = ",".join((model, hardware.name, str(hardware.devices_per_node), *rest, memory, "megatron"))
     return f"{header},framework\n{cells}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFit:
+    """The rows of one family's cluster, and the coefficients fitted to them."""
+
+    family: str
+    samples: tuple[Sample, ...]
+    """Rows that ran."""
+    fits: Mapping[CoefficientKind, ClusterFit]
+    """A kind without rows is missing."""
+    starved: frozenset[str] = frozenset()
+    """Rows that hold the device's capacity and not their need: no samples."""
+    known_memory: FittedPart | None = None
+    """Memory coefficients that need no rows; memory is then not fitted."""
+
+    def fit(self, kind: CoefficientKind) -> ClusterFit | None:
+        """The fit of one kind, stored or not; None without rows."""
+        return self.fits.get(kind)
+
+    def stored(self, kind: CoefficientKind) -> ClusterFit | None:
+        """The fit of one kind, where it describes its rows well enough to be used."""
+        found = self.fit(kind)
+        return None if found is None or found.scatter > MOST_SCATTER else found
+
+    def coefficients(self, base: Coefficients | None = None) -> Coefficients:
+        """The fitted set; what was not fitted comes from `base`."""
+        return self.calibration().coefficients(base)
+
+    def calibration(self) -> Calibration:
+        """What is stored."""
+        parts = {kind: found.part() for kind in KINDS if (found := self.stored(kind)) is not None}
+        used = {key for part in parts.values() for key in part.rows_used}
+        rows = [s for s in self.samples if s.key in used] or self.samples
+        return Calibration(
+            family=self.family,
+            tool_version=__version__,
+            tables=tuple(sorted({sample.row.table for sample in self.samples})),
+            memory=parts.get("memory", self.known_memory),
+            time=parts.get("time"),
+            range=range_of((s.scenario, s.layout) for s in rows),
+        )
+
+    def not_stored(self, kind: CoefficientKind) -> str:
+        """Why the fit of one kind is not stored, in one sentence; empty where it is, or there is none."""
+        found = self.fit(kind)
+        if found is None or self.stored(kind) is not None:
+            return ""
+        errors = found.residuals
+        used = [errors[key] for key in found.keys]
+        side = "" if min(used) < 0.0 < max(used) else ", all on one side"
+        worst = max(found.keys, key=lambda key: abs(math.log1p(errors[key])))
+        times = 1.0 + errors[worst]
+        unit = f"; {worst} is {times:.3g} times what was measured: is it in the column's unit?"
+        return (
+            f"{kind} of family {self.family} is not stored: after the fit its {len(used)} rows still scatter by "
+            f"{100.0 * found.scatter:.1f} % (at most {100.0 * MOST_SCATTER:.0f} %){side}, so they are not runs of the "
+            "layouts they name, or the model lacks what they show"
+            + (unit if max(times, 1.0 / times) > _OTHER_UNIT else "")
+        )
+
+
+def fit_own(
+    family: str,
+    samples: Sequence[Sample],
+    known: Mapping[CoefficientKind, Known] | None = None,
+    base: Coefficients | None = None,
+) -> OwnFit:
+    """Fit one family's own rows, from what ships for their cluster or family, or from what is `known` beside `base`."""
+    mine = tuple(s for s in samples if s.scenario.hardware.family == family)
+    if known is None or base is None:
+        known, base = shipped_knowledge(family, mine[0].scenario.hardware.name if mine else None)
+    certain = known_memory(family)
+    if certain is not None:
+        base = replaced(base, "memory", certain.names, certain.vector)
+    memory, starved = (None, set[str]()) if certain is not None else _fit_memory(mine, known["memory"], base)
+    fits: dict[CoefficientKind, ClusterFit] = {} if memory is None else {"memory": memory}
+    # What a row's memory says of it holds for its speed: it is no run of the layout that it names.
+    wrong = starved | set(memory.left_out if memory is not None else ())
+    timed = [s for s in mine if s.measured_tflops is not None and s.key not in wrong]
+    if timed:
+        fits["time"] = fit_cluster(known["time"], timed, base)
+    return OwnFit(family, mine, fits, frozenset(starved), certain)
+
+
+def shipped_knowledge(family: str, cluster: str | None) -> tuple[dict[CoefficientKind, Known], Coefficients]:
+    """What ships for a cluster or family: what is known of each kind, and the coefficients."""
+    used = applied(family, None, cluster)
+    parts = ((kind, used.part(kind)) for kind in KINDS)
+    return {kind: Known.of_part(kind, part) for kind, part in parts if part is not None}, used.coefficients()
+
+
+def known_memory(family: str) -> FittedPart | None:
+    """The memory coefficients of a family whose hardware leaves nothing to be fitted; None for most."""
+    shipped = shipped_calibration(family)
+    return None if shipped is None or shipped.memory is None or not shipped.memory.known else shipped.memory
+
+
+def _fit_memory(samples: Sequence[Sample], known: Known, base: Coefficients) -> tuple[ClusterFit | None, set[str]]:
+    """Fit memory, and name the starved rows, which hold the device's capacity and not their need."""
+    rows = [s for s in samples if s.row.memory_bytes is not None]
+    if not rows:
+        return None, set()
+    found = fit_cluster(known, rows, base)
+    so_far = replaced(base, "memory", found.names, found.values)
+    starved = {s.key for s in rows if is_starved(s, so_far)}
+    fed = [s for s in rows if s.key not in starved]
+    return (fit_cluster(known, fed, base) if starved and fed else found), starved
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,47 +169,32 @@ class OwnError:
     """Fitted to the other own rows; None for a single row."""
 
 
-def fit_own(family: str, samples: Sequence[Sample]) -> FamilyFit:
-    """Fit one family's own rows, starting from what ships for their cluster or family."""
-    mine = [s for s in samples if s.scenario.hardware.family == family]
-    used = applied(family, None, mine[0].scenario.hardware.name if mine else None)
-    return fit_family(family, samples, used.coefficients(), Freedom(start=starts(used)))
-
-
-def starts(used: Applied) -> dict[CoefficientKind, Start]:
-    """How far the coefficients of a calibration may be off, and how its rows scatter."""
-    found: dict[CoefficientKind, Start] = {}
-    for kind in KINDS:
-        part = used.part(kind)
-        if part is not None and not part.known:
-            errors = np.sqrt(np.diag(part.covariance)).tolist()
-            found[kind] = Start(dict(zip(part.names, errors, strict=True)), part.noise)
-    return found
-
-
 def own_errors(samples: Sequence[Sample], choice: str | None = None) -> Iterator[OwnError]:
     """Errors of own rows with what ships, with `choice` or all rows fitted, and left out one by one."""
     for family in dict.fromkeys(s.scenario.hardware.family for s in samples):
         mine = [s for s in samples if s.scenario.hardware.family == family]
         name = mine[0].scenario.hardware.name
-        before = applied(family, None, name).coefficients()
-        after = (
-            fit_own(family, mine).coefficients(before)
-            if choice is None
-            else applied(family, choice, name).coefficients()
-        )
+        before, fitted = applied(family, None, name).coefficients(), fit_own(family, mine)
+        after = fitted.coefficients(before) if choice is None else applied(family, choice, name).coefficients()
         for kind in KINDS:
             counted = [s for s in mine if s.counts(kind)]
             for sample in counted:
-                others = [s for s in mine if s is not sample]
-                apart = fit_own(family, others).coefficients(before) if len(counted) > 1 else None
                 yield OwnError(
                     key=sample.key,
                     kind=kind,
                     before=_error(kind, sample, before),
                     after=_error(kind, sample, after),
-                    left_out=None if apart is None else _error(kind, sample, apart),
+                    left_out=_left_out(fitted.fit(kind), sample, before) if len(counted) > 1 else None,
                 )
+
+
+def _left_out(fitted: ClusterFit | None, sample: Sample, before: Coefficients) -> float:
+    """Error of a row predicted by the others; of one that was not used, by all."""
+    if fitted is None:
+        return _error("memory", sample, before)
+    others = np.array([s.key != sample.key for s in fitted.state.design.samples])
+    point = fitted.state.design.bounded(fitted.state.point(fitted.known_by(others)))
+    return _error(fitted.kind, sample, replaced(before, fitted.kind, fitted.names, np.exp(point)))
 
 
 def _error(kind: CoefficientKind, sample: Sample, coefficients: Coefficients) -> float:
@@ -102,20 +202,37 @@ def _error(kind: CoefficientKind, sample: Sample, coefficients: Coefficients) ->
     return float(predict(kind, alone, coefficients, (), np.zeros((0, 1)))[0] / measured(kind, [sample])[0] - 1.0)
 
 
-def unused(rows: Sequence[MeasuredRow], fits: Sequence[FamilyFit]) -> Iterator[str]:
-    """Why a row, or one of its figures, decides nothing: one sentence for each, with what would change it."""
+def unused(rows: Sequence[MeasuredRow], fits: Sequence[OwnFit]) -> Iterator[str]:
+    """Why a row, or one of its figures, decides nothing or is read otherwise than it states: one sentence for each."""
     for row in rows:
         if row.outcome == "ok" and not row.model:
             yield f"{row.key}: not fitted: it names no model; give a shipped name or a spec's path in column model"
         elif row.outcome != "ok" or not row.asks:
             yield f"{row.key}: not fitted: outcome {row.outcome}, status {row.status}; only runs that ended well are"
     for fitted in fits:
-        doubts = {doubt.key: doubt for doubt in fitted.doubts}
-        for kind in KINDS:
-            fit = fitted.fit(kind)
-            for sample in fitted.samples if fit else ():
-                if sample.figure(kind) is not None and fit is not None and sample.key not in fit.keys:
-                    why = (
-                        doubts[sample.key].says if sample.key in doubts else "it lies outside the scatter of the others"
-                    )
-                    yield f"{sample.key}: {kind} not fitted: {why}; other figures or another layout would change that"
+        for sample in fitted.samples:
+            yield from _contradiction(sample)
+            yield from _not_fitted(fitted, sample)
+
+
+def _contradiction(sample: Sample) -> Iterator[str]:
+    """A row whose TFLOPS, step time and devices contradict each other."""
+    implied, stated = figures_devices(sample.row), sample.row.devices
+    if implied is not None and abs(implied / stated - 1.0) > DEVICE_TOLERANCE:
+        read = f"; it is read with {sample.scenario.devices}" if sample.scenario.devices != stated else ""
+        yield f"{sample.key}: its own TFLOPS and step time give {implied:.1f} devices, not {stated}{read}"
+
+
+def _not_fitted(fitted: OwnFit, sample: Sample) -> Iterator[str]:
+    if sample.key in fitted.starved:
+        why = "it needs more than the device has: it ran starved, and its figures are no sample of the layout"
+        yield f"{sample.key}: not fitted: {why}"
+        return
+    memory = fitted.fit("memory")
+    for kind, found in fitted.fits.items():
+        if sample.figure(kind) is None or sample.key in found.keys:
+            continue
+        why = "it lies outside the scatter of the others"
+        if kind == "time" and memory is not None and sample.key in memory.left_out:
+            why = "its memory is not that of the layout it names"
+        yield f"{sample.key}: {kind} not fitted: {why}; other figures or another layout would change that"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from simulator._version import __version__
 from simulator.evidence.calibration.hierarchy import SORTS, Gauss, Linearization, scatter_of
-from simulator.evidence.calibration.run import range_of
+from simulator.evidence.calibration.judge import PLATFORMS, SourcesJudged, interval_factor
+from simulator.evidence.calibration.ranges import range_of
 from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.sources import PLATFORMS, SourcesJudged, interval_factor
 from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, FittedPart
 from simulator.question.coefficients.values import priors
 
@@ -25,7 +25,7 @@ def published(judged: Sequence[SourcesJudged]) -> tuple[Calibration, ...]:
 
 
 def _calibration(judged: Sequence[SourcesJudged], family: str) -> Calibration:
-    parts = {one.kind: _part(one, family) for one in judged}
+    parts = {one.kind: unseen_part(one, family) for one in judged}
     samples = [s for one in judged for s in _samples(one.state, family)]
     sources = {s.row.table for one in judged for s in (samples or one.state.design.samples)}
     return Calibration(
@@ -34,7 +34,7 @@ def _calibration(judged: Sequence[SourcesJudged], family: str) -> Calibration:
         tables=tuple(sorted(sources)),
         memory=parts.get("memory"),
         time=parts.get("time"),
-        range=range_of(list({s.key: s for s in samples}.values())),
+        range=range_of((s.scenario, s.layout) for s in {s.key: s for s in samples}.values()),
     )
 
 
@@ -45,13 +45,17 @@ def _samples(state: Linearization, family: str) -> Iterator[Sample]:
             yield sample
 
 
-def _part(found: SourcesJudged, family: str) -> FittedPart:
-    """What is known of a cluster of the family that gave no row, its interval sized by leaving sources out."""
+def unseen_part(found: SourcesJudged, family: str, without: Collection[str] = ()) -> FittedPart:
+    """What is known of a cluster of the family that gave no row, its interval sized by leaving sources out.
+
+    Sources in `without` are not asked.
+    """
     state = found.state
-    known = state.unseen(family)
+    known = state.unseen(family, without)
+    rows = [row for row in found.rows if row.source not in without]
     usual, *others = SORTS[found.kind] if found.kind == "time" else tuple(reversed(SORTS[found.kind]))
     platform = PLATFORMS.get(family, family)
-    factors = {sort: interval_factor(found.rows, platform, sort) for sort in (usual, *others)}
+    factors = {sort: interval_factor(rows, platform, sort) for sort in (usual, *others)}
     values = _values(found, known)
     scale = values * state.design.spread * factors[usual]
     noise = {sort: factors[sort] * scatter_of(state.hyper, sort, family) for sort in (usual, *others)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -120,6 +120,25 @@ class CalibratedRange(NamedTuple):
             seen={str(k): tuple(str(x) for x in v) for k, v in document["seen"].items()},
             runs=tuple(str(x) for x in document["runs"]),
         )
+
+
+def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
+    """The range that some runs cover."""
+    sizes: dict[str, tuple[float, float]] = {}
+    seen: dict[str, set[str]] = {}
+    signatures: set[str] = set()
+    for scenario, layout in runs:
+        signatures.add(signature(scenario, layout))
+        for name, value in numbers(scenario, layout).items():
+            low, high = sizes.get(name, (value, value))
+            sizes[name] = (min(low, value), max(high, value))
+        for name, word in words(scenario, layout).items():
+            seen.setdefault(name, set()).add(word)
+    return CalibratedRange(
+        sizes=sizes,
+        seen={name: tuple(sorted(found)) for name, found in seen.items() if not found <= set(usual_words(name))},
+        runs=tuple(sorted(signatures)),
+    )
 
 
 def _bound(value: object) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -54,6 +54,11 @@ class Sample:
     def counts(self, kind: CoefficientKind) -> bool:
         """Whether that is a sample of the stated layout."""
         return self.row.memory_counts if kind == "memory" else self.row.speed_counts
+
+
+def prepared(rows: Iterable[MeasuredRow]) -> tuple[Sample, ...]:
+    """Samples of the rows that ran and name a model and hardware this project knows."""
+    return tuple(sample_of(row) for row in rows if row.outcome == "ok" and row.asks)
 
 
 def sample_of(row: MeasuredRow) -> Sample:

@@ -240,6 +240,11 @@ def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) ->
         raise InputError(f"{where}: must be symmetric and positive")
 
 
+def shipped_names() -> tuple[str, ...]:
+    """Hardware families and clusters for which a calibration ships."""
+    return tuple(sorted(path.stem for path in data_folder("calibration").glob("*.yaml")))
+
+
 @lru_cache(maxsize=32)
 def shipped_calibration(name: str) -> Calibration | None:
     """The calibration shipped for a hardware family, or for a cluster by the name of its spec; None without one."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.evidence.measurements.row import LAYOUT_COLUMNS
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS
+from simulator.frameworks.run import AskedRun
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
-
-_WORKLOAD = ("devices", "precision", "seq_length", "global_batch_size", "lora_rank")
 
 
 def asked_columns(
@@ -23,20 +22,38 @@ def asked_columns(
     """
     profile = scenario.framework
     usual = stack_for(profile.name, None, scenario.hardware.stack)
-    columns: dict[str, Any] = {
+    cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
+    return {
         "model": model,
         "num_layers": num_layers,
         "framework": profile.name,
         "options": tuple(options.items()),
         "stack": None if profile.stack == usual else profile.stack,
-        **{name: getattr(scenario, name) for name in _WORKLOAD},
-        **{name: getattr(layout, name) for name in LAYOUT_COLUMNS},
+        **{name: getattr(scenario, name) for name in ("devices", *WORKLOAD_COLUMNS)},
+        **layout_columns(layout, is_moe=scenario.model.is_moe, usual_cut=cut),
     }
-    if not scenario.model.is_moe:
+
+
+def run_columns(run: AskedRun, devices: int | None) -> dict[str, Any]:
+    """Columns of what a logged run's words ask for, but for its model."""
+    columns = {name: getattr(run, name) for name in ("framework", "stack", *WORKLOAD_COLUMNS)} | {"devices": devices}
+    layout = run.layout
+    if layout is None:
+        return columns
+    columns |= layout_columns(layout, is_moe=bool(run.shape.get("num_experts")))
+    if run.virtual_stage_layers and layout.virtual_stages == 1:
+        columns["layers_per_virtual_stage"] = run.virtual_stage_layers
+    return columns
+
+
+def layout_columns(layout: Layout, *, is_moe: bool, usual_cut: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Columns of a layout; what says nothing of the run stays blank."""
+    columns: dict[str, Any] = {name: getattr(layout, name) for name in LAYOUT_COLUMNS}
+    if not is_moe:
         columns["expert_tensor_parallel"] = None
     if layout.virtual_stages == 1:
         columns["virtual_stages"] = None
-    if layout.stage_layers == default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel):
+    if layout.stage_layers == usual_cut:
         columns["stage_layers"] = ()
     if columns["chunk_layers"]:
         # Chunks say what the ranks hold, and how many chunks each has.

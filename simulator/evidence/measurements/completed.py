@@ -9,7 +9,7 @@ from typing import Any, Final
 from simulator.errors import InputError, one_line
 from simulator.evidence.measurements.log_text import LogContext, LogLine
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.shapes import LoggedShape, Match, match_shape
+from simulator.evidence.measurements.shapes import LoggedFields, Match, match_shape
 
 NEEDED: Final = ("model", "devices", "seq_length", "micro_batch_size", "global_batch_size")
 """Columns without which a run is no question."""
@@ -45,12 +45,12 @@ def asking(where: str, missing: list[str], *, configured: bool) -> str:
     )
 
 
-def matched(where: str, shape: LoggedShape | None, given: LogContext) -> Match:
+def matched(where: str, shape: LoggedFields | None, given: LogContext, *, vocab_padding: int = 0) -> Match:
     """Return the model of a run: by its shape where it is logged, else the one that is given; without any, none."""
     name = given.model or given.columns.get("model")
     if shape is None:
         return Match(str(name or ""), None, "The log shows no shape; the model is the caller's." if name else "")
-    return match_shape(where, shape, None if name is None else str(name))
+    return match_shape(where, shape, None if name is None else str(name), vocab_padding=vocab_padding)
 
 
 def ran_out(said: LogLine) -> dict[str, Any]:

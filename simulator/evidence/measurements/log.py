@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from simulator.errors import InputError
-from simulator.evidence.measurements.log_text import LogContext, LogLine, log_lines
-from simulator.evidence.measurements.megatron_log import is_megatron, read_megatron
+from simulator.errors import InputError, SimulateError
+from simulator.evidence.measurements.asked import run_columns
+from simulator.evidence.measurements.completed import completed, matched, ran_out, row_of
+from simulator.evidence.measurements.log_text import LogContext
 from simulator.evidence.measurements.paddle_log import is_paddle, read_paddle
+from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.steady import steady
 from simulator.evidence.measurements.step_logs import FORMATS, Format, read_steps
+from simulator.frameworks import registry
+from simulator.frameworks.logs import LogForm, LoggedRun, LogLine, log_lines
+from simulator.frameworks.run import AskedRun
+from simulator.question.frameworks.profiles import profile_of
+from simulator.question.frameworks.stacks import stack_for, stacks_of
+from simulator.question.specs.catalogue import load_hardware
+from simulator.question.units import TERA, to_mib
+
+_CONVENTION: Final = 0.03
+"""Share by which a logged TFLOP/s figure may differ from this simulator's count and still be the same figure."""
+_SHAPE: Final = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
+"""Words of a shape that a row repeats as its source states them."""
+_UNSEEN: Final = "expandable_segments"
+"""The switch that only the environment sets."""
+_BOUNDS: Final = ("not-modelled", "upper-bound", "activations-bound")
+"""Warnings on what is priced otherwise than the run had it."""
 
 
 def read_log(  # noqa: PLR0913  what may be known beside a log
@@ -35,7 +54,7 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
     """
     if warmup < 0:
         raise InputError(f"warm-up {warmup}: must not be negative")
-    given = LogContext(
+    context = LogContext(
         table=path.stem,
         hardware=hardware,
         model=model,
@@ -44,7 +63,7 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
         columns=dict(columns or {}),
         fixed=frozenset(fixed),
     )
-    return _reader(path)(log_lines(path), given)
+    return _reader(path)(log_lines(path), context)
 
 
 def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[MeasuredRow, ...]]:
@@ -54,19 +73,123 @@ def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[Measu
     paddle = False
     for line in log_lines(path):
         last = line.number
-        if is_megatron(line.text):
-            return read_megatron
+        for name, form in registry.log_forms().items():
+            if form.is_own(line.text):
+                return partial(_rows, name, form)
         paddle = paddle or is_paddle(line.text)
-        for form in FORMATS:
-            if form.name not in forms and form.begins.search(line.text):
-                forms[form.name] = form
+        for known in FORMATS:
+            if known.name not in forms and known.begins.search(line.text):
+                forms[known.name] = known
     if paddle:
         return read_paddle
-    found = next((form for form in FORMATS if form.name in forms), None)
+    found = next((known for known in FORMATS if known.name in forms), None)
     if found is None:
         raise InputError(
             f"{path}:{last}: no training log up to here; expected '--- arguments ---' or iterations (Megatron-LM), "
             "'Training Configuration Arguments' (PaddleNLP, PaddleFormers), or lines as "
-            f"{', '.join(form.name for form in FORMATS)} write them"
+            f"{', '.join(known.name for known in FORMATS)} write them"
         )
     return partial(read_steps, form=found)
+
+
+def _rows(name: str, form: LogForm, lines: Iterable[LogLine], context: LogContext) -> tuple[MeasuredRow, ...]:
+    """A row for each run of a log of this form."""
+    runs = enumerate(form.runs(lines, registry.log_table(name)), start=1)
+    return tuple(_row(name, form, logged, context, number) for number, logged in runs)
+
+
+def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, number: int) -> MeasuredRow:
+    where = logged.begin.where
+    run = AskedRun(framework=registry.framework_of(name))
+    if logged.arguments is not None:
+        run = registry.read_log(name, logged.arguments)
+    stated = {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= run.shape.keys()
+    shape = {"num_experts": 0, **run.shape} if stated else None
+    padding = run.layout.tensor_parallel * _PADDED if run.layout is not None else 0
+    match = matched(where, shape, context, vocab_padding=padding)
+    columns: dict[str, Any] = {"framework": run.framework}
+    if logged.arguments is not None:
+        columns |= run_columns(run, logged.arguments.devices)
+    columns |= {"model": match.model, "num_layers": match.num_layers, "model_as_stated": _stated(logged)}
+    if columns.get("global_batch_size") is None:
+        columns["global_batch_size"] = logged.global_batch_size
+    try:
+        values = completed(where, columns, context, _options(run, context.hardware) if logged.arguments else {})
+    except InputError as error:
+        raise InputError(f"{error}. {match.note}".rstrip(" .") if not match.model else str(error)) from error
+    unseen = _UNSEEN not in dict(values["options"])
+    notes = [match.note, *_notes(run), "The log does not show the allocator's setting." * unseen, *logged.notes]
+    if any(remark.severity == "error" for remark in run.remarks) or columns.get("recompute_method") == "list":
+        values.setdefault("status", "unpriced")
+    line = logged.begin.number
+    if logged.out_of_memory is not None:
+        return row_of(values, context, number, line, notes, **ran_out(logged.out_of_memory))
+    batch = values["global_batch_size"]
+    steps = [step for step in logged.steps if step.batch in (None, batch)]
+    kept = steady(logged.last.where, steps, context.warmup, logged.reported_after)
+    figures = {"outcome": "ok", "step_time_ms": round(kept.seconds * 1000, 3), **kept.columns, **_memory(logged)}
+    notes = [kept.account, *notes]
+    if form.rate == "tflops" and kept.rate is not None:
+        measured = row_of(values, context, number, line, **figures)
+        figures["tflops_per_device"] = _same_convention(measured, kept.rate, notes)
+    return row_of(values, context, number, line, notes, **figures)
+
+
+_PADDED: Final = 128
+"""Rows to a multiple of which, times tensor parallel, a vocabulary is padded."""
+
+
+def _options(run: AskedRun, hardware: str) -> dict[str, str]:
+    """The switches of a run, without those that have no effect on its layout.
+
+    A log says all of them but the allocator's setting: those that the usual runs of its hardware set, and this one did
+    not, are the framework's own.
+    """
+    stack = stack_for(run.framework, run.stack, load_hardware(hardware).stack)
+    usual = next((own.switches for own in stacks_of(run.framework) if own.name == stack), {})
+    defaults = profile_of(run.framework)
+    plain = {name: str(getattr(defaults, name)).lower() for name in usual if name not in (_UNSEEN, *run.options)}
+    options = plain if run.stack is None else {}
+    options |= run.options
+    if run.layout is not None and run.layout.tensor_parallel == 1:
+        options.pop("tp_comm_overlap", None)
+    return options
+
+
+def _notes(run: AskedRun) -> Iterator[str]:
+    """What of the run's words is not read, or priced otherwise, as a script's would be told."""
+    for remark in run.remarks:
+        if remark.severity == "error" or remark.rule in _BOUNDS:
+            line = f" (line {remark.place.line})" if remark.place else ""
+            yield f"{remark.message}{line}."
+
+
+def _stated(logged: LoggedRun) -> str:
+    """The shape in the log's words."""
+    entries = logged.arguments.entries if logged.arguments is not None else {}
+    return " ".join(f"{name}={entries[name][-1].text[:20]}" for name in _SHAPE if name in entries)
+
+
+def _memory(logged: LoggedRun) -> dict[str, Any]:
+    """Columns of the memory."""
+    memory = logged.memory
+    if memory.allocated_bytes is None:
+        return {}
+    columns: dict[str, Any] = {"memory_mib": to_mib(memory.allocated_bytes), "memory_kind": "allocated"}
+    if memory.reserved_bytes is not None:
+        columns["memory_reserved_mib"] = to_mib(memory.reserved_bytes)
+    return columns
+
+
+def _same_convention(row: MeasuredRow, logged: float, notes: list[str]) -> float | None:
+    """The logged TFLOP/s if it counts FLOPs as this simulator does; later versions count causal attention."""
+    if row.step_seconds is None:
+        return None
+    try:
+        counted = flops_per_token(row) * row.tokens_per_step / row.step_seconds / row.devices / TERA
+    except SimulateError as error:
+        raise InputError(str(error)) from error
+    if abs(logged / counted - 1) <= _CONVENTION:
+        return logged
+    notes.append(f"The log's {logged:g} TFLOP/s count otherwise than this table ({counted:.1f}) and are left out.")
+    return None

@@ -10,13 +10,15 @@ from typing import Any, Final
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.log_text import LogLine
-from simulator.evidence.measurements.shapes import LoggedShape
+from simulator.evidence.measurements.shapes import LoggedFields
 
 _BEGINS: Final = re.compile(r"\b[A-Z][A-Za-z0-9_]{1,40}Config \{\s*$")
 _PREFIX: Final = re.compile(r"^(?:\[[^\]]{1,40}\] ?){1,4}- ?")
 _LONGEST: Final = 2000
 _PLAIN: Final = frozenset({"gpt2", "gpt_neox", "gptj", "opt", "bloom", "falcon", "mpt", "gpt_bigcode", "starcoder2"})
 """Families whose feed-forward networks are not gated."""
+_ROTARY: Final = frozenset({"gpt_neox", "falcon", "starcoder2", "gptj"})
+"""Those of them whose positions turn queries and keys."""
 
 
 @dataclass(slots=True)
@@ -49,44 +51,46 @@ class LoggedConfig:
         return True
 
 
-def config_shape(config: Mapping[str, Any], where: str) -> LoggedShape:
+def config_shape(config: Mapping[str, Any], where: str) -> LoggedFields:
     """Return the shape that a configuration states. Raises InputError naming what is wrong with it."""
 
-    def count(name: str) -> int | None:
-        value = config.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 2**31:
-            raise InputError(f"{where}: {name} is {str(value)[:40]}; expected a whole number")
-        return value
+    def count(*names: str) -> int | None:
+        for name in names:
+            value = config.get(name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 2**31):
+                raise InputError(f"{where}: {name} is {str(value)[:40]}; expected a whole number")
+            if value:
+                return int(value)
+        return None
 
     def needed(*names: str) -> int:
-        value = next((found for name in names if (found := count(name))), None)
-        if not value:
+        if (value := count(*names)) is None:
             raise InputError(f"{where}: the model's configuration has no {names[0]}")
         return value
 
-    experts = count("num_experts") or count("num_local_experts") or count("moe_num_experts") or 0
-    tied = config.get("tie_word_embeddings")
-    heads = needed("num_attention_heads", "n_head")
-    hidden = needed("hidden_size", "n_embd")
-    plain = str(config.get("model_type")) in _PLAIN
-    width = count("moe_intermediate_size") if experts else None
-    width = width or count("intermediate_size") or count("n_inner")
-    return LoggedShape(
-        num_hidden_layers=needed("num_hidden_layers", "n_layer"),
-        hidden_size=hidden,
-        intermediate_size=width or (4 * hidden if plain else None),
-        num_attention_heads=heads,
-        num_key_value_heads=count("num_key_value_heads") or heads,
-        head_dim=count("head_dim"),
-        vocab_size=count("vocab_size"),
-        tie_word_embeddings=tied if isinstance(tied, bool) else None,
-        num_experts=experts,
-        num_experts_per_tok=count("num_experts_per_tok") or count("moe_k"),
-        gated=False if plain else None,
-        layer_norm=True if plain else None,
-        biases=True if plain else None,
-        rotary=config.get("model_type") in ("gpt_neox", "falcon", "starcoder2", "gptj") if plain else None,
-        learned_positions=count("n_positions") or (count("max_position_embeddings") or 0) if plain else 0,
-    )
+    experts = count("num_experts", "num_local_experts", "moe_num_experts")
+    kind, tied = config.get("model_type"), config.get("tie_word_embeddings")
+    heads, hidden = needed("num_attention_heads", "n_head"), needed("hidden_size", "n_embd")
+    plain = kind in _PLAIN
+    width = count("intermediate_size", "n_inner") or (4 * hidden if plain else None)
+    shape: dict[str, Any] = {
+        "num_hidden_layers": needed("num_hidden_layers", "n_layer"),
+        "hidden_size": hidden,
+        "intermediate_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": count("num_key_value_heads") or heads,
+        "head_dim": count("head_dim"),
+        "vocab_size": count("vocab_size"),
+        "tie_word_embeddings": tied if isinstance(tied, bool) else None,
+        "num_experts": experts or 0,
+        "gated": not plain,
+        "norm": "layer_norm" if plain else "rms_norm",
+    }
+    if experts:
+        shape["num_experts_per_tok"] = count("num_experts_per_tok", "moe_k")
+        shape["moe_intermediate_size"] = count("moe_intermediate_size") or width
+    if plain:
+        shape |= {"activation": "gelu", "rotary": kind in _ROTARY}
+        shape |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias"), True)
+        shape["learned_positions"] = 0 if kind in _ROTARY else count("n_positions", "max_position_embeddings") or 0
+    return shape

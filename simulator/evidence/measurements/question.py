@@ -7,14 +7,14 @@ from typing import Any
 
 from simulator.cost.timing import flops
 from simulator.errors import InputError, SimulateError
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.row import WORKLOAD_COLUMNS, MeasuredRow
 from simulator.evidence.measurements.shapes import model_of
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import framework, stack_for
-from simulator.question.scenario.complete import NAMES, Question, Wording, resolve
+from simulator.question.scenario.complete import NAMES, Wording, resolve
 from simulator.question.scenario.layout import SETTINGS, Layout
-from simulator.question.scenario.scenario import Cluster, Scenario
+from simulator.question.scenario.scenario import Cluster, Scenario, scenario_on
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import TERA
@@ -32,14 +32,14 @@ def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tupl
     if row.stage_layers and sum(row.stage_layers) != layers:
         raise InputError(f"{row.key}: stage_layers add up to {sum(row.stage_layers)}, not to the model's {layers}")
     try:
-        return resolve(asked, _given(row), Wording(said=NAMES.said, where=f"{row.key}: "))
+        return resolve(asked, _given(row), Wording(spell=NAMES.spell, where=f"{row.key}: "))
     except SimulateError as error:
         raise _named(row, error) from error
 
 
 def flops_per_token(row: MeasuredRow) -> float:
     """Return the model FLOPs of one token by which TFLOP/s are counted. Raises InputError without a model spec."""
-    return flops.model_flops_per_token(_asked(row, Coefficients()).scenario())
+    return flops.model_flops_per_token(_asked(row, Coefficients()))
 
 
 def figures_devices(row: MeasuredRow) -> float | None:
@@ -91,19 +91,16 @@ def _profile(name: str, options: tuple[tuple[str, str], ...], stack: StackName) 
     return framework(name, dict(options), stack)
 
 
-def _asked(row: MeasuredRow, coefficients: Coefficients) -> Question:
+def _asked(row: MeasuredRow, coefficients: Coefficients) -> Scenario:
     if not row.model:
         raise InputError(f"{row.key}: no spec for model '{row.model_as_stated}'; name one in column model")
     try:
         hardware = _hardware(row.hardware)
-        return Question(
-            model=_model(row.model, row.num_layers),
-            cluster=Cluster(hardware=hardware, devices=row.run_devices, coefficients=coefficients),
-            framework=_profile(row.framework, row.options, stack_for(row.framework, row.stack, hardware.stack)),
-            seq_length=row.seq_length,
-            global_batch_size=row.global_batch_size,
-            precision=row.precision,
-            lora_rank=row.lora_rank,
+        return scenario_on(
+            Cluster(hardware=hardware, devices=row.run_devices, coefficients=coefficients),
+            _model(row.model, row.num_layers),
+            _profile(row.framework, row.options, stack_for(row.framework, row.stack, hardware.stack)),
+            **{name: getattr(row, name) for name in WORKLOAD_COLUMNS},
         )
     except SimulateError as error:
         raise _named(row, error) from error

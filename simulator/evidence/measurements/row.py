@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from simulator.errors import InputError
+from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import FIELDS
 from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import (
@@ -278,6 +279,8 @@ class MeasuredRow:
         return self.outcome == "ok" and _has_speed(self) and self.status in _SPEED_COUNTS
 
 
+WORKLOAD_COLUMNS: Final = tuple(one.name for one in WORKLOAD if one.name in MeasuredRow.__dataclass_fields__)
+"""Columns that are fields of the workload."""
 LAYOUT_COLUMNS: Final = tuple(field.name for field in FIELDS if field.name in MeasuredRow.__dataclass_fields__)
 """Columns that are fields of the layout."""
 

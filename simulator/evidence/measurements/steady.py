@@ -7,18 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulator.errors import InputError
+from simulator.frameworks.logs import LoggedStep as Step
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One logged interval."""
-
-    iteration: int
-    """Iteration at the interval's end."""
-    seconds: float
-    """Time per iteration, in seconds."""
-    rate: float | None = None
-    """Logged speed in the log's own unit; None where the log has none."""
+__all__ = ["Steady", "Step", "steady"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

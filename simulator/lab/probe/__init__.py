@@ -1,1 +1,1 @@
-"""A platform's rates measured, and the few launches that identify its coefficients."""
+"""Measuring a machine: its rates, and the few launches that tell its coefficients apart."""

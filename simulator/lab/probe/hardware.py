@@ -1,4 +1,7 @@
-"""A hardware spec from measured rates: a file of the same form as the shipped ones."""
+"""The measured hardware spec: the nearest shipped one with the probe's figures in place of its own.
+
+Figures that a probe cannot see keep the template's source and status; none is guessed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from simulator.lab.probe.rates import Rates
+from simulator.lab.probe.summary import Rates
 from simulator.lab.trainer.measured_rates import MeasuredRates
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.validation import validated

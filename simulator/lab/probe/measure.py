@@ -1,4 +1,7 @@
-"""Measuring the rates: one job that every rank runs, and its answer."""
+"""The job that times a machine's operations: starts its ranks and reads what they left.
+
+Interprets no figure; `summary` does.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 import sys
 
 from simulator.errors import UnsupportedError, one_line
-from simulator.lab.probe.asked import ProbeRequest
+from simulator.lab.probe.request import ProbeRequest
 from simulator.lab.probe.sizes import rates_job
 from simulator.lab.runner.campaign import Tell
 from simulator.lab.runner.diagnosis import diagnosis
@@ -20,49 +23,49 @@ _BUSY = 0.3
 """Load of a processor, per rank, from which timings are off."""
 
 
-def rates_command(asked: ProbeRequest) -> Command:
+def rates_command(request: ProbeRequest) -> Command:
     """The command line; nothing is written."""
-    job = asked.rates_folder.absolute() / "job.json"
-    ranks = ("--standalone", "--nproc-per-node", str(asked.devices), "--max-restarts", "0")
+    job = request.rates_folder.absolute() / "job.json"
+    ranks = ("--standalone", "--nproc-per-node", str(request.devices), "--max-restarts", "0")
     return Command(
         arguments=(sys.executable, "-m", "torch.distributed.run", *ranks, "-m", _WORKER, str(job)),
-        environment={"OMP_NUM_THREADS": "1"} if asked.backend == "cpu" else {},
+        environment={"OMP_NUM_THREADS": "1"} if request.backend == "cpu" else {},
         folder=job.parent,
     )
 
 
-def known_rates(asked: ProbeRequest) -> MeasuredRates | None:
+def known_rates(request: ProbeRequest) -> MeasuredRates | None:
     """The rates that an earlier probe left in the folder."""
-    path = asked.rates_folder / RATES_NAME
+    path = request.rates_folder / RATES_NAME
     try:
         return MeasuredRates.read(path) if path.exists() else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnsupportedError(f"{path}: not the rates of a probe: {one_line(str(error))}; remove it") from error
 
 
-def measured_rates(asked: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> MeasuredRates:
+def measured_rates(request: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> MeasuredRates:
     """Measure; raises UnsupportedError with what went wrong where no answer came."""
-    folder = asked.rates_folder
+    folder = request.rates_folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RATES_NAME).unlink(missing_ok=True)
-    job = job or rates_job(asked.devices, asked.backend)
+    job = job or rates_job(request.devices, request.backend)
     (folder / "job.json").write_text(job.to_json(), encoding="utf-8")
-    busy = os.getloadavg()[0] / asked.devices
-    if asked.backend == "cpu" and busy > _BUSY:
+    busy = os.getloadavg()[0] / request.devices
+    if request.backend == "cpu" and busy > _BUSY:
         tell(f"the machine is busy (load {os.getloadavg()[0]:.1f}): what is measured now will be too slow")
-    tell(f"rates: {len(job.timings)} operations on {asked.devices} ranks")
-    command, log = rates_command(asked), folder / LOG_NAME
+    tell(f"rates: {len(job.timings)} operations on {request.devices} ranks")
+    command, log = rates_command(request), folder / LOG_NAME
     found = run_guarded(
         command.arguments,
         folder=command.folder,
         environment=command.environment,
         log=log,
-        limit_seconds=asked.limit_seconds,
+        limit_seconds=request.limit_seconds,
     )
     if found.interrupted:
         raise KeyboardInterrupt
     tell(f"rates: after {found.wall_seconds:.1f} s")
-    measured = known_rates(asked) if found.exit_code == 0 else None
+    measured = known_rates(request) if found.exit_code == 0 else None
     if measured is None:
         raise UnsupportedError(f"--probe: rates could not be measured: {diagnosis(found).error}; see {log}")
     return measured

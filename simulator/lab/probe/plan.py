@@ -9,7 +9,7 @@ takes; on devices that keep bytes beside the tensors, the memory coefficients' i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.price import FITS, verdicts
 from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import step_seconds
-from simulator.evidence.calibration.fit import Freedom, names_of
+from simulator.evidence.calibration.hierarchy import names_of
 from simulator.lab.probe.pool import Candidate
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import Coefficients
@@ -31,12 +31,12 @@ KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
 STEP = 0.02
 """Relative step of the finite differences."""
 PINNED = 0.8
-"""A launch is said to pin a coefficient down where it leaves at most this share of its standard deviation."""
+"""A launch pins a coefficient down where it leaves at most this share of its standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What launches may take."""
+    """Limits of a plan: launches and their time."""
 
     launches: int = 20
     start_seconds: float = 8.0
@@ -47,8 +47,8 @@ class Effort:
     """Longest launch."""
     shortest_step_seconds: float = 0.08
     """Shorter steps are mostly noise."""
-    freedom: Freedom = field(default_factory=Freedom)
-    """Of the fit that the launches are for."""
+    spread: float = 1.0
+    """Widens the priors of the fit that the launches are for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeDesign:
-    """The launches, and what will be known after them."""
+    """Launches in order, and the uncertainty that they leave."""
 
     launches: tuple[Planned, ...]
     """In order."""
@@ -89,11 +89,11 @@ class _Priced:
 
 def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) -> ProbeDesign:
     """Choose launches; a candidate that does not fit or takes too long or too short is passed over."""
-    moved = {kind: names_of(kind, base, every=effort.freedom.every) for kind in KINDS}
+    moved = {kind: names_of(kind, base, every=True) for kind in KINDS}
     names = {kind: listed for kind, listed in moved.items() if listed}
     kinds = tuple(names)
     priced = [found for candidate in candidates if (found := _priced(candidate, base, names, effort)) is not None]
-    known = {kind: effort.freedom.spread**2 * _prior_covariance(kind, names[kind]) for kind in kinds}
+    known = {kind: effort.spread**2 * _prior_covariance(kind, names[kind]) for kind in kinds}
     before = {kind: np.sqrt(np.diag(known[kind])) for kind in kinds}
     chosen: list[Planned] = []
     while priced and len(chosen) < effort.launches:

@@ -1,4 +1,7 @@
-"""The launches a probe chooses from: shapes and layouts that the reference trainer runs in seconds."""
+"""The pool of launches that a probe chooses from: every shape and layout that the reference trainer runs in seconds.
+
+Chooses nothing; `plan` does.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass, replace
 from simulator.errors import SimulateError
 from simulator.lab.trainer.job import TrainingJob
 from simulator.lab.trainer.limits import refused
-from simulator.question.frameworks.profiles import TORCH
+from simulator.question.frameworks.profiles import profile_of
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import HardwareSpec
@@ -128,7 +131,7 @@ def _scenarios(  # noqa: PLR0913, PLR0917  the parts of a scenario
             seq_length=tokens,
             global_batch_size=sequences,
             precision=precision,
-            framework=TORCH,
+            framework=profile_of("torch"),
         )
 
 

@@ -1,10 +1,13 @@
-"""Where a fit of a probed machine starts: its measured rates as coefficients."""
+"""Measured rates as coefficients: the priors from which the fit of a probed machine starts.
+
+Counts of calls here are starting points of a fit, not formulas; a prediction never reads them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.lab.probe.rates import AttentionRate, Figure, Link, Rates
+from simulator.lab.probe.summary import AttentionRate, Figure, Link, Rates
 from simulator.lab.trainer.limits import TRAINED_PRECISIONS
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, Prior, TimeCoefficients, priors

@@ -1,4 +1,4 @@
-"""Which operations a probe times: sizes as in training, small ones on a processor and large ones on an accelerator."""
+"""Sizes of the operations that a probe times: as in training, small on a processor and large on an accelerator."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Real launches of layouts: locally, through Slurm or by an outside framework, and the rows they leave."""
+"""Real launches of layouts, on this machine, through Slurm or by an outside framework, and the rows they leave."""

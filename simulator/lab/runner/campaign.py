@@ -1,4 +1,8 @@
-"""A campaign: the best layouts of a ranking, launched one after the other."""
+"""Campaigns: the best layouts of a ranking, launched one after the other, each recorded as it ends.
+
+A launch that fails stops no other, and no measured row is lost to an interruption. How processes are started is a
+launcher's matter, what they run an engine's.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """How much to launch."""
+    """Number and length of launches."""
 
     top: int = 3
     """Layouts, the best of each split."""
@@ -51,7 +55,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What is launched, and what is not."""
+    """Launches to make, and layouts that are left out."""
 
     layouts: tuple[tuple[str, Estimate], ...]
     """The layouts by title, best first."""
@@ -70,7 +74,7 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """What became of a plan."""
+    """Outcome of a plan."""
 
     plan: LaunchPlan
     comparisons: tuple[LayoutComparison, ...]
@@ -233,8 +237,8 @@ def _read(launch: Launch, ended: Ended | str, engine: Engine) -> Launched:
     return Launched(launch=launch, ended=ended, outcome=outcome)
 
 
-def _broken(launch: Launch, said: str) -> LaunchOutcome:
-    return LaunchOutcome(kind="error", row=launched_row(launch.pick, "error", said), error=said)
+def _broken(launch: Launch, error: str) -> LaunchOutcome:
+    return LaunchOutcome(kind="error", row=launched_row(launch.pick, "error", error), error=error)
 
 
 def run_folder(work: Path) -> Path:

@@ -1,4 +1,7 @@
-"""Predicted against measured, for one layout."""
+"""Comparison of one layout's prediction with its measured rows: memory, step, every rank.
+
+Computes differences only; nothing is fitted or judged here.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ class LayoutComparison:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What became of launches that did not end well, in a few words each."""
+        """Failures of launches, in a few words each."""
         return tuple(f"{_WORDS[row.outcome]}: {row.error}" for row in self.rows if row.outcome != "ok")
 
     @property

@@ -1,4 +1,7 @@
-"""The devices of this machine beside what a hardware spec says of them, before anything is launched on them."""
+"""Check of this machine's devices against the hardware spec that was named, before anything is launched on them.
+
+Asks torch in a process of its own; warns and never corrects a spec.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +57,11 @@ def ask(backend: str) -> Device:
         )
         if done.returncode == 0:
             return Device(**json.loads(done.stdout.splitlines()[-1]))
-        said = next(iter(reversed(done.stderr.splitlines())), f"exit code {done.returncode}")
+        message = next(iter(reversed(done.stderr.splitlines())), f"exit code {done.returncode}")
     except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, IndexError) as error:
-        said = str(error)
-    said = said.partition("InputError: ")[2] or f"backend {backend}: torch could not be asked for it: {said}"
-    raise UnsupportedError(f"nothing to launch on: {one_line(said)}")
+        message = str(error)
+    message = message.partition("InputError: ")[2] or f"backend {backend}: torch could not be asked for it: {message}"
+    raise UnsupportedError(f"nothing to launch on: {one_line(message)}")
 
 
 def contradictions(device: Device, hardware: HardwareSpec, known: Iterable[str]) -> Iterator[str]:

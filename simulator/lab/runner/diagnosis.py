@@ -1,4 +1,7 @@
-"""What became of a launch that did not end well, by its log."""
+"""Diagnosis of a failed launch from its log: memory that ran out, a stopped job, an error, a hang.
+
+Memory is the reason only where a log says so: a rank that was killed without a word is an error.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ _SIGNS: Final = {
 _REASONS: Final = ("stopped", "trainer", "raised", "followed", "refused", "launcher")
 """Signs of an error, the most telling first."""
 _KILLED_CODE: Final = 137
-_KILLED_SAYS: Final = "killed, perhaps out of the host's memory"
+_KILLED_TEXT: Final = "killed, perhaps out of the host's memory"
 """Not memory that ran out for sure: a person, a scheduler and a container's limit kill alike."""
 
 
@@ -85,12 +88,12 @@ def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
     if memory is not None:
         return _found("oom", memory.text, ended, memory.rank)
     if ended.timed_out:
-        said = "did not end within the time limit" if launcher is None else _by_launcher(launcher)
-        return _found("timeout", said, ended)
+        message = "did not end within the time limit" if launcher is None else _by_launcher(launcher)
+        return _found("timeout", message, ended)
     if reason is not None:
         return _found("error", _by_launcher(reason), ended, reason.rank)
     if "killed" in signs or ended.exit_code == _KILLED_CODE:
-        return _found("error", _KILLED_SAYS, ended)
+        return _found("error", _KILLED_TEXT, ended)
     last = tail_of(ended.log, most=1)
     status = "ended without an exit code" if ended.exit_code is None else f"exit code {ended.exit_code}"
     return _found("error", f"{last[0]} ({status})" if last else status, ended)
@@ -113,8 +116,8 @@ def _by_launcher(line: LogLine) -> str:
 
 def tail_of(log: Path, rank: str = "", most: int = TAIL_LINES) -> tuple[str, ...]:
     """The last lines that say something, of one rank where it is named."""
-    kept = (line.text for line in _lines(log) if line.text.strip() and rank in ("", line.rank))
-    return tuple(deque(kept, maxlen=most))
+    texts = (line.text for line in _lines(log) if line.text.strip() and rank in ("", line.rank))
+    return tuple(deque(texts, maxlen=most))
 
 
 def _found(kind: OutcomeKind, error: str, ended: Ended, rank: str = "") -> Diagnosis:

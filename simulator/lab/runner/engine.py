@@ -46,7 +46,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What one node runs."""
+    """Command of one node."""
 
     arguments: tuple[str, ...]
     """Program and arguments."""
@@ -63,7 +63,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a launch ended, as the launcher saw it."""
+    """End of a launch, as the launcher saw it."""
 
     exit_code: int | None
     """Status of the first node that failed, else 0; None where it was ended from outside."""
@@ -77,7 +77,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOutcome:
-    """What became of a launch."""
+    """Outcome of a launch."""
 
     kind: OutcomeKind
     """In a word."""

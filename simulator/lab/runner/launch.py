@@ -1,4 +1,7 @@
-"""One launch: a layout with its prediction, the command that runs it, and how it ended."""
+"""A launch: a layout with its prediction, its command, its folder and how it ended; and what a launcher is.
+
+Values and one protocol: nothing is started here.
+"""
 
 from __future__ import annotations
 

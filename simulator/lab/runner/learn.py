@@ -1,4 +1,7 @@
-"""What launches teach: their rows fitted, and the ranking before and after."""
+"""Calibration by launches: rows of a record fitted and stored, and the ranking before and after.
+
+Stores nothing where rows scatter too much after the fit, and says why.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.evidence.calibration.own import fit_own, unused
-from simulator.evidence.calibration.run import prepared
+from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import KINDS, calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.files import write_file
@@ -59,13 +62,13 @@ def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate]
     """
     samples = prepared(rows)
     fitted = fit_own(samples[0].scenario.hardware.family, samples)
-    kept = [fit for kind in KINDS if (fit := fitted.stored(kind))]
+    stored = [fit for kind in KINDS if (fit := fitted.stored(kind))]
     refused = map(fitted.not_stored, KINDS)
     reasons = tuple(filter(None, (*refused, *unused(rows, [fitted]))))
-    if not kept:
+    if not stored:
         return Learned(path=path, stored=False, rows=0, reasons=reasons, moved=())
     write_file(path, calibration_text(fitted.calibration()))
-    used = {key for fit in kept for key in fit.keys}
+    used = {key for fit in stored for key in fit.keys}
     moved = _moved(before, rank(str(path)), _measured(rows, before), top)
     return Learned(path=path, stored=True, rows=len(used), reasons=reasons, moved=moved)
 

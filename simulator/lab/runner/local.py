@@ -1,4 +1,4 @@
-"""Launches on this machine."""
+"""The launcher of this machine: one node alone, or one of several that are started by themselves."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ class LocalLauncher:
         """
         host, _, first = self.endpoint.rpartition(":")
         address, number = (host, int(first) + launch.number - 1) if host else (_HERE, port)
-        told = {
+        variables = {
             "NNODES": str(launch.nodes),
             "NODE_RANK": str(self.node_rank),
             "MASTER_ADDR": address,
             "MASTER_PORT": str(number),
         }
         if not host:
-            return told
-        return told | {"PET_NODE_RANK": str(self.node_rank), "PET_RDZV_ENDPOINT": f"{address}:{number}"}
+            return variables
+        return variables | {"PET_NODE_RANK": str(self.node_rank), "PET_RDZV_ENDPOINT": f"{address}:{number}"}
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""Run a command to its end, to its time limit or to an interruption; none of its processes stays behind."""
+"""Commands run to their end, their time limit or an interruption, with no process left behind.
+
+Knows nothing of training: a command, a log, a limit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Measured rows kept in a file: whole or not at all, whoever else writes and whenever this process is ended."""
+"""A file of measured rows that is whole at any moment, whoever else writes and whenever this process is ended.
+
+Adds rows and never changes one.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.row import LAYOUT_COLUMNS, MeasuredRow
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.evidence.measurements.rows import read_rows, rows_text
 from simulator.lab.runner.processes import deaf
 
 _IDENTITY: Final = (
     *("model", "num_layers", "hardware", "framework", "options", "stack", "devices"),
-    *("precision", "seq_length", "global_batch_size", "lora_rank"),
+    *WORKLOAD_COLUMNS,
     *LAYOUT_COLUMNS,
 )
 """Columns that say what was launched; the others say how it went."""

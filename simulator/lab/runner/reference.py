@@ -1,4 +1,7 @@
-"""The reference trainer as an engine: its job written to a file, its ranks' results read back."""
+"""The reference trainer as an engine: writes its job, starts a rank a device, reads the ranks' results.
+
+Imports no torch: ranks do, in processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +114,7 @@ def usual_backend(family: str) -> str:
 
 
 def _no_words(pick: Pick) -> str:
-    """Why a job or a measured row cannot say what was asked, or an empty text."""
+    """Why a job or a measured row cannot express the launch; empty where both can."""
     if pick.scenario.lora_rank is not None:
         return "--lora-rank: the reference trainer trains all weights"
     if pick.options:

@@ -136,7 +136,7 @@ class SlurmLauncher:
         )
 
     def _options(self, launch: Launch, tasks: int) -> Iterator[str]:
-        given = {option.partition("=")[0].strip() for option in self.options}
+        replaced = {option.partition("=")[0].strip() for option in self.options}
         folder = launch.folder
         yield f"job-name=simulate-{launch.title}"
         yield f"nodes={launch.nodes}"
@@ -151,11 +151,11 @@ class SlurmLauncher:
             yield f"partition={self.partition}"
         if self.account:
             yield f"account={self.account}"
-        if self.gpus and not given.intersection(_ACCELERATORS):
+        if self.gpus and not replaced.intersection(_ACCELERATORS):
             yield f"gpus-per-node={launch.devices_per_node}"
-        if not given.intersection(_SHARING):
+        if not replaced.intersection(_SHARING):
             yield "exclusive"  # neighbours on a node would be measured too
-            if not given.intersection(_MEMORY):
+            if not replaced.intersection(_MEMORY):
                 yield "mem=0"  # all of the node's: a cluster's usual share may be too small for a launch
         yield from self.options
 
@@ -193,10 +193,10 @@ class _Watched:
 
     def submit(self) -> None:
         """Submit the script; without a job number, what sbatch said goes to the log."""
-        code, said = _ask("sbatch", "--parsable", str(self.launch.folder / SCRIPT_NAME))
-        found = re.match(r"\d+", said)
+        code, output = _ask("sbatch", "--parsable", str(self.launch.folder / SCRIPT_NAME))
+        found = re.match(r"\d+", output)
         if code or found is None:
-            self._note(f"sbatch: {said}")
+            self._note(f"sbatch: {output}")
             self.exit_code = code or 1
             return
         self.job = found.group()
@@ -259,10 +259,10 @@ class _Watched:
 
 def _state(job: str) -> str | None:
     """The job's state in squeue's words; empty where it is no longer there, None where squeue does not answer."""
-    code, said = _ask("squeue", "--noheader", "--format=%T", f"--jobs={job}")
+    code, output = _ask("squeue", "--noheader", "--format=%T", f"--jobs={job}")
     if code:
-        return "" if "Invalid job id" in said else None
-    return said.split()[0] if said else ""
+        return "" if "Invalid job id" in output else None
+    return output.split()[0] if output else ""
 
 
 def _ask(*command: str) -> tuple[int, str]:

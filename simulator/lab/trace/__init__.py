@@ -1,1 +1,1 @@
-"""One pipeline stage at full size on tensors that hold no data: the bytes alive in it, beside the predicted ones."""
+"""Traces: one pipeline stage at full size on tensors without data, its live bytes beside the predicted ones."""

@@ -1,4 +1,4 @@
-"""A process that traces one stage: the request comes on stdin as JSON, the result goes to stdout."""
+"""The process that traces one stage: a request as JSON on stdin, the result as JSON on stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace found, and what it is compared with. Imports no torch."""
+"""Request and result of a trace, and its comparison with the prediction. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.cost.pricing.estimate import Estimate, StageMemory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest:
-    """What a process that traces is asked to do."""
+    """Stage to trace, and the job whose step it is of."""
 
     job: str
     """The training job as JSON, with as few micro batches as show every moment of the step."""
@@ -82,9 +82,9 @@ class TraceComparison:
         Whole copies of the parameters that are kept from pass to pass are predicted as parameters.
         """
         of = self.traced.parts_bytes
-        kept = of.get("gathered", 0) if self.estimate.layout.zero_stage < 3 else 0
+        whole = of.get("gathered", 0) if self.estimate.layout.zero_stage < 3 else 0
         traced = {
-            "parameters": of.get("parameters", 0) + kept,
+            "parameters": of.get("parameters", 0) + whole,
             "gradients": of.get("gradients", 0),
             "optimizer": of.get("optimizer", 0),
         }

@@ -1,4 +1,7 @@
-"""Runs one rank of the reference trainer on fake tensors, in a process group without other ranks."""
+"""One rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
+
+Runs the trainer's own code: nothing of a layout is modelled here a second time.
+"""
 
 from __future__ import annotations
 
@@ -153,14 +156,14 @@ class _Moments(Watch):
 
 
 def _agree_with_nobody(_schedule: object, stages: Sequence[Any], _backward: object, _done: object) -> None:
-    """In place of ranks that agree on how they learn each other's shapes: here they are all given."""
+    """Stands in for the ranks' agreement on shapes: here every rank knows all of them beforehand."""
     for stage in stages:
         stage._inference_mode = pipeline_stage.InferenceMode.STATIC  # noqa: SLF001 - what the agreement sets
 
 
 @dataclass(slots=True)
 class _Sent:
-    """An exchange under way. Real ones hold what they send until they are waited for; those with nobody do not."""
+    """An exchange under way that keeps what it sends until it is waited for, as real ones do and fake ones do not."""
 
     works: Sequence[Any]
     tensors: Sequence[torch.Tensor]
@@ -173,7 +176,7 @@ class _Sent:
 
 
 def _keeping(batch: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[_Sent]]:
-    """The function that starts exchanges, with what they send held by what it returns."""
+    """`batch`, whose exchanges keep what they send until they are waited for."""
 
     def started(operations: Sequence[distributed.P2POp], desc: str | None = None) -> Sequence[_Sent]:
         works = batch(operations, desc)

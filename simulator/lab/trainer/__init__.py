@@ -1,1 +1,4 @@
-"""The reference trainer: a small decoder trained for a few steps, to be measured. Only it and `trace` need torch."""
+"""The reference trainer: a small decoder trained for a few steps in PyTorch, to be measured.
+
+It is an oracle for the formulas and shares none of them: it may import specs and layouts, never `cost`.
+"""

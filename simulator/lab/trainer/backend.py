@@ -1,4 +1,7 @@
-"""The device of a rank and the processes it talks to."""
+"""The device of a rank and its process group: the same questions to a processor, CUDA, NPU or another kind.
+
+The one place where kinds of devices differ; the rest of the trainer does not know which it runs on.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ BESIDE_TENSORS_BYTES: Final = 32 * MIB
 
 
 DeviceJob = TrainingJob | RatesJob
-"""What says which devices are used."""
+"""A job that names its devices."""
 
 
 class Backend:
@@ -80,7 +83,7 @@ class Backend:
         resource.setrlimit(resource.RLIMIT_DATA, (taken + size + BESIDE_TENSORS_BYTES, highest))
 
     def synchronize(self) -> None:
-        """Wait until the device has done what it was asked."""
+        """Wait until the device has finished its queued work."""
         if self.module is not None:
             self.module.synchronize()
 

@@ -1,4 +1,7 @@
-"""Which rank this process is, by the variables that its launcher set, and whose end is its own. Imports no torch."""
+"""The rank of this process, by the variables that torchrun or srun set, and its end with its parent.
+
+Imports no torch: a wrong environment is told before torch loads.
+"""
 
 from __future__ import annotations
 

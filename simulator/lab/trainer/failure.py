@@ -1,4 +1,4 @@
-"""How a rank says that it failed: the last line of its error output, and its exit code. Imports no torch."""
+"""Failure of a rank: the last line of its error output and its exit code, written and read. Imports no torch."""
 
 from __future__ import annotations
 

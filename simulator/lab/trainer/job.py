@@ -1,4 +1,4 @@
-"""What a launch of the reference trainer is asked to do, as the file that every rank reads. Imports no torch."""
+"""The job of a launch and a rank's result, as files that both sides read. Imports no torch."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class TrainingJob:
     @classmethod
     def of(cls, scenario: Scenario, layout: Layout, **more: Any) -> TrainingJob:
         """The job that trains a scenario's model, sequences and batch with a layout; `more` are its other fields."""
-        asked = {name: getattr(scenario, name) for name in ("model", "seq_length", "global_batch_size", "precision")}
-        return cls(layout=layout, **asked | more)
+        fields = {name: getattr(scenario, name) for name in ("model", "seq_length", "global_batch_size", "precision")}
+        return cls(layout=layout, **fields | more)
 
     def to_json(self) -> str:
         """The job as a JSON object; `from_json` reads it back."""

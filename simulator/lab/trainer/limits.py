@@ -1,4 +1,4 @@
-"""What the reference trainer cannot run, told before anything is launched. Imports no torch."""
+"""Limits of the reference trainer: why a job, model or layout cannot run, before it is launched. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Counts the bytes of tensors alive at once, on real tensors and on those that hold no data."""
+"""A counter of the bytes of tensors alive at once, on real tensors and on those without data.
+
+Counts storages, once each; memory inside a kernel and the allocator's blocks are not seen.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine's ranks are asked to time, and what they answer, as files. Imports no torch."""
+"""Operations to time and their timings, as files that both sides read. Imports no torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """What a timing came to."""
+    """Seconds of a timing."""
 
     timing: Timing
     forward_seconds: tuple[float, ...]
@@ -67,7 +67,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatesJob:
-    """What the ranks are asked to measure. Its words for the device are those of a training job."""
+    """Timings that the ranks make. Fields of the device are those of a training job."""
 
     timings: tuple[Timing, ...]
     devices: int
@@ -96,7 +96,7 @@ class RatesJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRates:
-    """What the ranks measured."""
+    """Timings of all ranks, and the device they were made on."""
 
     device_name: str
     versions: Mapping[str, str]

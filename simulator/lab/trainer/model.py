@@ -1,4 +1,7 @@
-"""The reference trainer's decoder: a pipeline stage of it, built from a model's shape."""
+"""The decoder of the reference trainer: a pipeline stage built from a model's shape.
+
+Plain PyTorch without parallelism: `parallel` spreads it.
+"""
 
 from __future__ import annotations
 

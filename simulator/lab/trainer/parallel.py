@@ -1,4 +1,4 @@
-"""Spreads a stage over devices: tensor parallelism, recomputation, data parallelism, in this order."""
+"""Parallelism of a stage: tensor parallelism, recomputation and FSDP2, applied in this order."""
 
 from __future__ import annotations
 
@@ -149,10 +149,10 @@ ATTENTION_OPERATIONS = tuple(
 def _keeping_operations() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Contexts of a layer's two forward passes: attention, scatters and every second product are kept."""
     products = {False: 0, True: 0}
-    kept = (*ATTENTION_OPERATIONS, torch.ops._c10d_functional.reduce_scatter_tensor.default)  # noqa: SLF001
+    saved = (*ATTENTION_OPERATIONS, torch.ops._c10d_functional.reduce_scatter_tensor.default)  # noqa: SLF001
 
     def policy(context: SelectiveCheckpointContext, operation: object, *_: object, **__: object) -> CheckpointPolicy:
-        keep = operation in kept
+        keep = operation in saved
         if operation == torch.ops.aten.mm.default:
             products[context.is_recompute] += 1
             keep = products[context.is_recompute] % 2 == 1

@@ -1,4 +1,4 @@
-"""The stages of a rank run over the micro batches of a step: gradient accumulation, 1F1B, or interleaved 1F1B."""
+"""Passes of a step over its micro batches: gradient accumulation, or torch's own pipeline schedules."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""How fast a machine computes, moves and exchanges.
-
-`torchrun --nproc-per-node N -m simulator.lab.trainer.rates JOB.json` runs it.
+"""The ranks that time a machine: `torchrun --nproc-per-node N -m simulator.lab.trainer.rates JOB.json`.
 
 Every rank runs the same operations at the same time, as in training: ranks that share memory or links share them here.
-A repeat's time is that of the slowest rank.
+A repeat's time is that of the slowest rank. Times only; `probe.summary` says what they mean.
 """
 
 from __future__ import annotations

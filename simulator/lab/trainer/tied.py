@@ -1,4 +1,4 @@
-"""One token table on two pipeline ranks: the first embeds with it, the last uses it as its output layer."""
+"""A token table shared by two pipeline ranks: the first embeds with it, the last uses it as its output layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Seconds of forward and backward passes, and the bytes alive in a step."""
+"""Observation of a step: seconds of its passes, and the bytes alive in it.
+
+Watches from outside: no pass computes anything else because it is watched.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of a run of the reference trainer: builds its stages, trains, and leaves what it measured."""
+"""One rank of a run of the reference trainer: builds its stages, trains, leaves its result."""
 
 from __future__ import annotations
 

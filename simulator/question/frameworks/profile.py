@@ -209,7 +209,10 @@ class FrameworkProfile:
     )
     frozen_reference: bool = switch(
         default=False,
-        about="a frozen copy of the model runs beside it (DPO, KTO); Megatron without ZeRO gives it a gradient buffer",
+        about="a frozen copy of the model runs beside it (DPO, KTO)",
+    )
+    reference_gradients: bool = switch(
+        default=False, about="a frozen copy of the model has a gradient buffer too where ZeRO shards nothing (Megatron)"
     )
     reference_forward: bool = switch(
         default=False,

@@ -1,4 +1,7 @@
-"""Named stacks: switches as one source of runs sets them, over a framework's own defaults."""
+"""Named stacks: switches as one source of runs sets them, over a framework's own defaults.
+
+Each stands in a file of its framework's folder, `simulator/frameworks/*/stacks/NAME.yaml`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.frameworks.mindspeed import MINDSPEED
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.profiles import profile_of
 from simulator.question.frameworks.switch_text import switch_value
+from simulator.question.specs.stacks import releases, stack_data
 from simulator.question.vocabulary import STACKS as STACK_NAMES
 from simulator.question.vocabulary import FrameworkName, ScheduleName, StackName
 
@@ -35,63 +38,14 @@ class Stack:
     """Whether it is what a framework's own experts publish for speed: a ranking shows the best layout under it too."""
 
 
-_OVERLAPS = {"tp_comm_overlap": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
+def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
+    """A stack of its file; `release` names what its code does as that release does it."""
+    values = {key: value for key, value in content.items() if key not in ("order", "release")}
+    own = releases()[content["release"]] if "release" in content else content.get("own", {})
+    return Stack(name=name, **(values | {"own": own}))
 
-STACKS: tuple[Stack, ...] = (
-    Stack(
-        name="nvidia-recipes",
-        framework="megatron",
-        about="NVIDIA's recipes for performance: collectives overlapped, gradients reduced in 16 bits, fused loss",
-        source="NVIDIA-NeMo/Megatron-Bridge 0.2: scripts/performance (CommOverlapConfig, grad_reduce_in_fp32=False), "
-        "src/megatron/bridge/recipes/llama/llama3.py (cross_entropy_loss_fusion); NVIDIA-NeMo/NeMo: PerfEnvPlugin "
-        "(expandable segments)",
-        switches=_OVERLAPS | {"expandable_segments": True, "gradient_dtype": "bf16", "fused_cross_entropy": True},
-        tuned=True,
-    ),
-    Stack(
-        name="mindspeed-llm",
-        framework="megatron",
-        about="MindSpeed-LLM's examples on Ascend: data-parallel collectives overlapped, expandable segments",
-        source="Ascend/MindSpeed-LLM 2.2: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh and its neighbours",
-        switches={"overlap_grad_reduce": True, "overlap_param_gather": True, "expandable_segments": True},
-        # Ascend/MindSpeed v2.0.0_core_r0.8.0, features_manager/pipeline_parallel/dualpipev_feature.py.
-        schedules=("dualpipev",),
-        own=MINDSPEED["mindspeed-v2.2"],
-    ),
-    Stack(
-        name="hai-llm",
-        framework="megatron",
-        about="DeepSeek's own framework as the report on V3 tells it: DualPipe, one copy of a token to a node, 8-bit "
-        "blocks, moments in 16 bits",
-        source="DeepSeek-V3 Technical Report, arXiv:2412.19437, sections 3.2 and 3.3; no public release",
-        switches={
-            "expert_dispatch": "deepep",
-            "overlap_expert_exchange": True,
-            "overlap_grad_reduce": True,
-            "overlap_param_gather": True,
-            "expandable_segments": True,
-            "optimizer_dtype": "bf16",
-            "fp8_recipe": "blockwise",
-        },
-        schedules=("dualpipe",),
-    ),
-    Stack(
-        name="z2000",
-        framework="megatron",
-        about="what the launch scripts of the Z2000 runs set: collectives overlapped, expandable segments",
-        source="the launch scripts behind calibration/measured/z2000-megatron.csv; PAI-Megatron-LM-240718",
-        switches=_OVERLAPS | {"expandable_segments": True},
-        own={"warm_up_whole_batch": True},
-    ),
-    Stack(
-        name="torchtitan",
-        framework="torch",
-        about="torchtitan's launcher: expandable segments",
-        source="pytorch/torchtitan 0.2: run_train.sh",
-        switches={"expandable_segments": True},
-        tuned=True,
-    ),
-)
+
+STACKS: tuple[Stack, ...] = tuple(_stack(name, content) for name, content in stack_data().items())
 """All named stacks; `default`, which changes nothing, is one for every framework beside them."""
 DEFAULT: StackName = "default"
 _BY_NAME = {stack.name: stack for stack in STACKS}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.layout import (
     BY_NAME,
     FIELDS,
@@ -19,10 +18,9 @@ from simulator.question.scenario.layout import (
     pipeline_shape,
     rank_layers,
 )
-from simulator.question.scenario.scenario import Cluster, Scenario
-from simulator.question.scenario.settings import LayoutSetting, check_count
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.scenario.settings import InputSetting, check_count
 from simulator.question.specs.model import ModelSpec
-from simulator.question.vocabulary import Precision
 
 
 def _refusal(message: str, *_keys: str) -> InputError:
@@ -33,7 +31,7 @@ def _refusal(message: str, *_keys: str) -> InputError:
 class Wording:
     """How the users of a caller know the settings, for errors."""
 
-    said: Callable[[LayoutSetting], str]
+    spell: Callable[[InputSetting], str]
     where: str = ""
     """In front of the message."""
     refusal: Callable[..., InputError] = _refusal
@@ -41,21 +39,21 @@ class Wording:
 
     def __call__(self, key: str) -> str:
         """What users call a setting."""
-        return self.said(BY_NAME[key])
+        return self.spell(BY_NAME[key])
 
     def refused(self, message: str, *keys: str) -> InputError:
         """The error of a message."""
         return self.refusal(self.where + message, *keys)
 
 
-NAMES = Wording(said=lambda setting: setting.name)
-KEYS = Wording(said=lambda setting: setting.key)
-OPTIONS = Wording(said=lambda setting: setting.option)
+NAMES = Wording(spell=lambda setting: setting.name)
+KEYS = Wording(spell=lambda setting: setting.key)
+OPTIONS = Wording(spell=lambda setting: setting.option)
 
 
 def named(given: Mapping[str, Any]) -> dict[str, Any]:
     """What is given by name or key, by name; None and no layers count as left out. Raises InputError."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in given.items():
         setting = BY_NAME.get(name)
         if setting is None:
@@ -63,10 +61,10 @@ def named(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"layout: unknown field '{name}'{did_you_mean(name, BY_NAME)}; allowed: {allowed}")
         if value is None or value == ():
             continue
-        if setting.name in found:
+        if setting.name in fields:
             raise InputError(f"{setting.name} and {setting.key} are the same: give one")
-        found[setting.name] = value
-    return found
+        fields[setting.name] = value
+    return fields
 
 
 _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
@@ -81,64 +79,64 @@ def asked_layout(given: Mapping[str, Any], words: Wording = NAMES, *, many: bool
 
     Raises InputError for two ways of saying one thing, and for what does not go together.
     """
-    found = named(given)
-    chunks, cut = found.get("virtual_stages"), found.get("stage_layers", ())
-    if chunks is not None and "layers_per_virtual_stage" in found:
+    fields = named(given)
+    chunks, cut = fields.get("virtual_stages"), fields.get("stage_layers", ())
+    if chunks is not None and "layers_per_virtual_stage" in fields:
         raise words.refused(f"{words('vpp')} and {words('layers_per_virtual_stage')} exclude each other: give one")
-    if cut and "pipeline_parallel" in found:
-        _check_cut(cut, _values(found["pipeline_parallel"]), words)
-    if found.get("chunk_layers"):
-        _check_chunks(found, words)
-    if len(set(cut)) > 1 and "layers_per_virtual_stage" in found:
+    if cut and "pipeline_parallel" in fields:
+        _check_cut(cut, _values(fields["pipeline_parallel"]), words)
+    if fields.get("chunk_layers"):
+        _check_chunks(fields, words)
+    if len(set(cut)) > 1 and "layers_per_virtual_stage" in fields:
         raise words.refused(
             f"{words('layers_per_virtual_stage')}: chunks of equal layers need an even cut, and "
-            f"{words('stage_layers')} {_told(cut)} is uneven; leave out one"
+            f"{words('stage_layers')} {_layers_text(cut)} is uneven; leave out one"
         )
     for mode in _ONLY_WITH:
-        _ask_for_mode(found, mode, words, many=many)
-    return found
+        _ask_for_mode(fields, mode, words, many=many)
+    return fields
 
 
-def _told(layers: tuple[int, ...]) -> str:
+def _layers_text(layers: tuple[int, ...]) -> str:
     return ",".join(map(str, layers[:16])) + ("..." if len(layers) > 16 else "")
 
 
-def _check_chunks(found: dict[str, Any], words: Wording) -> None:
+def _check_chunks(fields: dict[str, Any], words: Wording) -> None:
     """A list of chunks gives the cut: with the pipeline size it gives their number, and the other way round."""
-    chunks, cut = found["chunk_layers"], found.get("stage_layers", ())
-    if "layers_per_virtual_stage" in found:
+    chunks, cut = fields["chunk_layers"], fields.get("stage_layers", ())
+    if "layers_per_virtual_stage" in fields:
         raise words.refused(
             f"{words('layers_per_virtual_stage')} and {words('chunk_layers')} exclude each other: give one"
         )
-    pipelines = _values(found.get("pipeline_parallel")) or ((len(cut),) if cut else ())
-    per_rank = _values(found.get("virtual_stages"))
+    pipelines = _values(fields.get("pipeline_parallel")) or ((len(cut),) if cut else ())
+    per_rank = _values(fields.get("virtual_stages"))
     if len(pipelines) > 1 or len(per_rank) > 1 or not (pipelines or per_rank):
         raise words.refused(f"{words('chunk_layers')} needs one {words('pp')} (or {words('vpp')})", "chunk_layers")
     pipeline = pipelines[0] if pipelines else max(len(chunks) // per_rank[0], 1)
     if len(chunks) % pipeline or (per_rank and pipeline * per_rank[0] != len(chunks)):
-        told = f"{words('pp')} {pipeline}" + (f" x {words('vpp')} {per_rank[0]}" if per_rank else "")
+        text = f"{words('pp')} {pipeline}" + (f" x {words('vpp')} {per_rank[0]}" if per_rank else "")
         raise words.refused(
-            f"{words('chunk_layers')} names {len(chunks)} chunks, not a number for {told}", "chunk_layers"
+            f"{words('chunk_layers')} names {len(chunks)} chunks, not a number for {text}", "chunk_layers"
         )
-    ranks = rank_layers(chunks, pipeline, found.get("schedule", BY_NAME["schedule"].default)) if cut else ()
+    ranks = rank_layers(chunks, pipeline, fields.get("schedule", BY_NAME["schedule"].default)) if cut else ()
     if cut != ranks:
         raise words.refused(
-            f"{words('chunk_layers')} puts {_told(ranks)} layers on the ranks, "
-            f"{words('stage_layers')} {_told(cut)}; leave out one",
+            f"{words('chunk_layers')} puts {_layers_text(ranks)} layers on the ranks, "
+            f"{words('stage_layers')} {_layers_text(cut)}; leave out one",
             "chunk_layers",
         )
 
 
-def _ask_for_mode(found: dict[str, Any], mode: str, words: Wording, *, many: bool) -> None:
+def _ask_for_mode(fields: dict[str, Any], mode: str, words: Wording, *, many: bool) -> None:
     """Refuse what only one mode of recompute has beside another, and let it imply that mode where nothing was said."""
-    details = [name for name in _ONLY_WITH[mode] if name in found]
-    if details and mode not in _values(found.setdefault("recompute", (mode,) if many else mode)):
+    details = [name for name in _ONLY_WITH[mode] if name in fields]
+    if details and mode not in _values(fields.setdefault("recompute", (mode,) if many else mode)):
         raise words.refused(f"{words(details[0])} needs {words('recompute')} {mode}")
-    if "recompute_layer_list" in found:
+    if "recompute_layer_list" in fields:
         for name in details[:-1]:
-            if found[name] != "list":
+            if fields[name] != "list":
                 raise words.refused(f"{words('recompute_layer_list')} and {words(name)} exclude each other: give one")
-        found["recompute_method"] = ("list",) if many else "list"
+        fields["recompute_method"] = ("list",) if many else "list"
 
 
 def _values(value: Any) -> tuple[Any, ...]:
@@ -149,136 +147,107 @@ def _values(value: Any) -> tuple[Any, ...]:
 def _check_cut(cut: tuple[int, ...], pipelines: Iterable[int], words: Wording) -> None:
     sizes = tuple(pipelines)
     if len(cut) not in sizes:
-        told = ",".join(map(str, sizes[:8]))
-        raise words.refused(f"{words('stage_layers')} names {len(cut)} stages, {words('pp')} is {told}", "stage_layers")
+        text = ",".join(map(str, sizes[:8]))
+        raise words.refused(f"{words('stage_layers')} names {len(cut)} stages, {words('pp')} is {text}", "stage_layers")
 
 
 def devices_taken(given: Mapping[str, Any]) -> int | None:
     """Devices of a layout whose replicas are given; None where they are to follow from the devices."""
-    found = named(given)
-    pipeline = found.get("pipeline_parallel") or len(found.get("stage_layers", ())) or 1
-    if "data_parallel" not in found:
+    fields = named(given)
+    pipeline = fields.get("pipeline_parallel") or len(fields.get("stage_layers", ())) or 1
+    if "data_parallel" not in fields:
         return None
-    sizes = (found.get(name, 1) for name in ("tensor_parallel", "context_parallel", "data_parallel"))
+    sizes = (fields.get(name, 1) for name in ("tensor_parallel", "context_parallel", "data_parallel"))
     product = pipeline
     for size in sizes:
         product *= size
     return int(product)
 
 
-class Question(NamedTuple):
-    """What is trained on what, before the layout is known."""
-
-    model: ModelSpec
-    cluster: Cluster
-    framework: FrameworkProfile = MEGATRON
-    seq_length: int = 8192
-    """Tokens per sequence."""
-    global_batch_size: int | None = 1024
-    """Sequences per optimizer step; None where micro batches are given instead."""
-    gradient_accumulation_steps: int = 1
-    """Micro batches of a replica per optimizer step, where there is no global batch size."""
-    precision: Precision = "bf16"
-    lora_rank: int | None = None
-
-    def scenario(self, layout: Layout | None = None) -> Scenario:
-        """The scenario; `layout` gives the global batch where micro batches do. Raises InputError."""
-        cluster, batch = self.cluster, self.global_batch_size
-        if batch is None:
-            one = layout or Layout()
-            batch = one.micro_batch_size * self.gradient_accumulation_steps * one.data_parallel
-        return Scenario(
-            model=self.model,
-            hardware=cluster.hardware,
-            devices=cluster.devices,
-            groups=cluster.groups,
-            seq_length=self.seq_length,
-            global_batch_size=batch,
-            precision=self.precision,
-            lora_rank=self.lora_rank,
-            framework=self.framework,
-            coefficients=cluster.coefficients,
-            calibration=cluster.calibration,
-        )
-
-
 def resolve(
-    question: Question, given: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = True
+    scenario: Scenario,
+    given: Mapping[str, Any],
+    words: Wording = NAMES,
+    *,
+    filled: bool = True,
+    accumulation_steps: int | None = None,
 ) -> tuple[Scenario, Layout]:
-    """The scenario and the layout of a question, from fields of the layout by name or key.
+    """The scenario and its layout, from fields of the layout by name or key.
 
     Left out, data parallel fills the devices, sequence parallelism is on beside tensor parallelism, the ZeRO stage is
-    the framework's usual one, and the layers get the default cut. A cut without a pipeline size gives it. Raises
-    InputError for what no layout has and, if `filled`, for sizes that do not fill the devices; else a rule judges them.
+    the framework's usual one, and the layers get the default cut. A cut without a pipeline size gives it. With
+    `accumulation_steps`, micro batches of a replica per optimizer step, the global batch follows. Raises InputError for
+    what no layout has and, if `filled`, for sizes that do not fill the devices; else a rule judges them.
     """
-    layout = _completed(named(given), question, words, filled=filled)
-    return question.scenario(layout), layout
+    layout = _completed(named(given), scenario, words, filled=filled)
+    if accumulation_steps is None:
+        return scenario, layout
+    batch = layout.micro_batch_size * accumulation_steps * layout.data_parallel
+    return replace(scenario, global_batch_size=batch), layout
 
 
 def complete_layout(scenario: Scenario, **given: Any) -> Layout:
     """The layout of a scenario from its fields by name or key; what is left out follows as in `resolve`."""
-    cluster = Cluster(hardware=scenario.hardware, devices=scenario.devices, groups=scenario.groups)
-    question = Question(model=scenario.model, cluster=cluster, framework=scenario.framework)
-    return _completed(named(given), question, NAMES, filled=False)
+    return resolve(scenario, given, filled=False)[1]
 
 
-def _chunks(given: dict[str, Any], words: Wording) -> int | None:
-    """Fill in what lists of layers and the schedule say of ranks and chunks; the layers of a chunk where given."""
-    chunk: int | None = given.pop("layers_per_virtual_stage", None)
-    schedule = given.get("schedule", BY_NAME["schedule"].default)
+def _chunks(fields: dict[str, Any], words: Wording) -> int | None:
+    """Fill in what lists of layers and the schedule say of ranks and chunks; the layers of a chunk where fields."""
+    chunk: int | None = fields.pop("layers_per_virtual_stage", None)
+    schedule = fields.get("schedule", BY_NAME["schedule"].default)
     BY_NAME["schedule"].check(schedule)
-    listed = tuple(given.get("chunk_layers", ()))
+    listed = tuple(fields.get("chunk_layers", ()))
     if listed:
-        _check_chunks(given, words)
-        if "pipeline_parallel" not in given:
-            given["pipeline_parallel"] = len(given.get("stage_layers", ())) or len(listed) // given["virtual_stages"]
-        given["virtual_stages"] = len(listed) // given["pipeline_parallel"]
-        given["stage_layers"] = rank_layers(listed, given["pipeline_parallel"], schedule)
-    cut = tuple(given.get("stage_layers", ()))
+        _check_chunks(fields, words)
+        if "pipeline_parallel" not in fields:
+            fields["pipeline_parallel"] = len(fields.get("stage_layers", ())) or len(listed) // fields["virtual_stages"]
+        fields["virtual_stages"] = len(listed) // fields["pipeline_parallel"]
+        fields["stage_layers"] = rank_layers(listed, fields["pipeline_parallel"], schedule)
+    cut = tuple(fields.get("stage_layers", ()))
     if cut:
-        given.setdefault("pipeline_parallel", len(cut))
+        fields.setdefault("pipeline_parallel", len(cut))
     if chunk is None and pipeline_shape(schedule, 2, 2) == "there_and_back":
-        given.setdefault("virtual_stages", 2)
+        fields.setdefault("virtual_stages", 2)
     return chunk
 
 
-def _completed(given: dict[str, Any], question: Question, words: Wording, *, filled: bool) -> Layout:
-    model, devices = question.model, question.cluster.devices
-    layers, chunk = model.num_hidden_layers, _chunks(given, words)
-    listed, cut = tuple(given.get("chunk_layers", ())), tuple(given.get("stage_layers", ()))
+def _completed(fields: dict[str, Any], scenario: Scenario, words: Wording, *, filled: bool) -> Layout:
+    model, devices = scenario.model, scenario.devices
+    layers, chunk = model.num_hidden_layers, _chunks(fields, words)
+    listed, cut = tuple(fields.get("chunk_layers", ())), tuple(fields.get("stage_layers", ()))
     replica = 1
     for name in _REPLICA:
-        check_count(name, given.setdefault(name, 1))
-        replica *= given[name]
+        check_count(name, fields.setdefault(name, 1))
+        replica *= fields[name]
     if filled:
-        _check_filled(given, replica, devices, words)
-    pipeline = given["pipeline_parallel"]
+        _check_filled(fields, replica, devices, words)
+    pipeline = fields["pipeline_parallel"]
     if pipeline > layers and not cut:
         raise words.refused(f"{words('pp')} {pipeline} is more than the {layers} layers of {model.name}", "pp")
     if cut:
         _check_cut(cut, (pipeline,), words)
     if chunk is not None:
         if layers % (pipeline * chunk):
-            told = f"{words('layers_per_virtual_stage')} {chunk} x {words('pp')} {pipeline}"
-            raise words.refused(f"{told} does not divide the model's {layers} layers")
-        given["virtual_stages"] = layers // (pipeline * chunk)
-    given.setdefault("data_parallel", max(devices // replica, 1))
-    split = model.is_moe and question.framework.limits.splits_experts_as_layers
-    given.setdefault("expert_tensor_parallel", given["tensor_parallel"] if split else 1)
-    given.setdefault("sequence_parallel", given["tensor_parallel"] > 1)
-    given.setdefault("zero_stage", question.framework.limits.default_zero_stage)
-    return Layout(**(given | _cut(question, given, listed, cut)))
+            text = f"{words('layers_per_virtual_stage')} {chunk} x {words('pp')} {pipeline}"
+            raise words.refused(f"{text} does not divide the model's {layers} layers")
+        fields["virtual_stages"] = layers // (pipeline * chunk)
+    fields.setdefault("data_parallel", max(devices // replica, 1))
+    split = model.is_moe and scenario.framework.limits.splits_experts_as_layers
+    fields.setdefault("expert_tensor_parallel", fields["tensor_parallel"] if split else 1)
+    fields.setdefault("sequence_parallel", fields["tensor_parallel"] > 1)
+    fields.setdefault("zero_stage", scenario.framework.limits.default_zero_stage)
+    return Layout(**(fields | _cut(scenario, fields, listed, cut)))
 
 
 def _cut(
-    question: Question, given: Mapping[str, Any], listed: tuple[int, ...], cut: tuple[int, ...]
+    scenario: Scenario, fields: Mapping[str, Any], listed: tuple[int, ...], cut: tuple[int, ...]
 ) -> dict[str, tuple[int, ...]]:
     """Layers of the stages, and of the chunks where those are unequal."""
-    pipeline, chunks = given["pipeline_parallel"], given.get("virtual_stages", 1)
-    schedule = given.get("schedule", BY_NAME["schedule"].default)
+    pipeline, chunks = fields["pipeline_parallel"], fields.get("virtual_stages", 1)
+    schedule = fields.get("schedule", BY_NAME["schedule"].default)
     if not listed and not cut:
-        listed = default_chunks(question.model, question.framework, pipeline, chunks)
-        cut = rank_layers(listed, pipeline, schedule) or default_cut(question.model.num_hidden_layers, pipeline)
+        listed = default_chunks(scenario.model, scenario.framework, pipeline, chunks)
+        cut = rank_layers(listed, pipeline, schedule) or default_cut(scenario.model.num_hidden_layers, pipeline)
     if (
         listed
         and min(cut) > 0
@@ -303,12 +272,12 @@ def default_chunks(model: ModelSpec, framework: FrameworkProfile, pipeline: int,
 _REPLICA = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
-def _check_filled(given: Mapping[str, Any], replica: int, devices: int, words: Wording) -> None:
-    sizes = " x ".join(f"{words(name)} {given[name]}" for name in _REPLICA)
+def _check_filled(fields: Mapping[str, Any], replica: int, devices: int, words: Wording) -> None:
+    sizes = " x ".join(f"{words(name)} {fields[name]}" for name in _REPLICA)
     keys = tuple(field.key for field in FIELDS if field.name in _REPLICA)
     if devices % replica:
         raise words.refused(f"{sizes} = {replica} does not divide the {devices} devices", *keys)
-    data = given.get("data_parallel")
+    data = fields.get("data_parallel")
     if data is not None and data * replica != devices:
         message = f"{sizes} x {words('dp')} {data} takes {data * replica} devices; there are {devices}"
         raise words.refused(message, "dp", *keys)

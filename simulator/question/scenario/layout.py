@@ -15,8 +15,8 @@ from simulator.errors import InputError
 from simulator.question.scenario.settings import (
     GROUPS,
     LISTS,
-    LayoutSetting,
-    layout_field,
+    InputSetting,
+    input_field,
     settings_of,
 )
 from simulator.question.vocabulary import (
@@ -42,7 +42,7 @@ SEARCHED_RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "ful
 class Layout:
     """How one training run is spread over its devices. All counts are per the whole run unless said."""
 
-    tensor_parallel: int = layout_field(
+    tensor_parallel: int = input_field(
         1,
         "Tensor parallel size.",
         key="tp",
@@ -52,7 +52,7 @@ class Layout:
         search="every divisor of the devices up to 64",
     )
     """Ranks that share every weight matrix."""
-    pipeline_parallel: int = layout_field(
+    pipeline_parallel: int = input_field(
         1,
         "Pipeline parallel size.",
         key="pp",
@@ -63,7 +63,7 @@ class Layout:
         search="every divisor of the devices up to the layers",
     )
     """Pipeline ranks; each holds one stage, or `virtual_stages` chunks of one."""
-    context_parallel: int = layout_field(
+    context_parallel: int = input_field(
         1,
         "Context parallel size.",
         key="cp",
@@ -73,7 +73,7 @@ class Layout:
         search="every divisor of the devices up to 64",
     )
     """Ranks that share one sequence."""
-    expert_parallel: int = layout_field(
+    expert_parallel: int = input_field(
         1,
         "Expert parallel size.",
         key="ep",
@@ -83,7 +83,7 @@ class Layout:
         search="every divisor of the experts up to the devices",
     )
     """Ranks over which whole routed experts are spread."""
-    expert_tensor_parallel: int = layout_field(
+    expert_tensor_parallel: int = input_field(
         1,
         "Expert tensor parallel size.",
         key="etp",
@@ -93,7 +93,7 @@ class Layout:
         search="1 and the tensor-parallel size",
     )
     """Ranks that share every routed expert's matrices."""
-    data_parallel: int = layout_field(
+    data_parallel: int = input_field(
         1,
         "Data parallel size; follows from the devices.",
         key="dp",
@@ -102,7 +102,7 @@ class Layout:
         search="what is left of the devices",
     )
     """Replicas: devices / (tensor x pipeline x context)."""
-    virtual_stages: int = layout_field(
+    virtual_stages: int = input_field(
         1,
         "Model chunks per pipeline rank; 1 is none.",
         key="vpp",
@@ -112,7 +112,7 @@ class Layout:
         search="every number that divides the layers of a rank",
     )
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
-    schedule: ScheduleName = layout_field(
+    schedule: ScheduleName = input_field(
         "1f1b",
         "Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
         label="schedule ",
@@ -121,7 +121,7 @@ class Layout:
         search="1f1b",
     )
     """Order of the passes of a pipeline."""
-    micro_batch_size: int = layout_field(
+    micro_batch_size: int = input_field(
         1,
         "Sequences in a micro batch.",
         label="mbs",
@@ -130,7 +130,7 @@ class Layout:
         search="1, 2, 4, 8",
     )
     """Sequences per micro batch on one replica."""
-    zero_stage: int = layout_field(
+    zero_stage: int = input_field(
         1,
         "What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
         label="ZeRO ",
@@ -141,13 +141,13 @@ class Layout:
         of_work=False,
     )
     """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
-    sequence_parallel: bool = layout_field(
+    sequence_parallel: bool = input_field(
         default=False,
         help="Split activations over the tensor-parallel group; on where that is larger than one.",
         search="on where tensor parallel is above 1",
     )
     """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
-    recompute: RecomputeMode = layout_field(
+    recompute: RecomputeMode = input_field(
         "none",
         "What the backward pass computes again.",
         label="recompute ",
@@ -159,7 +159,7 @@ class Layout:
     )
     """What the backward pass computes again: nothing, the attention core, whole layers, the attention block, or all
     operations but attention and every second matrix product (torchtitan's per-operation checkpointing)."""
-    recompute_modules: tuple[RecomputeModule, ...] = layout_field(
+    recompute_modules: tuple[RecomputeModule, ...] = input_field(
         ("core_attn",),
         "What selective recompute does again, such as moe_act,layernorm.",
         kind="words",
@@ -169,7 +169,7 @@ class Layout:
         of_work=False,
     )
     """For selective recompute: parts of a layer that the backward pass computes again."""
-    recompute_method: RecomputeMethod = layout_field(
+    recompute_method: RecomputeMethod = input_field(
         "uniform",
         "Layers that full recompute covers: all, or the first.",
         group="recompute",
@@ -179,7 +179,7 @@ class Layout:
         of_work=False,
     )
     """For full recompute: every layer in units (`uniform`), the first layers of each chunk (`block`), or a list."""
-    recompute_layers: int = layout_field(
+    recompute_layers: int = input_field(
         1,
         "Layers in a unit (uniform) or in a chunk (block).",
         group="recompute",
@@ -188,7 +188,7 @@ class Layout:
         of_work=False,
     )
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
-    recompute_layer_list: tuple[int, ...] = layout_field(
+    recompute_layer_list: tuple[int, ...] = input_field(
         (),
         "Layers to recompute, counted from 0, such as 4,5,9.",
         group="recompute",
@@ -199,7 +199,7 @@ class Layout:
         of_work=False,
     )
     """Indices of the recomputed layers (`list`)."""
-    offload: Offload = layout_field(
+    offload: Offload = input_field(
         "none",
         "What is kept in host memory.",
         label="offload ",
@@ -208,7 +208,7 @@ class Layout:
         of_work=False,
     )
     """What is kept in host memory between uses."""
-    stage_layers: tuple[int, ...] = layout_field(
+    stage_layers: tuple[int, ...] = input_field(
         (),
         "Uneven cut: layers on each stage, such as 18,21,21,20.",
         low=0,
@@ -217,7 +217,7 @@ class Layout:
         search="an even cut; an explicit one fixes the pipeline size",
     )
     """Layers on each pipeline rank, first to last; empty means the default cut."""
-    chunk_layers: tuple[int, ...] = layout_field(
+    chunk_layers: tuple[int, ...] = input_field(
         (),
         "Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
         low=0,
@@ -272,7 +272,7 @@ PER_BLOCK = tuple(field for field in FIELDS if field.per_block)
 """What all layouts of a block share."""
 COLUMNS = tuple(field for field in FIELDS if not field.per_block)
 """What a block holds one number of per layout."""
-_CHUNKS = LayoutSetting(
+_CHUNKS = InputSetting(
     name="layers_per_virtual_stage",
     key="layers_per_virtual_stage",
     kind="count",
@@ -284,7 +284,7 @@ SETTINGS = tuple(
     setting for field in FIELDS for setting in ((field, _CHUNKS) if field.name == "virtual_stages" else (field,))
 )
 """What a user gives of a layout: its fields, and another way of giving one of them."""
-BY_NAME: Mapping[str, LayoutSetting] = {name: setting for setting in SETTINGS for name in (setting.name, setting.key)}
+BY_NAME: Mapping[str, InputSetting] = {name: setting for setting in SETTINGS for name in (setting.name, setting.key)}
 """Settings by name and by key."""
 
 

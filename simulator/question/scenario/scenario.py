@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from simulator.errors import InputError
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.profiles import MEGATRON
+from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD, Workload
+from simulator.question.scenario.typed import WorkloadFields
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
-from simulator.question.vocabulary import PRECISIONS, Precision, StackName
-
-MOST_DEVICES = 2**24
-"""Largest cluster priced."""
-MOST_TOKENS = 2**27
-"""Longest sequence and largest global batch priced."""
+from simulator.question.vocabulary import StackName
 
 
 class Calibrated(Protocol):
@@ -63,8 +60,24 @@ class Cluster:
     """Named stacks that its calibration and its hardware say its runs have, the nearer one first."""
 
 
+def scenario_on(
+    cluster: Cluster, model: ModelSpec, framework: FrameworkProfile = MEGATRON, **workload: Unpack[WorkloadFields]
+) -> Scenario:
+    """The scenario of a model on a cluster; what is left out of the workload has its default. Raises InputError."""
+    return Scenario(
+        model=model,
+        hardware=cluster.hardware,
+        devices=cluster.devices,
+        groups=cluster.groups,
+        framework=framework,
+        coefficients=cluster.coefficients,
+        calibration=cluster.calibration,
+        **workload,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Workload):
     """Model, cluster and workload, with the framework and coefficients that price them."""
 
     model: ModelSpec
@@ -74,14 +87,6 @@ class Scenario:
     """Devices of the cluster; a whole number of nodes, or a part of one node."""
     groups: tuple[NodeGroup, ...] = ()
     """Node groups of a cluster of several kinds, in rank order; empty where all devices are `hardware`."""
-    seq_length: int = 8192
-    """Tokens per sequence."""
-    global_batch_size: int = 1024
-    """Sequences per optimizer step over all replicas."""
-    precision: Precision = "bf16"
-    """Compute type of the matrix products. Weights stay 16 bit under fp8; under fp32 everything is fp32."""
-    lora_rank: int | None = None
-    """Train low-rank adapters of this rank on every linear layer instead of the weights; None trains everything."""
     framework: FrameworkProfile = MEGATRON
     coefficients: Coefficients = field(default_factory=Coefficients)
     """All that the formulas see of a calibration."""
@@ -90,18 +95,11 @@ class Scenario:
 
     def __post_init__(self) -> None:
         """Refuse what no layout could make valid. Raises InputError or UnsupportedError (precision)."""
-        if self.precision not in PRECISIONS:
-            raise InputError(f"precision '{self.precision}': allowed are {', '.join(PRECISIONS)}")
+        BY_INPUT["devices"].check(self.devices)
+        for setting in WORKLOAD:
+            setting.check(getattr(self, setting.name))
         for hardware in self.kinds_of_device:
             hardware.peak(self.precision)
-        for name, value, high in (
-            ("devices", self.devices, MOST_DEVICES),
-            ("seq_length", self.seq_length, MOST_TOKENS),
-            ("global_batch_size", self.global_batch_size, MOST_TOKENS),
-            ("lora_rank", 1 if self.lora_rank is None else self.lora_rank, 2**16),
-        ):
-            if not 1 <= value <= high:
-                raise InputError(f"{name} {value}: must be from 1 to {high}")
         if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
             raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:

@@ -1,9 +1,9 @@
-"""What is known of one field of a layout: how it is named, given, checked, searched, shown, and kept in an array."""
+"""What is known of one input: how it is named, given, checked, and of a layout searched, shown and kept in an array."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from simulator.errors import InputError, did_you_mean
 
@@ -12,22 +12,26 @@ LARGEST_COUNT = 2**24
 SettingGroup = Literal["size", "recompute", "other"]
 """Which part of a layout a field belongs to; answers list the parts in this order."""
 GROUPS: tuple[SettingGroup, ...] = get_args(SettingGroup)
-SettingKind = Literal["count", "number", "flag", "word", "words", "layers"]
+SettingKind = Literal["count", "number", "flag", "word", "words", "layers", "model", "hardware", "switches", "file"]
 """`count`: a whole number from 1. `number`: one of a few numbers. `flag`: on or off. `word`: one of a few words.
-`words`: some of a few words, each once, in their order. `layers`: a list of whole numbers."""
+`words`: some of a few words, each once, in their order. `layers`: a list of whole numbers. `model`, `hardware`: the
+name of a spec, or a path. `switches`: a framework's switches by name. `file`: a path."""
+REQUIRED: Final = object()
+"""Default of an input that has to be given."""
 LISTS: tuple[SettingKind, ...] = ("words", "layers")
 """Kinds whose value is a list; a search takes one, or what it tries by itself."""
 
 
-class LayoutSetting(NamedTuple):
-    """One field of a layout, or another way of giving one."""
+class InputSetting(NamedTuple):
+    """One input of a question: a field of a layout or of a workload, or another."""
 
     name: str
-    """Field of `Layout`."""
+    """Keyword of the API, key of a sweep."""
     key: str
-    """Short name: key of JSON, column of CSV, keyword of the API."""
+    """Short name: key of JSON, column of CSV, keyword of the API, option."""
     kind: SettingKind
     default: Any
+    """None where leaving it out is a value of its own."""
     help: str
     """For the command line."""
     label: str = ""
@@ -57,9 +61,11 @@ class LayoutSetting(NamedTuple):
         return "--" + self.key.replace("_", "-")
 
     def check(self, value: object) -> None:
-        """Refuse what no layout has. Raises InputError naming the field."""
+        """Refuse what no question has. Raises InputError naming the field."""
+        if value is None and self.default is None:
+            return
         if self.kind == "count":
-            check_count(self.name, value)
+            check_count(self.name, value, max(self.high, LARGEST_COUNT))
         elif self.kind == "flag":
             check_choice(self.name, value, (False, True))
         elif self.kind == "words":
@@ -83,15 +89,15 @@ class LayoutSetting(NamedTuple):
         return bool(number) if self.kind == "flag" else int(number)
 
 
-def layout_field(default: Any, help: str, **about: Any) -> Any:  # noqa: A002  the word that click has for it
-    """A field of `Layout` with what `LayoutSetting` says of it; name, key and kind follow unless given."""
+def input_field(default: Any, help: str, **about: Any) -> Any:  # noqa: A002  the word that click has for it
+    """A field with what `InputSetting` says of it; name, key and kind follow unless given."""
     return dataclasses.field(default=default, metadata={"help": help, **about})
 
 
-def settings_of(kind: type) -> tuple[LayoutSetting, ...]:
-    """The settings of a dataclass whose fields are all a `layout_field`, in order."""
+def settings_of(kind: type) -> tuple[InputSetting, ...]:
+    """The settings of a dataclass whose fields are all an `input_field`, in order."""
     return tuple(
-        LayoutSetting(
+        InputSetting(
             **{
                 "name": field.name,
                 "key": field.name,

@@ -1,22 +1,26 @@
-"""The layout fields as type checkers need them spelled.
+"""The inputs of a question as type checkers need them spelled.
 
-Written from the fields of `Layout` by `python -m tools.regenerate types`, and held to them by a test.
+Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regenerate types`, and held to them by a test.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Required, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.vocabulary import (
+    FrameworkName,
     Offload,
+    Precision,
     RecomputeMethod,
     RecomputeMode,
     RecomputeModule,
     ScheduleName,
+    StackName,
 )
 
 Array = NDArray[np.float64]
@@ -130,3 +134,53 @@ class LayoutFields(TypedDict, total=False):
     offload: Offload | None
     stage_layers: tuple[int, ...] | None
     chunk_layers: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedWorkload:
+    """A workload as far as a file or a user states it; None where neither does."""
+
+    seq_length: int | None = None
+    global_batch_size: int | None = None
+    precision: str | None = None
+    lora_rank: int | None = None
+
+
+class WorkloadFields(TypedDict, total=False):
+    """What one optimizer step trains, the same in all layouts of a question."""
+
+    seq_length: int
+    global_batch_size: int
+    precision: Precision
+    lora_rank: int | None
+
+
+class QuestionFields(WorkloadFields, total=False):
+    """Inputs of a question; see `scenario_of`."""
+
+    model: Required[str]
+    hardware: str
+    nodes: int | None
+    devices: int | None
+    num_layers: int | None
+    framework: FrameworkName
+    stack: StackName | None
+    options: Mapping[str, str] | None
+    calibration: str | None
+
+
+class EstimateFields(QuestionFields, LayoutFields, total=False):
+    """Inputs of a question, and its layout."""
+
+
+class PlanFields(TypedDict, total=False):
+    """Inputs that all offers of a plan share."""
+
+    seq_length: int
+    global_batch_size: int
+    lora_rank: int | None
+    num_layers: int | None
+    framework: FrameworkName
+    stack: StackName | None
+    options: Mapping[str, str] | None
+    calibration: str | None

@@ -87,6 +87,22 @@ class Config:
         """Return the mapping under a key, an empty one where the key is absent or null."""
         return type(self)(f"{self.where}: {key}", self._given(key, dict, "a mapping") or {})
 
+    def sections(self, key: str) -> list[Self]:
+        """Return a list of mappings; empty where the key is absent or null."""
+        listed = self._given(key, list, "a list of mappings") or []
+        places = [(f"{self.where}: {key}[{i}]", item) for i, item in enumerate(listed)]
+        for where, item in places:
+            if not isinstance(item, dict):
+                raise InputError(f"{where}: {_shown(item)} must be a mapping")
+        return [type(self)(where, item) for where, item in places]
+
+    def real(self, key: str) -> float:
+        """Return a number above 0, whole or not; an error where the key is absent or null."""
+        value = self._values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**31:
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a number above 0")
+        return float(value)
+
     def assuming(self, **defaults: object) -> Self:
         """Return this with values for absent keys."""
         return type(self)(self.where, defaults | dict(self._values))

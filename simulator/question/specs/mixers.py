@@ -21,6 +21,13 @@ Mixer = Literal[
     "gated_delta",
     "lightning",
     "mamba",
+    "reused_grouped_query",
+    "reused_sliding",
+    "window_shared",
+    "compressed_sparse",
+    "heavily_compressed",
+    "kimi_delta",
+    "linear",
     "none",
 ]
 """How a layer mixes tokens.
@@ -29,12 +36,16 @@ Mixer = Literal[
 same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
 `latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes
 an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2.
+`reused_grouped_query`, `reused_sliding`: queries alone, over the keys and values of an earlier layer (Gemma 4).
+`window_shared`: all heads share one tensor of keys and values, over a window; `compressed_sparse` takes compressed keys
+that an indexer chooses beside it, `heavily_compressed` all of a shorter sequence of them (DeepSeek-V4). `kimi_delta`:
+the delta rule with a decay of every channel (Kimi-Linear). `linear`: one product in place of attention.
 """
 
 
-MixerHeads = Literal["key_value", "latent", "none"]
+MixerHeads = Literal["key_value", "latent", "undivided", "none"]
 """Heads that tensor parallelism divides beside those of queries: shared key-value heads; none of latent attention (the
-spec's `attention` is mla) and of scans."""
+spec's `attention` is mla) and of scans. `undivided`: no framework cuts it over tensor or context parallelism."""
 MixerContext = Literal["all", "window", "chosen", "earlier_choice", "state", "nothing"]
 """What a token meets of those before it: all, a window, those that the layer's own indexer or an earlier layer's chose,
 or a state that a scan hands on."""
@@ -52,6 +63,7 @@ class MixerTraits(NamedTuple):
 _INDEX: Final = ("index_heads", "index_head_dim", "index_topk")
 _DELTA: Final = ("linear_key_heads", "linear_value_heads", "linear_key_head_dim", "linear_value_head_dim")
 _MAMBA: Final = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
+_SHARED: Final = ("sliding_window", "output_groups", "output_lora_rank")
 _SCAN: Final = ("convolution", "chunk_tokens")
 TRAITS: Final[Mapping[Mixer, MixerTraits]] = MappingProxyType(
     {
@@ -65,6 +77,13 @@ TRAITS: Final[Mapping[Mixer, MixerTraits]] = MappingProxyType(
         "gated_delta": MixerTraits("none", "state", (*_DELTA, *_SCAN)),
         "lightning": MixerTraits("none", "state", ("chunk_tokens",)),
         "mamba": MixerTraits("none", "state", (*_MAMBA, *_SCAN)),
+        "reused_grouped_query": MixerTraits("key_value", "all", ()),
+        "reused_sliding": MixerTraits("key_value", "window", ("sliding_window",)),
+        "window_shared": MixerTraits("undivided", "window", _SHARED),
+        "compressed_sparse": MixerTraits("undivided", "chosen", (*_SHARED, "compression", *_INDEX)),
+        "heavily_compressed": MixerTraits("undivided", "all", (*_SHARED, "heavy_compression")),
+        "kimi_delta": MixerTraits("none", "state", (*_DELTA, *_SCAN, "delta_gate_rank")),
+        "linear": MixerTraits("none", "nothing", ()),
         "none": MixerTraits("none", "nothing", ()),
     }
 )
@@ -73,6 +92,8 @@ LATENT: Final = frozenset(mixer for mixer, traits in TRAITS.items() if traits.he
 """Mixers of latent attention."""
 PREDICTING: Final = frozenset(mixer for mixer, traits in TRAITS.items() if traits.context in _WHOLE)
 """Mixers that a prediction module has where the model's layers have them."""
+UNDIVIDED: Final = frozenset(mixer for mixer, traits in TRAITS.items() if traits.heads == "undivided")
+"""Mixers that run whole on every rank of a tensor-parallel group."""
 NEEDS: Final = tuple(
     (frozenset(mixer for mixer, traits in TRAITS.items() if name in traits.fields), name)
     for name in dict.fromkeys(name for traits in TRAITS.values() for name in traits.fields)

@@ -1,16 +1,27 @@
 """Shape of a transformer language model."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.errors import InputError
 from simulator.question.specs.architectures import Architecture
 from simulator.question.specs.configuration import MAXIMUM_LAYERS
 from simulator.question.specs.mixers import PREDICTING, Mixer
 from simulator.question.specs.model_checks import SHARED_EXPERT_FIELDS, problems
-from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, refuse, undefined_sources
+from simulator.question.specs.provenance import (
+    Frozen,
+    Name,
+    Sourced,
+    Sources,
+    Text,
+    as_tuple,
+    refuse,
+    undefined_sources,
+)
 from simulator.question.units import parse_count
 
 Size = Annotated[int, Field(ge=1, le=2**31, strict=True)]
@@ -23,17 +34,26 @@ LayersOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_LAYERS, strict=True)]
 """A number of layers that may be zero."""
 Boolean = Annotated[bool, Field(strict=True)]
 """True or false, written as such."""
+HubId = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")]
+"""A name on the Hugging Face hub."""
+HubIds = Annotated[tuple[HubId, ...], BeforeValidator(as_tuple)]
+"""Names on the Hugging Face hub; YAML may hold one or a list."""
 
-_PROVENANCE_FIELDS: Final = frozenset({"name", "note", "sources", "provenance", "published"})
+_PROVENANCE_FIELDS: Final = frozenset({"name", "aliases", "huggingface", "note", "sources", "provenance", "published"})
 _EXTENSIONS: Final = (
     *("attention_output_bias", "mlp_bias", "activation", "gated", "norm", "norm_placement", "parallel_residual"),
     *("rotary", "learned_positions", "embedding_norm", "qk_norm_span", "attention_gate", "attention_sinks"),
-    *("logit_softcap", "mixers", "feed_forwards", *SHARED_EXPERT_FIELDS),
+    *("logit_softcap", "keys_as_values", "value_norm", "mixers", "feed_forwards", "intermediate_sizes"),
+    *("prediction_mixer", "residual_streams", "residual_block", "layer_embedding_size", *SHARED_EXPERT_FIELDS),
 )
 
 
-FeedForward = Literal["gated", "plain", "experts", "none"]
-"""What follows the mixer: a network every token passes, gated or plain, or routed experts, shared ones beside them."""
+FeedForward = Literal["gated", "plain", "linear", "experts", "hashed_experts", "experts_beside", "none"]
+"""What follows the mixer: a network every token passes, gated, plain or a single product, or routed experts, shared
+ones beside them. `hashed_experts`: experts that a table chooses by the token's number. `experts_beside`: a network
+and experts of the same tokens, each with norms of its own (Gemma 4)."""
+ROUTED: Final = frozenset[FeedForward]({"experts", "hashed_experts", "experts_beside"})
+"""Feed-forward parts with routed experts."""
 Activation = Literal["silu", "gelu", "relu", "squared_relu"]
 """Nonlinearity of the feed-forward networks, gated or not; variants of one function are one word."""
 
@@ -43,6 +63,18 @@ class LayerKind(NamedTuple):
 
     mixer: Mixer
     feed_forward: FeedForward
+    width: int = 0
+    """Width of the layer's own feed-forward network that every token passes; 0: the model's."""
+
+    @property
+    def routed(self) -> bool:
+        """Whether it has routed experts."""
+        return self.feed_forward in ROUTED
+
+    @property
+    def has_network(self) -> bool:
+        """Whether it has a feed-forward network of the model's or its own width, which every token passes."""
+        return self.feed_forward in ("gated", "plain", "experts_beside")
 
 
 class Heads(NamedTuple):
@@ -103,6 +135,10 @@ class ModelSpec(Frozen):
 
     name: Name
     """Name the model is asked for by."""
+    aliases: tuple[Name, ...] = ()
+    """Other names it is asked for by, in lower case."""
+    huggingface: HubIds = ()
+    """Its names on the Hugging Face hub, `organisation/name`, of checkpoints with this shape."""
     note: Text = ""
     """What a reader should know about this shape."""
     sources: Sources = Field(default_factory=dict)
@@ -166,10 +202,26 @@ class ModelSpec(Frozen):
     """True when a tanh bounds the logits."""
     attention: Literal["gqa", "mla"] = "gqa"
     """``gqa``: heads share keys and values (all of MHA to MQA); ``mla``: latent attention."""
+    keys_as_values: Boolean = False
+    """True when attention over all tokens takes the keys' projection for values; that of sliding layers never does."""
+    value_norm: Boolean = False
+    """True when values are normalised, by a norm without weights."""
     mixers: tuple[Mixer, ...] = ()
     """Mixer of every layer, a pattern that repeats; empty: attention in all layers."""
     feed_forwards: tuple[FeedForward, ...] = ()
     """Feed-forward part of every layer, a pattern that repeats; empty: dense layers first, then experts if any."""
+    intermediate_sizes: tuple[SizeOrZero, ...] = ()
+    """Width of every layer's feed-forward network, a pattern that repeats, 0 where it has none; empty: all alike."""
+    prediction_mixer: Mixer | None = None
+    """Mixer of a prediction module; None: the last of the layers' that attends to all tokens."""
+    residual_streams: Size = 1
+    """Residual streams side by side that hyper-connections mix, a count."""
+    residual_block: LayersOrZero = 0
+    """Layers after which the residual stream starts anew; blocks read those before by attention; 0: never."""
+    layer_embedding_size: SizeOrZero = 0
+    """Features of a second embedding of the tokens that every layer reads a part of its own of; 0 without."""
+    layer_embedding_rows: SizeOrZero = 0
+    """Rows of the table of that embedding, a count of tokens."""
     sliding_window: Size | None = None
     """Tokens that a sliding layer attends to at most, itself included; None without such layers."""
     window_chunked: Boolean = False
@@ -188,6 +240,14 @@ class ModelSpec(Frozen):
     """Features of an indexer head."""
     index_topk: SizeOrZero = 0
     """Keys that sparse attention attends to at most, a count."""
+    compression: SizeOrZero = 0
+    """Compressed attention: tokens that one of the keys an indexer chooses from stands for, a count."""
+    heavy_compression: SizeOrZero = 0
+    """Heavily compressed attention: tokens that one key stands for, a count."""
+    output_groups: SizeOrZero = 0
+    """Compressed attention: groups of heads that are projected apart, a count."""
+    output_lora_rank: SizeOrZero = 0
+    """Compressed attention: features that each group of heads is projected to."""
     linear_key_heads: SizeOrZero = 0
     """Gated delta net: query and key heads, a count."""
     linear_value_heads: SizeOrZero = 0
@@ -196,6 +256,10 @@ class ModelSpec(Frozen):
     """Gated delta net: features of a query-key head."""
     linear_value_head_dim: SizeOrZero = 0
     """Gated delta net: features of a value head."""
+    delta_gate_rank: SizeOrZero = 0
+    """Kimi delta attention: rank of the projection of decays, and of the output gate; see `delta_output_gate`."""
+    delta_output_gate: Literal["low_rank", "full"] = "low_rank"
+    """Kimi delta attention: whether the output gate is projected through that rank or at once."""
     mamba_heads: SizeOrZero = 0
     """Mamba-2: heads, a count; 0 without such layers."""
     mamba_head_dim: SizeOrZero = 0
@@ -234,6 +298,8 @@ class ModelSpec(Frozen):
     """True when a gate of one number per token weighs the shared experts."""
     expert_latent_size: SizeOrZero = 0
     """Width that tokens are projected to before routed experts and back behind them; 0: the hidden size."""
+    expert_latent_norm: Boolean = False
+    """True when a norm stands before tokens are projected back from that width."""
     first_k_dense_replace: LayersOrZero = 0
     """Leading layers that are dense in a mixture-of-experts model, a count."""
     n_group: SizeOrZero = 0
@@ -265,8 +331,8 @@ class ModelSpec(Frozen):
     def layers(self) -> tuple[LayerKind, ...]:
         """The kind of every decoder layer, first to last."""
         dense = self.first_k_dense_replace if self.is_moe else self.num_hidden_layers
-        mixers, feed_forwards = self.mixers or (self._mixer,), self.feed_forwards or None
-        return _layers(mixers, feed_forwards, self._dense, dense, self.num_hidden_layers)
+        pattern = _feed_forwards(self.feed_forwards, self._dense, dense, self.num_hidden_layers)
+        return _layers(self.mixers or (self._mixer,), pattern, self.intermediate_sizes or (0,), self.num_hidden_layers)
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
@@ -278,8 +344,17 @@ class ModelSpec(Frozen):
         """The kind of layer inside a next-token prediction module: full attention, with experts where there are any."""
         if not self.num_nextn_predict_layers:
             return self.layers[-1]
-        full = [mixer for mixer in self.mixers if mixer in PREDICTING]
+        full = [self.prediction_mixer] if self.prediction_mixer else [m for m in self.mixers if m in PREDICTING]
         return LayerKind(full[-1] if full else self._mixer, "experts" if self.is_moe else self._dense)
+
+    def of_kind(self, kind: LayerKind) -> ModelSpec:
+        """Return this model with the width that the feed-forward network of a kind of layer has."""
+        return self if kind.width in (0, self.intermediate_size) else _of_width(self, kind.width)
+
+    @property
+    def stream_width(self) -> int:
+        """Features that a layer hands to the next: all residual streams."""
+        return self.residual_streams * self.hidden_size
 
     @property
     def _mixer(self) -> Mixer:
@@ -291,7 +366,7 @@ class ModelSpec(Frozen):
 
     def heads(self, mixer: Mixer) -> Heads:
         """Heads of an attention mixer."""
-        if mixer != "sliding":
+        if mixer not in ("sliding", "reused_sliding"):
             value = self.v_head_dim or self.head_dim
             return Heads(self.num_attention_heads, self.num_key_value_heads, self.head_dim, value)
         size = self.sliding_head_dim or self.head_dim
@@ -315,12 +390,12 @@ class ModelSpec(Frozen):
     @property
     def num_moe_layers(self) -> int:
         """Layers with routed experts, a count."""
-        return sum(kind.feed_forward == "experts" for kind in self.layers)
+        return sum(kind.routed for kind in self.layers)
 
     @property
     def num_dense_layers(self) -> int:
         """Layers with a feed-forward network that every token passes, a count."""
-        return sum(kind.feed_forward in ("gated", "plain") for kind in self.layers)
+        return sum(kind.has_network for kind in self.layers)
 
     @property
     def query_width(self) -> int:
@@ -360,14 +435,27 @@ class ModelSpec(Frozen):
 
 
 @lru_cache(maxsize=256)
+def _feed_forwards(
+    pattern: tuple[FeedForward, ...], network: FeedForward, dense: int, layers: int
+) -> tuple[FeedForward, ...]:
+    """Feed-forward parts as their pattern has them, else dense layers and experts behind them."""
+    routed: tuple[FeedForward, ...] = ("experts",)
+    return pattern or (network,) * dense + routed * (layers - dense)
+
+
+@lru_cache(maxsize=256)
 def _layers(
-    mixers: tuple[Mixer, ...], pattern: tuple[FeedForward, ...] | None, network: FeedForward, dense: int, layers: int
+    mixers: tuple[Mixer, ...], networks: tuple[FeedForward, ...], widths: tuple[int, ...], layers: int
 ) -> tuple[LayerKind, ...]:
-    """Mixers as their pattern repeats; feed-forward parts as theirs does, else dense layers and experts behind them."""
-    if pattern is None:
-        routed: tuple[FeedForward, ...] = ("experts",)
-        pattern = (network,) * dense + routed * (layers - dense)
-    return tuple(LayerKind(mixers[i % len(mixers)], pattern[i % len(pattern)]) for i in range(layers))
+    """Mixers, feed-forward parts and their widths as their patterns repeat."""
+    return tuple(
+        LayerKind(mixers[i % len(mixers)], networks[i % len(networks)], widths[i % len(widths)]) for i in range(layers)
+    )
+
+
+@lru_cache(maxsize=256)
+def _of_width(model: ModelSpec, width: int) -> ModelSpec:
+    return model.model_copy(update={"intermediate_size": width, "intermediate_sizes": ()})
 
 
 @lru_cache(maxsize=256)

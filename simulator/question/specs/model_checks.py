@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from simulator.question.specs.mixers import LATENT, NEEDS
+from simulator.question.specs.mixers import LATENT, NEEDS, TRAITS, UNDIVIDED
 
 if TYPE_CHECKING:
     from simulator.question.specs.model import ModelSpec
@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 _MLA_FIELDS: Final = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _MOE_FIELDS: Final = ("num_experts_per_tok", "moe_intermediate_size")
 _MOE_DETAILS: Final = ("num_shared_experts", "first_k_dense_replace", "router_bias", "n_group")
-SHARED_EXPERT_FIELDS: Final = ("shared_expert_intermediate_size", "shared_expert_gate", "expert_latent_size")
+SHARED_EXPERT_FIELDS: Final = (
+    *("shared_expert_intermediate_size", "shared_expert_gate", "expert_latent_size", "expert_latent_norm"),
+)
 EXPERT_FIELDS: Final = frozenset(("num_experts", "topk_group", *_MOE_FIELDS, *_MOE_DETAILS, *SHARED_EXPERT_FIELDS))
 """Fields that only a model with routed experts has."""
 
 
 def problems(model: ModelSpec) -> Iterator[str]:
     """Yield every problem of a shape."""
-    for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem):
+    for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem, _whole_problem):
         if problem := check(model):
             yield problem
 
@@ -37,8 +39,9 @@ def _mla_problem(model: ModelSpec) -> str:
     """Return what is wrong with the latent attention fields, or an empty text."""
     if model.attention == "gqa":
         latent = ("q_lora_rank", *(field for field in _MLA_FIELDS if field != "v_head_dim"))
-        given = [field for field in latent if getattr(model, field) is not None]
-        return f"{given[0]} is for attention 'mla' only; this model has 'gqa'" if given else ""
+        compressed = ("q_lora_rank", "qk_rope_head_dim") if UNDIVIDED.intersection(model.mixers) else ()
+        present = [field for field in latent if field not in compressed and getattr(model, field) is not None]
+        return f"{present[0]} is for attention 'mla' only; this model has 'gqa'" if present else ""
     missing = [field for field in _MLA_FIELDS if getattr(model, field) is None]
     if missing:
         return f"attention 'mla' needs {missing[0]}"
@@ -86,8 +89,22 @@ def _kind_problem(model: ModelSpec) -> str:
         wanted = mixers & needing
         if bool(wanted) != bool(getattr(model, field)):
             says = "needs {} of at least 1" if wanted else "is what {} is for; this model has none"
-            return f"mixer '{min(wanted or needing)}' {says.format(field)}"
+            named = next(mixer for mixer in TRAITS if mixer in (wanted or needing))
+            return f"mixer '{named}' {says.format(field)}"
     return _sequence_problem(model, mixers)
+
+
+def _whole_problem(model: ModelSpec) -> str:
+    """Return what is wrong with what stands around the layers, or an empty text."""
+    if bool(model.layer_embedding_size) != bool(model.layer_embedding_rows):
+        return "layer_embedding_size and layer_embedding_rows go together"
+    if model.residual_streams > 1 and (model.norm_placement != "before" or model.residual_block):
+        return (
+            f"residual_streams {model.residual_streams} stand with norm_placement 'before', and without residual_block"
+        )
+    if model.output_groups and model.query_width % model.output_groups:
+        return f"output_groups {model.output_groups} must divide the {model.query_width} features of all heads"
+    return ""
 
 
 def _sequence_problem(model: ModelSpec, mixers: set[str]) -> str:
@@ -95,11 +112,11 @@ def _sequence_problem(model: ModelSpec, mixers: set[str]) -> str:
     latent = mixers & LATENT
     if model.attention == "gqa" and latent:
         return f"mixer '{min(latent)}' needs attention 'mla'"
-    if model.is_moe != ("experts" in (model.feed_forwards or ("experts",) * model.is_moe)):
+    if model.feed_forwards and model.is_moe != any(kind.routed for kind in model.layers):
         return "feed_forwards and num_experts must agree on whether there are experts"
     if model.feed_forwards and model.first_k_dense_replace:
         return "first_k_dense_replace and feed_forwards both say which layers are dense; give one"
-    if ("none", "none") in model.layers:
+    if any(kind[:2] == ("none", "none") for kind in model.layers):
         return "a layer of mixer 'none' and feed-forward 'none' is empty"
     own = model.sliding_attention_heads or model.sliding_key_value_heads
     heads, shared = model.heads("sliding").queries, model.heads("sliding").shared

@@ -19,12 +19,12 @@ Text = Annotated[str, Field(max_length=4000)]
 """Free text for readers."""
 
 
-def _as_tuple(value: object) -> object:
+def as_tuple(value: object) -> object:
     """Let one source key stand for a list of one."""
     return (value,) if isinstance(value, str) else value
 
 
-SourceKeys = Annotated[tuple[Name, ...], BeforeValidator(_as_tuple), Field(min_length=1, max_length=20)]
+SourceKeys = Annotated[tuple[Name, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=20)]
 """Keys of the ``sources`` mapping of the same file; YAML may hold one key or a list."""
 
 Sources = Mapping[Name, Annotated[str, Field(min_length=1, max_length=1000)]]

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.question.scenario.typed import StatedWorkload
 from simulator.question.vocabulary import StackName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(StatedWorkload):
     """Values from the command line or a program, by meaning; what is None or empty is left to the recipe."""
 
     hardware: str = "z2000"
@@ -20,10 +21,6 @@ class Asked:
     model_fields: Mapping[str, object] = field(default_factory=dict)
     nodes: int | None = None
     devices: int | None = None
-    seq_length: int | None = None
-    global_batch_size: int | None = None
-    precision: str | None = None
-    lora_rank: int | None = None
     num_layers: int | None = None
     framework: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)

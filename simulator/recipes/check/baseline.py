@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,6 +135,17 @@ def compared(results: Iterable[Checked], before: Baseline) -> tuple[Changed, ...
     return tuple(sorted(found, key=lambda change: (order.index(change.kind), change.file, change.title)))
 
 
+def ratcheted(results: Iterable[Checked], before: Baseline) -> tuple[Checked, ...]:
+    """Return the results with those marked known that fail as the stored ones did: with the same outcome."""
+    present = tuple(results)
+    keys = _keys((result.file, result.title) for result in present)
+    stored = (before[key][1] if key in before else None for key in keys)
+    return tuple(
+        replace(result, known=not result.passed and old is not None and old.outcome == result.outcome)
+        for result, old in zip(present, stored, strict=True)
+    )
+
+
 def _present(result: Checked) -> Stored:
     estimate = result.estimate
     return Stored(
@@ -160,8 +171,10 @@ def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
         return "removed"
     if old is None:
         return "added" if new.passed else "new_failure"
+    if not new.passed and (old.passed or old.outcome != new.outcome):
+        return "new_failure"
     if old.passed != new.passed:
-        return "fixed" if new.passed else "new_failure"
+        return "fixed"
     if old.outcome != new.outcome:
         return "outcome"
     ratios = (_ratio(old.device_mib, new.device_mib), _ratio(old.step_time_s, new.step_time_s))

@@ -12,13 +12,14 @@ from simulator.cluster import cluster
 from simulator.errors import InputError
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.frameworks.stacks import stack_for
-from simulator.question.scenario.complete import Question, Wording, named, resolve
+from simulator.question.scenario.complete import Wording, named, resolve
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut, pipeline_shape
-from simulator.question.scenario.scenario import Cluster, Scenario
-from simulator.question.scenario.settings import LayoutSetting
+from simulator.question.scenario.scenario import Cluster, Scenario, scenario_on
+from simulator.question.scenario.settings import InputSetting
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.model import needs_vocabulary, recipe_model
+from simulator.recipes.check.model import ContradictionError, needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
 from simulator.recipes.rules.frameworks import UNEVEN_STAGES, held_key_value_heads
 from simulator.recipes.rules.launch import LaunchFacts, Mark
@@ -55,13 +56,10 @@ class Blocked:
     remarks: tuple[Remark, ...] = ()
 
 
-class ContradictionError(InputError):
-    """Recipe and cluster do not go together."""
+class OtherHardwareError(InputError):
+    """A recipe starts more processes on a node than the hardware that is asked about has devices."""
 
-    def __init__(self, message: str, *settings: str) -> None:
-        """Keep the settings at fault, by option name, those that weigh most first."""
-        super().__init__(message)
-        self.settings = settings
+    settings = ("devices_per_node", "nodes")
 
 
 def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Blocked:
@@ -84,19 +82,18 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     framework = asked.framework or recipe.framework
     # What a launch leaves out is what its framework does by itself; options and estimates are of a cluster's stack.
     usual = machines.stacks if recipe.is_question else ()
-    question = Question(
-        model=model,
-        cluster=machines,
-        framework=framework_profile(
-            framework, _options(told, given), stack_for(framework, asked.stack or recipe.stack, *usual)
-        ),
-        seq_length=told.value("seq_length"),
-        global_batch_size=told.value("global_batch_size"),
-        gradient_accumulation_steps=recipe.gradient_accumulation_steps or 1,
-        precision=told.value("precision"),
-        lora_rank=told.value("lora_rank"),
+    profile = framework_profile(
+        framework, _options(told, given), stack_for(framework, asked.stack or recipe.stack, *usual)
     )
-    scenario, layout = resolve(question, _fields(told, given), _words(recipe))
+    stated = {name: told.value(name) for name in DEFAULT_WORKLOAD}
+    workload = {name: usual if stated[name] is None else stated[name] for name, usual in DEFAULT_WORKLOAD.items()}
+    steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
+    scenario, layout = resolve(
+        scenario_on(machines, model, profile, **workload),
+        _fields(told, given),
+        _words(recipe),
+        accumulation_steps=steps,
+    )
     if layout.chunk_layers and not given.chunk_layers and not recipe.is_question:
         # A launch cuts its layers by its flags alone.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
@@ -279,11 +276,9 @@ def _cluster(told: _Told, like: Case | None, model: ModelSpec) -> Cluster:
         spec = cluster(asked.hardware, None, None, asked.calibration).hardware
         per_node = recipe.devices_per_node or spec.devices_per_node
         if per_node > spec.devices_per_node:
-            raise ContradictionError(
+            raise OtherHardwareError(
                 f"{recipe.file}: the recipe starts {per_node} processes on a node; "
                 f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
-                "devices_per_node",
-                "nodes",
             )
         nodes = asked.nodes or recipe.nodes or _fewest_nodes(told.layout, model, per_node)
         found = cluster(asked.hardware, None, nodes * per_node, asked.calibration)
@@ -387,10 +382,10 @@ def _words(recipe: Recipe) -> Wording:
         sizes = _SIZES if "tp" in keys else ("pp",)
         return ContradictionError(message, *dict.fromkeys((*(key for key in keys if key not in _SIZES), *sizes)))
 
-    def said(setting: LayoutSetting) -> str:
+    def said(setting: InputSetting) -> str:
         return "the cut" if setting.key == "stage_layers" else setting.key
 
-    return Wording(said=said, where=f"{recipe.file}: ", refusal=refusal)
+    return Wording(spell=said, where=f"{recipe.file}: ", refusal=refusal)
 
 
 _SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")

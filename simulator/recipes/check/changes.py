@@ -61,20 +61,6 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
     return (*_best(found, MOST_SHOWN), *_best(smallest, MOST_WIDER))
 
 
-def nodes_that_pass(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> int | None:
-    """The fewest nodes, by doubling, on which the recipe passes as it is."""
-    start = _Try((), case, frozenset())
-    per_node = case.recipe.devices_per_node or case.scenario.hardware.devices_per_node
-    present = max(case.scenario.devices // per_node, 1)
-    for factor in _MORE_NODES:
-        if _fitting(base, marks, gates, _with(start, "nodes", "", {}, present * factor)):
-            return present * factor
-    return None
-
-
-_MORE_NODES = (2, 4, 8, 16, 32, 64, 128)
-
-
 def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
     """Every candidate with one more change."""
     for first in candidates:

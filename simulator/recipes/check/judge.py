@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simulator.api import answer
 from simulator.cluster import cluster
@@ -16,17 +17,29 @@ from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import NODES_ASSUMED, Blocked, Case, ContradictionError, case_of
-from simulator.recipes.check.changes import changes_for, nodes_that_pass
-from simulator.recipes.check.counted import counted, with_counts
+from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
+from simulator.recipes.check.changes import changes_for
+from simulator.recipes.check.folders import expanded
+from simulator.recipes.check.machines import (
+    Reread,
+    launched_devices,
+    on_others,
+    others,
+    unstated,
+)
 from simulator.recipes.check.marks import marks_of
+from simulator.recipes.check.model import ContradictionError
 from simulator.recipes.check.peaks import peaks_of
 from simulator.recipes.check.positional import arguments_line
+from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
-from simulator.recipes.check.verdict import Checked, CheckOutcome, Gates
+from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import READER_RULES, findings
 from simulator.search.build import estimate_layout
+
+if TYPE_CHECKING:
+    from simulator.search.rank import Progress
 
 _SEVERITIES = ("error", "warning", "note")
 
@@ -38,41 +51,39 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
+    *,
+    progress: Progress | None = None,
 ) -> tuple[Checked, ...]:
-    """Judge every launch of every file, in order. An error in one file is its result and does not stop the others.
+    """Judge every launch of every file, in order; a folder stands for the files below it that may be recipes.
 
-    Nothing outside `root`, by default the repository of each file, is read.
+    An error in one file is its result and does not stop the others. Nothing outside `root`, by default the repository
+    of each file, is read. `progress` is called with how many files are judged, of how many.
 
     Raises InputError for what is wrong with the question itself, whatever the file.
     """
-    from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
-
     _check_asked(asked)
+    reading = Reading(asked=asked, settings=settings or {}, environment=environment, root=root)
+    every = list(expanded(files))
+    results: list[Checked] = []
+    for number, (file, walked) in enumerate(every):
+        results += _checked(file, reading, gates, skips=walked or gates.skip_non_recipes)
+        if progress is not None:
+            progress(number + 1, len(every))
+    return tuple(gates.graded(result) for result in _with_unused_once(results))
 
-    each = cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration).hardware.devices_per_node
 
-    def read(file: str) -> Sequence[Recipe]:
-        """The recipes of a file; where it counts devices, with those of the hardware that is asked about."""
-        recipes = read_recipe(file, settings or {}, environment, root)
-        values = counted(recipes, each, asked.nodes or 1)
-        if not values:
-            return recipes
-        return with_counts(read_recipe(file, {**(settings or {}), **values}, environment, root), values)
-
-    found: list[Checked] = []
-    for file in files:
-        try:
-            recipes = read(file)
-        except NoRecipeError as error:
-            failed = _failed(file, "", error)
-            found.append(replace(failed, outcome="skipped", passed=True) if gates.skip_non_recipes else failed)
-        except SimulateError as error:
-            found.append(_failed(file, "", error))
-        except Exception as error:  # noqa: BLE001  no file may hide the verdicts of the others
-            found.append(_failed(file, "", _defect(file, error)))
-        else:
-            found += [check_recipe(recipe, asked, gates) for recipe in recipes]
-    return _with_unused_once(found)
+def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
+    """The verdict on every launch of a file; `skips` passes over one that starts no training."""
+    try:
+        for recipe, reread in reading.launches(file):
+            yield check_recipe(recipe, reading.asked, gates, reread)
+    except NoRecipeError as error:
+        failed = _failed(file, "", error)
+        yield replace(failed, outcome="skipped", passed=True) if skips else failed
+    except SimulateError as error:
+        yield _failed(file, "", error)
+    except Exception as error:  # noqa: BLE001  no file may hide the verdicts of the others
+        yield _failed(file, "", _defect(file, error))
 
 
 def _check_asked(asked: Asked) -> None:
@@ -118,23 +129,51 @@ UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
 
-def check_recipe(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
-    """Judge one launch."""
+def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = lambda _values, _asked: None) -> Checked:
+    """Judge one launch; `reread` is the same one with other values for what its file leaves to the run."""
+    judged = _judged_alone(recipe, asked, gates)
+    if judged.passed or judged.outcome not in FIRM:
+        return _advised(judged, gates)
+    missing = unstated(recipe, asked, reread)
+    devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
+    for option, other in others(recipe, asked, missing, devices) if missing else ():
+        elsewhere = (reread({}, other) if missing.counted else None) or recipe
+        if _judged_alone(elsewhere, other, gates).passed:
+            failure = f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
+            remarks = judged.case.remarks if judged.case else recipe.remarks
+            remark = on_others(option, failure, missing)
+            return _blocked(Blocked(recipe=recipe, missing=(remark,), remarks=remarks))
+    return _advised(judged, gates)
+
+
+def _failure(judged: Checked) -> str:
+    """What keeps a recipe from passing, in a few words."""
+    if judged.outcome == "refused" or judged.estimate is None:
+        return f"it is refused ({judged.reasons[0][:200]})"
+    need, usable = (
+        to_gib(size) for size in (judged.estimate.memory.device_bytes, judged.estimate.memory.capacity_bytes)
+    )
+    return f"it does not pass ({need:.2f} of {usable:.2f} GiB)"
+
+
+def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
+    """The verdict on a launch on the machines as they are taken, whoever states them."""
     try:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):
             return _of_any_vocabulary(recipe, asked, gates) or _blocked(case)
-        return _advised(_judged(case, gates), gates)
+        return _judged(case, gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
         failed = _failed(recipe.file, recipe.title, error)
-        settings = error.settings if isinstance(error, ContradictionError) else ()
+        refused = isinstance(error, ContradictionError)
+        settings = error.settings if isinstance(error, ContradictionError | OtherHardwareError) else ()
         blame = next((recipe.places[name] for name in settings if name in recipe.places), failed.blame)
         return replace(
             failed,
             framework=recipe.framework,
             dialect=recipe.dialect,
-            outcome=_unread(recipe.remarks) or failed.outcome,
+            outcome=_unread(recipe.remarks) or ("refused" if refused else failed.outcome),
             reasons=(*_unread_said(recipe), *failed.reasons),
             blame=blame,
             remarks=_ordered(recipe.remarks),
@@ -155,7 +194,7 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
     if (small.outcome, small.passed) != (large.outcome, large.passed):
         return None
     size = LARGEST_VOCABULARY if large.passed else SMALLEST_VOCABULARY
-    chosen = _advised(large if large.passed else small, gates)
+    chosen = large if large.passed else small
     said = Remark(
         rule="vocabulary-assumed",
         severity="note",
@@ -181,15 +220,13 @@ def _judged(case: Case, gates: Gates) -> Checked:
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
     refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
+    # What is not priced or not known comes before what a framework would say of the rest.
+    refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
     unsure = _unsure(estimate) if outcome == "does_not_fit" else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
-    if not passed and outcome not in _UNREAD.values() and any(remark.rule == NODES_ASSUMED for remark in case.remarks):
-        nodes = nodes_that_pass(case, estimate, marks, gates)
-        if nodes is not None:
-            return _blocked(Blocked(recipe=case.recipe, missing=(_too_few(estimate, nodes),), remarks=case.remarks))
     reasons = tuple(remark.message for remark in (*refusals, *unsure)) or broken
     priced = outcome not in _UNREAD.values()
     return Checked(
@@ -229,20 +266,6 @@ def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
     need, low, usable = map(to_gib, (memory.device_bytes, memory.interval_bytes.low, memory.capacity_bytes))
     said = f"needs {need:.2f} of {usable:.2f} GiB, but the 90 % interval begins at {low:.2f}: a run decides"
     return (Remark(rule="interval-reaches-capacity", severity="error", message=said),)
-
-
-def _too_few(estimate: Estimate, nodes: int) -> Remark:
-    """What hangs on the number of nodes that nobody told."""
-    need, usable = (to_gib(size) for size in (estimate.memory.device_bytes, estimate.memory.capacity_bytes))
-    return Remark(
-        rule="unknown-nodes",
-        severity="error",
-        message=(
-            f"the recipe does not say how many nodes run it: on {estimate.devices} devices it does not pass "
-            f"({need:.2f} of {usable:.2f} GiB), on {nodes} nodes it does"
-        ),
-        fix="--nodes N",
-    )
 
 
 _UNREAD: dict[str, CheckOutcome] = {"not-modelled": "not_modelled", "unknown-flag": "cannot_tell"}

@@ -15,6 +15,16 @@ from simulator.question.specs.validation import validated
 from simulator.question.units import GIGA
 from simulator.recipes.recipe import Recipe, Remark
 
+
+class ContradictionError(InputError):
+    """Numbers of a recipe that its framework would not take together: it ends with an error at the start."""
+
+    def __init__(self, message: str, *settings: str) -> None:
+        """Keep the settings at fault, by option name, those that weigh most first."""
+        super().__init__(message)
+        self.settings = settings
+
+
 _NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
 
 
@@ -107,7 +117,8 @@ def _head_size(base: ModelSpec | None, shapes: Mapping[str, object], values: dic
     if "head_dim" in shapes or values.get("attention") == "mla" or not even:
         return
     if heads < 1 or hidden % heads:
-        raise InputError(f"model: num_attention_heads {heads} does not divide hidden_size {hidden}: give head_dim too")
+        message = f"model: num_attention_heads {heads} does not divide hidden_size {hidden}: give head_dim too"
+        raise ContradictionError(message, "num_attention_heads", "model")
     values["head_dim"] = hidden // heads
 
 

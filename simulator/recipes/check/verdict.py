@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from simulator.cost.pricing.estimate import Estimate
@@ -18,6 +18,10 @@ CheckOutcome = Literal[
 """`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its use
 is wrong; `skipped`: no recipe, and told to pass over such files."""
 OUTCOMES: tuple[CheckOutcome, ...] = get_args(CheckOutcome)
+FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
+"""Outcomes of a recipe that was judged."""
+NOT_JUDGED: tuple[CheckOutcome, ...] = ("cannot_tell", "not_modelled", "unreadable")
+"""Outcomes of one that was not."""
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
 
@@ -28,9 +32,11 @@ class Gates:
     max_memory_fraction: float | None = None
     """Largest share of the usable memory that the worst rank may need."""
     min_fit_probability: float | None = None
-    fail_on_starved: bool = False
+    fail_on: tuple[CheckOutcome, ...] | None = None
+    """Outcomes that fail; None for all but `fits`, `starved` and `skipped`. Where a gate above is broken, `fits` and
+    `starved` fail whatever stands here."""
     skip_non_recipes: bool = False
-    """A file that starts no training is passed over."""
+    """A file that starts no training is passed over; so it is anyway where it lies in a folder that is walked."""
     exit_zero: bool = False
     """Report only: a recipe that fails, or cannot be judged, leaves the exit code alone."""
 
@@ -51,9 +57,15 @@ class Gates:
                 found.append(
                     f"fits with probability {likely:.1%}; --min-fit-probability is {self.min_fit_probability:.1%}"
                 )
-        if self.fail_on_starved and estimate.verdict == "starved":
+        if "starved" in (self.fail_on or ()) and estimate.verdict == "starved":
             found.append("so near capacity that it would run slowly, if at all; --fail-on starved")
         return tuple(found)
+
+    def graded(self, result: Checked) -> Checked:
+        """Return a result with whether it passes here."""
+        if self.fail_on is None or result.outcome in ("fits", "starved", "skipped"):
+            return result
+        return replace(result, passed=result.outcome not in self.fail_on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +99,8 @@ class Checked:
     dialect: str = ""
     outcome: CheckOutcome
     passed: bool
+    known: bool = False
+    """Whether a baseline has the same failure, which then fails no more."""
     reasons: tuple[str, ...] = ()
     """Why it did not pass: the gates, what is missing, what is wrong; one sentence each."""
     remarks: tuple[Remark, ...] = ()
@@ -110,7 +124,7 @@ class Checked:
 
 
 def exit_code(results: Iterable[Checked], gates: Gates) -> int:
-    """One code for all results.
+    """One code for all results that fail, those apart that a baseline has.
 
     2 where any file or its use is wrong, else 1 where any fails, else 3 where any cannot be told, else 0.
     """
@@ -121,8 +135,8 @@ def exit_code(results: Iterable[Checked], gates: Gates) -> int:
 
 
 def _code(result: Checked) -> int:
+    if result.passed or result.known:
+        return PASSED
     if result.outcome == "unreadable":
         return WRONG_INPUT
-    if result.outcome in ("cannot_tell", "not_modelled"):
-        return NO_ANSWER
-    return PASSED if result.passed else FAILED
+    return NO_ANSWER if result.outcome in ("cannot_tell", "not_modelled") else FAILED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,28 +12,15 @@ from pathlib import Path
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
 from simulator.errors import SimulateError, one_line
+from simulator.frameworks import registry
+from simulator.frameworks.framework import RecipeWriter
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Checked
 from simulator.recipes.emit.edits import GivenSetting, edited, with_variable
-from simulator.recipes.emit.megatron import megatron_words
-from simulator.recipes.emit.paddle import paddle_words
-from simulator.recipes.emit.torchtitan import torchtitan_words
-from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 
-_Words = Callable[[Case], Iterable[str]]
-_WRITERS: Mapping[str, _Words] = {
-    "megatron-shell": megatron_words,
-    "paddle-shell": paddle_words,
-    "paddle-yaml": paddle_words,
-    "paddle-json": paddle_words,
-    "nemo-yaml": megatron_words,
-    "nemo-shell": megatron_words,
-    "torchtitan-toml": torchtitan_words,
-}
-"""Who says a layout in the words of a dialect."""
 _NEMO = {
     "recompute_granularity": "activations_checkpoint_granularity",
     "recompute_method": "activations_checkpoint_method",
@@ -115,13 +101,19 @@ def _lines(text: str) -> list[str]:
 def _changed(text: str, base: Case, case: Case) -> str | None:
     """The recipe's text with the settings of another case."""
     recipe = base.recipe
-    words = _WRITERS.get(recipe.dialect)
+    written = registry.writer_of(recipe.dialect)
     shell = recipe.dialect.endswith("-shell")
-    if words is None:
+    if written is None:
         return None
-    before, after = (_settings(words(each), switch="" if shell else "true") for each in (base, case))
+    name, writer = written
+    other_names = registry.table(name).aliases
+    before, after = (_settings(writer, each, switch="" if shell else "true") for each in (base, case))
     present = _present(recipe)
-    wanted = {_name(name, present, recipe): value for name, value in after.items() if before.get(name) != value}
+
+    def named(word: str) -> str:
+        return _name(word, present, recipe, tuple(flag.name for flag, text in other_names.get(word, ()) if not text))
+
+    wanted = {named(word): value for word, value in after.items() if before.get(word) != value}
     if base.scenario.devices != case.scenario.devices:
         nodes = _nodes(text, present, recipe)
         if nodes is None or recipe.devices_per_node is None:
@@ -130,7 +122,7 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
         wanted["nodes"] = str(case.scenario.devices // recipe.devices_per_node)
     if recipe.dialect.startswith("nemo") and "model.use_distributed_optimizer" in wanted:
         return None  # NeMo shards by another optimizer, Megatron-Bridge by a key of another section.
-    dropped = [_name(name, present, recipe) for name in before if name not in after]
+    dropped = [named(word) for word in before if word not in after]
     if "recompute_granularity" in wanted:
         dropped.append("recompute_activations")
     if recipe.framework == "megatron" and recipe.dialect == "megatron-shell":
@@ -160,24 +152,9 @@ def _nodes(text: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> Gi
 _NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
 
 
-def _settings(words: Iterable[str], *, switch: str) -> dict[str, str]:
-    """Flags, `--a 1 --b`, or keys, `section.key = value`, by plain name; `switch` is the value of one that has none."""
-    found: dict[str, str] = {}
-    for text in words:
-        if not text.startswith("--"):
-            name, _, value = text.partition(" = ")
-            found[name] = value
-            continue
-        name = ""
-        for token in shlex.split(text):
-            if token.startswith("--"):
-                name = plain(token)
-                found[name] = switch
-            else:
-                found[name] = (
-                    f"{found[name]} {shlex.quote(token)}".strip() if found[name] != switch else shlex.quote(token)
-                )
-    return found
+def _settings(writer: RecipeWriter, case: Case, *, switch: str) -> dict[str, str]:
+    """A case's words, the last of each; `switch` is the text of one that has none."""
+    return {name: text or switch for name, text in writer.words(case.scenario, case.layout)}
 
 
 def _present(recipe: Recipe) -> dict[str, GivenSetting]:
@@ -187,12 +164,12 @@ def _present(recipe: Recipe) -> dict[str, GivenSetting]:
     return {flag.name: GivenSetting(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
 
 
-def _name(name: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> str:
+def _name(name: str, present: Mapping[str, GivenSetting], recipe: Recipe, others: tuple[str, ...]) -> str:
     """A setting's name as the recipe has it."""
     if recipe.dialect.startswith("nemo"):
         name = _NEMO.get(name, name)
         return next((given for given in present if given.rsplit(".", 1)[-1] == name), f"model.{name}")
-    return next((other for other in _ALSO.get(name, ()) if other in present and name not in present), name)
+    return next((other for other in (*_ALSO.get(name, ()), *others) if other in present and name not in present), name)
 
 
 def _asks(text: str, base: Case, case: Case, read: Callable[[], Iterable[Recipe]]) -> bool:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.frameworks.registry import framework_of, writers
 from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.scenario.complete import devices_taken
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.question.scenario.layout import Layout, layout_of_object
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
-from simulator.question.vocabulary import FrameworkName, RecipeFormat
+from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, case_of
 from simulator.recipes.recipe import Recipe
 from simulator.search.build import bare_estimate
 
-FRAMEWORKS: Mapping[RecipeFormat, FrameworkName] = {"megatron": "megatron", "paddle": "paddle", "torchtitan": "torch"}
-"""Profile of each kind of recipe."""
 MOST_BYTES = 100_000_000
 """Largest file of estimates that is read."""
 _MOST = 10**15
@@ -34,12 +34,10 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
     """The question of an estimate's options, with the estimate's defaults. Raises InputError."""
     recipe = Recipe(
         file="options",
-        framework=FRAMEWORKS[target],
+        framework=framework_of(target),
         dialect="options",
         model=None,
-        seq_length=8192,
-        global_batch_size=1024,
-        precision="bf16",
+        **DEFAULT_WORKLOAD,
         layout=Layout(zero_stage=3 if target == "torchtitan" else 1),
         nodes=1,
     )
@@ -50,10 +48,10 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
 
 def target_of(framework: str, file: str = "options") -> RecipeFormat:
     """The kind of recipe that a framework's profile is written as. Raises InputError for another word."""
-    for target, name in FRAMEWORKS.items():
-        if name == framework:
+    for target in writers():
+        if framework_of(target) == framework:
             return target
-    names = tuple(FRAMEWORKS.values())
+    names = tuple(map(framework_of, writers()))
     near = did_you_mean(framework, names)
     raise InputError(f"{file}: framework '{framework[:60]}' is not one of {', '.join(names)}{near}")
 
@@ -155,25 +153,23 @@ def _recipe(file: str, value: Mapping[str, Any], target: RecipeFormat) -> tuple[
     """An estimate as a recipe, and the hardware it was priced on."""
     layout = value["layout"]
     priced_for = str(layout["framework"])
-    if priced_for != FRAMEWORKS[target]:
+    if priced_for != framework_of(target):
         raise InputError(
             f"{file}: was priced for {priced_for}, which trains differently: price it with "
-            f"--framework {FRAMEWORKS[target]} first"
+            f"--framework {framework_of(target)} first"
         )
     hardware = str(value["hardware"])
     if "," in hardware or ":" in hardware:
         raise UnsupportedError(f"{file}: hardware {hardware}: one recipe cannot launch several kinds of device")
     cut = tuple(_count(layers) for layers in layout["stage_layers"])
+    stated, usuals = {**layout, **value}, DEFAULT_WORKLOAD.items()
     recipe = Recipe(
         file=file,
-        framework=FRAMEWORKS[target],
+        framework=framework_of(target),
         dialect="estimate",
         model=str(value["model"]),
         model_fields={"num_hidden_layers": sum(cut)},
-        seq_length=_count(layout["seq_length"]),
-        global_batch_size=_count(layout["global_batch_size"]),
-        precision=str(value["precision"]),
-        lora_rank=None if layout.get("lora_rank") is None else _count(layout["lora_rank"]),
+        **{name: _sound(stated[name] if usual is not None else stated.get(name)) for name, usual in usuals},
         stack=stack_of_file(value.get("stack")),
         layout=layout_of_object({name: _sound(setting) for name, setting in layout.items()}),
         nodes=1,

@@ -1,25 +1,19 @@
-"""The registry of recipe writers, and what all of them refuse."""
+"""A case written down as a recipe, and what every framework refuses to write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
 from simulator.errors import UnsupportedError
+from simulator.frameworks import registry
+from simulator.frameworks.write import Head
+from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.units import to_gib
 from simulator.recipes.check.case import Case
 from simulator.recipes.check.judge import estimate_of
-from simulator.recipes.emit.megatron import megatron_script
-from simulator.recipes.emit.paddle import paddle_script
-from simulator.recipes.emit.torchtitan import torchtitan_config
-from simulator.recipes.emit.words import Head
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.launch import LaunchFacts
 
-WRITERS: Mapping[str, Callable[[Case, Head], str]] = MappingProxyType(
-    {"megatron": megatron_script, "paddle": paddle_script, "torchtitan": torchtitan_config}
-)
-"""Writer of each kind of recipe."""
+_WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
+"""Fields of the workload that writers know."""
 
 
 def emit(case: Case, target: str) -> str:
@@ -31,6 +25,9 @@ def emit(case: Case, target: str) -> str:
         raise UnsupportedError(
             f"model {model.name}: recipes are written for plain decoder layers; this one sets {model.extensions[0]}"
         )
+    for setting in WORKLOAD:
+        if setting.name not in _WRITTEN and getattr(case.scenario, setting.name) != setting.default:
+            raise UnsupportedError(f"{setting.option}: {target} recipes have no word for it")
     estimate = estimate_of(case)
     refused = findings(LaunchFacts(scenario=case.scenario, layout=case.layout), estimate.violations)
     if refused:
@@ -47,4 +44,4 @@ def emit(case: Case, target: str) -> str:
             f"Estimated: {need} GiB usable, {estimate.throughput.step_seconds:.3g} s per step.",
         ),
     )
-    return WRITERS[target](case, head)
+    return registry.writers()[target].text(case.scenario, case.layout, head)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from simulator.errors import InputError
 from simulator.evidence.measurements.asked import asked_columns
 from simulator.evidence.measurements.log import read_log
-from simulator.evidence.measurements.row import LAYOUT_COLUMNS, MeasuredRow
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.evidence.measurements.shapes import spec_text
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import parse_json, read_limited
@@ -91,7 +91,7 @@ def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:
 
 def _over(known: Mapping[str, Any]) -> Asked:
     """A row's own cells, put over what a file asks."""
-    names = ("model", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers", "framework")
+    names = ("model", "devices", *WORKLOAD_COLUMNS, "num_layers", "framework")
     values = {name: known[name] for name in names if known.get(name)}
     asked = Asked(**values, layout={name: known[name] for name in LAYOUT_COLUMNS if known.get(name)})
     asked = replace(asked, options=dict(known.get("options") or ()))

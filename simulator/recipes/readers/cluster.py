@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 
 from simulator.errors import InputError
-from simulator.recipes.readers.given import Given
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.values import Cause, PlainValue
 from simulator.recipes.recipe import Place
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import Cause, Value
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
 _LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")
@@ -73,7 +73,7 @@ def _started(launch: TrainingCommand, given: Given) -> tuple[int | None, int | N
     return nodes, each
 
 
-def _scheduled(launch: TrainingCommand) -> dict[str, Value]:
+def _scheduled(launch: TrainingCommand) -> dict[str, PlainValue]:
     """The same counts as Slurm's variables."""
     names = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
     return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
@@ -102,6 +102,9 @@ def _deepspeed(launch: TrainingCommand, given: Given) -> tuple[int | None, int |
             given.need([Cause(options[name].line, f"--{name}")], "nodes")
     else:
         nodes = _count(given, options, "nodes", ("num_nodes",), default=1)
+        if "num_nodes" not in options:
+            message = "deepspeed starts on the hosts of its host file, which is not read: one node is taken"
+            given.remark_line("hosts-assumed", "note", message, launch.line, fix="--nodes N")
     devices = _count(given, options, "devices_per_node", ("num_gpus", "num_accelerators"), default=None)
     if devices is None and "num_gpus" not in options:
         devices = _visible(launch, given)
@@ -129,7 +132,7 @@ def _visible(launch: TrainingCommand, given: Given) -> int | None:
 
 
 def _count(
-    given: Given, options: Mapping[str, Value], option: str, names: tuple[str, ...], *, default: int | None
+    given: Given, options: Mapping[str, PlainValue], option: str, names: tuple[str, ...], *, default: int | None
 ) -> int | None:
     """A number among the launcher's options."""
     value = next((options[name] for name in names if name in options), None)
@@ -148,7 +151,7 @@ def _count(
     return int(text)
 
 
-def _listed(given: Given, value: Value, option: str) -> int | None:
+def _listed(given: Given, value: PlainValue, option: str) -> int | None:
     """Items of a list such as `0,1,2,3`."""
     given.places[option] = Place(given.file, value.line or 1)
     if not value.known:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
-from simulator.recipes.readers.home import kept_inside
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.home import kept_inside
 from simulator.recipes.readers.nemo import read_nemo
 from simulator.recipes.readers.networks import with_network
 from simulator.recipes.recipe import Recipe

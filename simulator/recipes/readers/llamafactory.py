@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import UnsupportedError
-from simulator.recipes.readers.configuration import configuration
-from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
-from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
-from simulator.recipes.readers.documents import Key
-from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.megatron_keys import add_defaults
-from simulator.recipes.readers.named import with_fewer_bits
-from simulator.recipes.readers.purpose import require_training_switches
-from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.deepspeed.configuration import FLAGS as TRAINER_FLAGS
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import passed_of, read_of
+from simulator.frameworks.named import with_fewer_bits
+from simulator.frameworks.purpose import require_training_switches
+from simulator.frameworks.values import known_value
+from simulator.recipes.readers.command_line import add_words
+from simulator.recipes.readers.deepspeed import note_samples, trainer_recipe
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import text_value
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
 _SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
@@ -60,7 +61,7 @@ def is_llamafactory_launch(launch: TrainingCommand) -> bool:
 def read_llamafactory_launch(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of a launch, whose configuration file is read beside it; `key=value` and flags replace its keys."""
     given = _given(file)
-    for word in given.add_arguments(launch.arguments):
+    for word in add_words(given, launch.arguments):
         name, equals, text = word.text.partition("=")
         if word.known and word.text.endswith(_SUFFIXES) and not equals:
             flags, given.entries = given.entries, {}
@@ -69,7 +70,7 @@ def read_llamafactory_launch(launch: TrainingCommand, file: str) -> Recipe:
                 _add_keys(given, found.file, found.keys)
             given.entries |= flags
         elif equals and word.known:
-            given.add(name, [text_value(text, word.line)], word.line)
+            given.add(name, [known_value(text, word.line)], word.line)
     nodes, devices = _cluster(launch)
     return _recipe(given, launch, "llamafactory-shell", nodes, devices)
 
@@ -111,7 +112,7 @@ def _recipe(
     given: Given, launch: TrainingCommand | None, dialect: str, nodes: int | None = None, devices: int | None = None
 ) -> Recipe:
     require_training_switches(given)
-    add_defaults(given, _DEFAULTS, 1)
+    given.add_defaults(_DEFAULTS, 1)
     nested = any(name.startswith("zero_optimization.") for name in given.entries)
     deepspeed = add_deepspeed(given, launch) or nested
     if launch is None and not deepspeed and not given.has("fsdp"):

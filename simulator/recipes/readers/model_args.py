@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from simulator.recipes.readers.documents import Key, read_text
-from simulator.recipes.readers.given import Given
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.documents import Key, read_text
+from simulator.frameworks.names import plain
+from simulator.frameworks.values import PlainValue, known_value
+from simulator.frameworks.variables import Variables
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
-from simulator.recipes.readers.megatron_keys import add_key
-from simulator.recipes.readers.names import plain
-from simulator.recipes.readers.variables import Variables
 from simulator.recipes.recipe import Place, Recipe
 from simulator.recipes.shell.starts import DocumentedStart, start_of
-from simulator.recipes.shell.values import Value, text_value
 
 FLAG_SECTION: Final = "MODEL_ARGS"
 _VARIABLES: Final = "ENV_VARS"
@@ -56,7 +55,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
     for key in keys:
         (replaced if key.path[0] == FLAG_SECTION and key.path[1:2] and key.path[1] in added else kept).append(key)
     variables = Variables({**told, **settings})
-    environment: dict[str, Value] = {}
+    environment: dict[str, PlainValue] = {}
     devices: int | None = None
     for key in variables.keys(kept):
         if key.path == _PROCESSES and isinstance(key.content, int) and key.content > 0:
@@ -67,7 +66,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         elif key.path[0] == FLAG_SECTION and len(key.path) > 1:
             _add(given, key.path[1], _unwrapped(key.values), key.line)
     for name, text in added.items():
-        _add(given, name, (text_value(text, 1),), 1)
+        _add(given, name, (known_value(text, 1),), 1)
     if told:
         needed = {name: text for name, text in told.items() if name in {*variables.used, _NODES}} | added
         shown = " ".join(f"{name}={text}" for name, text in needed.items())
@@ -83,10 +82,10 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
     return megatron_recipe(given, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
 
 
-def _add(given: Given, name: str, values: tuple[Value, ...], line: int) -> None:
+def _add(given: Given, name: str, values: tuple[PlainValue, ...], line: int) -> None:
     """Take a key; the launchers leave out what is `false`, also where the flag takes a value."""
     off = [value.text for value in values] == ["false"] and values[0].known
-    add_key(given, name, (text_value("null", line),) if off and not _is_switch(name) else values, line)
+    given.add_key(name, (known_value("null", line),) if off and not _is_switch(name) else values, line)
 
 
 def _is_switch(name: str) -> bool:
@@ -113,10 +112,10 @@ def _documented(start: DocumentedStart | None, settings: Mapping[str, str]) -> t
     return told, {name: text for name, text in words.items() if name not in told}
 
 
-def _unwrapped(values: tuple[Value, ...]) -> tuple[Value, ...]:
+def _unwrapped(values: tuple[PlainValue, ...]) -> tuple[PlainValue, ...]:
     """The values of a text such as `[moe_act layernorm]`."""
     if len(values) == 1 and values[0].known:
         match = re.fullmatch(r"\[([^\[\]+*|]+)\]", values[0].text.strip())
         if match:
-            return tuple(text_value(word, values[0].line) for word in re.split(r"[,\s]+", match[1]) if word)
+            return tuple(known_value(word, values[0].line) for word in re.split(r"[,\s]+", match[1]) if word)
     return values

@@ -9,23 +9,24 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.recipes.readers import models
+from simulator.frameworks import models
+from simulator.frameworks.arguments import OFF
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import Flag, flags_of
+from simulator.frameworks.interpolation import Interpolation
+from simulator.frameworks.megatron.framework import no_decoder
+from simulator.frameworks.unread import remark_keys
+from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.readers.configuration import configuration
-from simulator.recipes.readers.documents import Key
-from simulator.recipes.readers.given import Flag, Given
-from simulator.recipes.readers.interpolation import Interpolation
-from simulator.recipes.readers.megatron import megatron_recipe, no_decoder
+from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS as MEGATRON_FLAGS
 from simulator.recipes.readers.megatron_flags import PASSED
-from simulator.recipes.readers.megatron_keys import OFF, add_key
 from simulator.recipes.readers.nemo_runs import RESTORED, as_part, other_run, restored, reward_options
 from simulator.recipes.readers.nemo_sections import OWN_PASSED, SECTIONS
-from simulator.recipes.readers.tables import flags_of
-from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import EMPTY, Value, text_value
 
 _KEYS: Final = {
     "encoder_seq_length": "seq-length",
@@ -145,14 +146,14 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
 
 def _base(given: Given, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
     """The keys of `--config-name` in `--config-path`, where it is beside the recipe."""
-    words: dict[str, Value] = {}
+    words: dict[str, PlainValue] = {}
     for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
         name, equals, _ = value.text.partition("=")
         if name in ("--config-name", "--config-path"):
             words[name] = value.after(len(name) + 1) if equals else following or EMPTY
         elif equals and name in _STAGES:
             # The launcher's own choice of a file: `training=gpt3/20b`.
-            words["--config-name"], words["--config-path"] = value.after(len(name) + 1), text_value(f"conf/{name}", 0)
+            words["--config-name"], words["--config-path"] = value.after(len(name) + 1), known_value(f"conf/{name}", 0)
     if "--config-name" not in words:
         return ()
     word = words["--config-name"]
@@ -274,7 +275,7 @@ _COUNTS: Final = {
 
 def _count(given: Given, key: Key, option: str) -> int | None:
     """Nodes, or devices of a node; None where the run decides, as for `devices: auto`."""
-    value = key.values[0] if key.values else text_value("", key.line)
+    value = key.values[0] if key.values else known_value("", key.line)
     given.places[option] = Place(key.file or given.file, max(key.line, 1))
     if not value.known:
         given.need(value.causes, option)
@@ -416,7 +417,7 @@ def _translate_parts(given: Given, key: Key, lowered: str) -> bool:
     """Add the flags of a key of the model's parts; False where it stands for none."""
     name, line, on = key.name, key.line, lowered not in OFF
     if name == "fp8" and on:
-        given.add("--fp8-format", [text_value("hybrid", line)], line, key.file)
+        given.add("--fp8-format", [known_value("hybrid", line)], line, key.file)
     elif name == "type" and len(key.path) > 1 and key.path[-2] == "tokenizer" and on:
         given.add("--tokenizer-type", key.values, line, key.file)
     elif name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16"):
@@ -449,7 +450,7 @@ def _add_optimizer(given: Given, key: Key, lowered: str) -> None:
     if lowered in _DISTRIBUTED:
         given.add("--use-distributed-optimizer", [], key.line, key.file)
     adam = lowered in (*_DISTRIBUTED, *_PLAIN)
-    given.add("--optimizer", [text_value("adam", key.line)] if adam else key.values, key.line, key.file)
+    given.add("--optimizer", [known_value("adam", key.line)] if adam else key.values, key.line, key.file)
 
 
 def _add_precision(given: Given, key: Key, lowered: str) -> None:
@@ -457,7 +458,7 @@ def _add_precision(given: Given, key: Key, lowered: str) -> None:
     if half:
         given.add(half, [], key.line, key.file)
     if "fp8" in lowered:
-        given.add("--fp8-format", [text_value("hybrid", key.line)], key.line, key.file)
+        given.add("--fp8-format", [known_value("hybrid", key.line)], key.line, key.file)
 
 
 def _add_flag(given: Given, key: Key, lowered: str) -> bool:
@@ -466,11 +467,11 @@ def _add_flag(given: Given, key: Key, lowered: str) -> bool:
     own = flags_of("nemo", "bridge").get(key.name.lower())
     if key.name == "mamba_ssm_ngroups":
         # Its model fills this stack whatever else is said: megatron_mamba_model.py of 022622e.
-        given.add("--spec", [text_value(".mamba_layer_specs mamba_stack_spec", key.line)], key.line, key.file)
+        given.add("--spec", [known_value(".mamba_layer_specs mamba_stack_spec", key.line)], key.line, key.file)
     flag = None if own is not None and own.effect == "no_effect" and key.name not in _KEYS else MEGATRON_FLAGS.get(name)
     if flag is None:
         silent = name in PASSED | OWN_PASSED or lowered in OFF or (SECTIONS & set(key.path[:-1]))
         return bool(silent) or len(key.path) == 1 or key.dotted.replace("-", "_").lower() in given.known
     if flag.kind == "switch" or lowered not in ("", "none", "null"):
-        add_key(given, name, key.values, key.line, key.file)
+        given.add_key(name, key.values, key.line, key.file)
     return True

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.recipes.readers import models
-from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
+from simulator.frameworks import models
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.recipes.recipe import Place, Recipe, Remark
 
 _SECTIONS: Final[Mapping[tuple[str, ...], str]] = {

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.recipes.readers.documents import Key
-from simulator.recipes.readers.given import Given
+from simulator.frameworks.arguments import OFF
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import passed_of
+from simulator.frameworks.unread import remark_keys
+from simulator.frameworks.values import Cause, known_value
 from simulator.recipes.readers.megatron import megatron_recipe
 from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
-from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key
-from simulator.recipes.readers.tables import passed_of
-from simulator.recipes.readers.unread import remark_keys
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.recipes.shell.values import Cause, text_value
 
 _RENAMED: Final = {
     "num_layers": "num_layers",
@@ -73,15 +73,15 @@ def read_neox(
     """
     given = Given(str(path), FLAGS, PASSED)
     found = {key.dotted.replace("-", "_"): key for key in keys}
-    told = {name: Key(tuple(name.split(".")), (text_value(text, 1),), 1, text) for name, text in settings.items()}
+    told = {name: Key(tuple(name.split(".")), (known_value(text, 1),), 1, text) for name, text in settings.items()}
     used = {name for name in told if name not in found and name in (*_RENAMED, *_DEGREES, *_PRECISIONS)}
     found |= {name: told[name] for name in used}
     for name, key in found.items():
         if name in _RENAMED:
-            add_key(given, _RENAMED[name], key.values, key.line)
+            given.add_key(_RENAMED[name], key.values, key.line)
         elif name in _DEGREES:
             _add(given, _DEGREES[name], key, "1" if _text(key) == "0" else _text(key))
-    add_defaults(given, _DEFAULTS, 1)
+    given.add_defaults(_DEFAULTS, 1)
     _add_shape(given, found)
     _add_state(given, found)
     _add_attention(given, found, document)
@@ -94,7 +94,7 @@ def read_neox(
         given.remark_key(found["moe_num_experts"], "moe_num_experts: GPT-NeoX' experts are not modelled")
     if "tokenizer_type" not in found or _tokenizer(found) != _TOKENIZER:
         given.entries.pop("tokenizer_type", None)
-        given.add("tokenizer-type", [text_value(_tokenizer(found), 1)], 1)
+        given.add("tokenizer-type", [known_value(_tokenizer(found), 1)], 1)
     _need_rest(given, found)
     recipe = megatron_recipe(given, None, "neox-yaml", "", _count(found.get("num_nodes")) or None, None)
     if _on(found.get("gpt_j_residual")):
@@ -138,7 +138,7 @@ def _count(key: Key | None) -> int:
 
 
 def _add(given: Given, name: str, key: Key, text: str | None = None) -> None:
-    given.add(name, [] if text is None else [text_value(text, key.line)], key.line)
+    given.add(name, [] if text is None else [known_value(text, key.line)], key.line)
 
 
 def _add_shape(given: Given, found: Mapping[str, Key]) -> None:
@@ -170,7 +170,7 @@ def _add_shape(given: Given, found: Mapping[str, Key]) -> None:
         kind = "learned_absolute" if positions == "learned" else positions
         _add(given, "position-embedding-type", found["pos_emb"], kind)
     norm = found.get("norm")
-    given.add("normalization", [text_value(_NORMS.get(_text(norm), "LayerNorm"), norm.line if norm else 1)], 1)
+    given.add("normalization", [known_value(_NORMS.get(_text(norm), "LayerNorm"), norm.line if norm else 1)], 1)
 
 
 def _add_state(given: Given, found: Mapping[str, Key]) -> None:
@@ -215,7 +215,7 @@ def _add_attention(given: Given, found: Mapping[str, Key], document: Mapping[str
         message = f"attention_config {shown}: only flash and global attention are modelled"
         given.remark_line("not-modelled", "error", message, line)
     elif "flash" not in kinds:
-        given.add("transformer-impl", [text_value("local", line)], line)
+        given.add("transformer-impl", [known_value("local", line)], line)
 
 
 def _with_deepspeed(recipe: Recipe, found: Mapping[str, Key], given: Given) -> Recipe:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
 
+from simulator.frameworks.documents import Key
 from simulator.question.specs.architectures import architectures
 from simulator.question.specs.catalogue import model_names
-from simulator.recipes.readers.documents import Key
 from simulator.recipes.recipe import Place, Recipe, Remark
 
 _MIXERS: Final = (

@@ -7,22 +7,25 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import half_precision
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.documents import Key
+from simulator.frameworks.launch import plain_path
+from simulator.frameworks.named import QUANTIZED, known_model, with_fewer_bits
+from simulator.frameworks.purpose import require_training_switches
+from simulator.frameworks.run import finished
+from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Offload, RecomputeMethod, RecomputeMode, RecomputeModule
-from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.readers.configuration import configuration
-from simulator.recipes.readers.documents import Key
-from simulator.recipes.readers.given import Given, half_precision
-from simulator.recipes.readers.megatron import finished
-from simulator.recipes.readers.named import QUANTIZED, known_model, with_fewer_bits
+from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.paddle_flags import FLAGS, PASSED
 from simulator.recipes.readers.paddle_options import SHARDING, has_fp8_experts, options_of, pipeline_config
-from simulator.recipes.readers.purpose import require_training_switches
 from simulator.recipes.recipe import Recipe
-from simulator.recipes.shell.launch import TrainingCommand, plain_path
-from simulator.recipes.shell.values import Value, text_value
+from simulator.recipes.shell.launch import TrainingCommand
 
 _LORA_RANK: Final = 8
 _SUFFIXES: Final = (".json", ".yaml", ".yml")
@@ -72,13 +75,13 @@ def is_paddle(names: Iterable[str]) -> bool:
 def read_paddle(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of one launch; a configuration file that it names is read beside the recipe."""
     given = Given(file, FLAGS, PASSED, complete=True)
-    positional = given.add_arguments(launch.arguments)
+    positional = add_words(given, launch.arguments)
     for word in positional:
         name, equals, text = word.text.partition("=")
         if word.text.endswith(_SUFFIXES) and (word.known or launch.written(word.text) is not None):
             _add_file(given, launch, file, word)
         elif equals and word.known:
-            given.add(name, [text_value(text, word.line)], word.line)
+            given.add(name, [known_value(text, word.line)], word.line)
     nodes, devices = cluster_of(launch, given)
     if launch.program in ("erniekit", "paddleformers-cli"):
         nodes = nodes if "nnodes" in launch.options else _environment_count(launch, "NNODES")
@@ -105,7 +108,7 @@ def _environment_count(launch: TrainingCommand, name: str) -> int | None:
     return int(value.text) if value is not None and re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else 1
 
 
-def _add_file(given: Given, launch: TrainingCommand, file: str, word: Value) -> None:
+def _add_file(given: Given, launch: TrainingCommand, file: str, word: PlainValue) -> None:
     """Take the keys of a file; flags of the command line count over them."""
     flags = given.entries
     given.entries = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.recipes.readers.tables import passed_of, read_of
+from simulator.frameworks.flags import passed_of, read_of
 
 FRAMEWORKS: Final = ("paddlenlp", "paddleformers")
 FLAGS: Final = read_of(*FRAMEWORKS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.flags import flags_of
 from simulator.question.scenario.layout import Layout
-from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.tables import flags_of
 
 _CHUNK_TOKENS: Final = 8192
 """Tokens per chunk of ERNIE's fused head and loss when the recipe names none."""

@@ -12,19 +12,20 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.recipes.readers import models
-from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
-from simulator.recipes.readers.given import Given
-from simulator.recipes.readers.home import kept_inside
+from simulator.frameworks import models
+from simulator.frameworks.arguments import OFF
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.flags import FlagTable, flags_of, passed_of, read_of
+from simulator.frameworks.home import kept_inside
+from simulator.frameworks.megatron.keys import add_layers, with_model
+from simulator.frameworks.megatron.model import LATENT
+from simulator.frameworks.named import named_model
+from simulator.frameworks.values import known_value
+from simulator.frameworks.variables import Variables
 from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.readers.megatron_keys import OFF, add_defaults, add_key, add_layers, with_model
-from simulator.recipes.readers.megatron_model import LATENT
-from simulator.recipes.readers.named import named_model
-from simulator.recipes.readers.tables import flags_of, passed_of, read_of
 from simulator.recipes.readers.torchtitan import KNOWN, TABLE, add_keys, torchtitan_recipe
-from simulator.recipes.readers.variables import Variables
 from simulator.recipes.recipe import Place, Recipe
-from simulator.recipes.shell.values import text_value
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
@@ -40,10 +41,12 @@ _DEFAULTS: Final = {
     name: flag.default if flag.file.startswith(_BASES) else "" for name, flag in flags_of("primus").items()
 }
 """What Primus' own files set for every model: no setting of a recipe. What a model's file sets is one."""
-_TABLE: Final = {
-    name: dataclasses.replace(flag, default=_DEFAULTS.get(name, flag.default))
-    for name, flag in read_of("megatron", "primus").items()
-}
+_TABLE: Final = FlagTable(
+    {
+        name: dataclasses.replace(flag, default=_DEFAULTS.get(name, flag.default))
+        for name, flag in read_of("megatron", "primus").items()
+    }
+)
 _DEPTH: Final = "model.n_layers"
 _TURBO_LINEAR: Final = ("enable_primus_turbo", "use_turbo_float8_linear")
 """Keys of `primus_turbo` that are on in `modules/torchtitan/pre_trainer.yaml`."""
@@ -131,13 +134,13 @@ def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: V
     lora = {key.name: key for key in own if key.path[0] == "lora"}
     for key in _last((*base, *own)):
         if key.path[0] != "lora":
-            add_key(given, _RENAMED.get(key.name, key.name), key.values, key.line, key.file)
+            given.add_key(_RENAMED.get(key.name, key.name), key.values, key.line, key.file)
     model = None
     if not modelled and "model" in heads:
         model = _model(given, heads["model"])
         add_layers(given, model, heads["model"].line)
     told = {key.name.lower() for key in (*base, *own)}
-    add_defaults(given, _MEGATRON, heads["framework"].line, told)
+    given.add_defaults(_MEGATRON, heads["framework"].line, told)
     if given.has("fp16"):
         given.entries.pop("bf16", None)
     if not given.has("fp8_format"):
@@ -188,7 +191,7 @@ def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables:
     add_keys(given, str(path), keys)
     if not modelled and "model" in heads:
         _flavor(given, heads["model"])
-    add_defaults(given, _TORCHTITAN, heads["framework"].line)
+    given.add_defaults(_TORCHTITAN, heads["framework"].line)
     given.note_unset(variables.assumed_unset)
     turbo = _turbo_products(given)
     recipe = torchtitan_recipe(given)
@@ -224,7 +227,7 @@ def _flavor(given: Given, key: Key) -> None:
     stem = PurePosixPath(key.values[0].text).name.removesuffix(".yaml")
     plain = stem.removesuffix("-fp8")
     name, _, flavor = plain.rpartition("_")
-    given.add("model.name", [text_value(name, key.line)], key.line)
-    given.add("model.flavor", [text_value(flavor, key.line)], key.line)
+    given.add("model.name", [known_value(name, key.line)], key.line)
+    given.add("model.flavor", [known_value(flavor, key.line)], key.line)
     if plain != stem:
-        given.add("model.converters", [text_value("float8", key.line)], key.line)
+        given.add("model.converters", [known_value("float8", key.line)], key.line)

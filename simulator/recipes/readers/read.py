@@ -6,31 +6,34 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.budget import limited
 from simulator.errors import InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
+from simulator.frameworks import registry
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
+from simulator.frameworks.framework import LaunchForm
+from simulator.frameworks.home import kept_inside, staying
+from simulator.frameworks.names import plain
+from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
+from simulator.recipes.readers.cluster import cluster_of
+from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
-from simulator.recipes.readers.documents import Key, beside, keys_of, read_document, read_text
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
-from simulator.recipes.readers.home import kept_inside, staying
 from simulator.recipes.readers.llamafactory import (
     is_llamafactory,
     is_llamafactory_launch,
     read_llamafactory,
     read_llamafactory_launch,
 )
-from simulator.recipes.readers.megatron import is_megatron, read_megatron
-from simulator.recipes.readers.megatron_deepspeed import is_engine, read_engine
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
-from simulator.recipes.readers.names import plain
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.readers.neox import is_neox, read_neox
 from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
-from simulator.recipes.readers.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.recognition import (
     command_line,
     names_in,
@@ -41,7 +44,7 @@ from simulator.recipes.readers.recognition import (
 )
 from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
-from simulator.recipes.recipe import Place, Recipe, Remark, Unknown
+from simulator.recipes.recipe import Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
@@ -251,8 +254,8 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         yield f"{file}:{script.exit_line}: {said}"
     for name, (started, inside) in script.not_followed.items():
         if names_training(name) or command_line(inside):
-            said = "with what only the run knows" if inside else "which is not at hand"
-            yield f"{file}:{started}: starts {name}, {said}; give that script"
+            said = "with words that only the run knows" if inside else "that is not at hand"
+            yield f"{file}:{started}: starts a script {said}; {name} is to be judged by itself"
     if line:
         yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
     if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
@@ -315,16 +318,26 @@ def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
         return read_torchtitan_launch(launch, file)
     if launch.launcher == "paddle" or is_paddle(names):
         return read_paddle(launch, file) if names or files else None
-    if is_megatron(launch):
-        return read_megatron(launch, file)
+    for name, form in registry.launch_forms():
+        if form.is_own(launch):
+            return _by_form(name, form, launch, file)
     return read_trainer(launch, file) if is_trainer(names) else None
+
+
+def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) -> Recipe:
+    """The recipe of a launch of this form, one of a framework's."""
+    arguments = Arguments(file, registry.table(name), complete=True)
+    add_words(arguments, launch.arguments)
+    nodes, devices = cluster_of(launch, arguments)
+    run = registry.read_launch(name, form, arguments, launch)
+    title = PurePath(launch.script.text).name
+    return recipe_of(run, file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
 
 
 _COMMANDS: Final[tuple[tuple[Callable[[TrainingCommand], bool], Callable[[TrainingCommand, str], Recipe]], ...]] = (
     (is_swift, read_swift),
     (is_llamafactory_launch, read_llamafactory_launch),
     (is_nemo_launch, read_nemo_launch),
-    (is_engine, read_engine),
 )
 """Launches that their program or their words tell, each with its reader."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.budget import charge
-from simulator.recipes.readers.documents import Key
+from simulator.frameworks.documents import Key
 
 _TABLE: Final = Path(__file__).with_name("trainers.csv")
 """Trainers that are known and not read: the keys that only their files have together, each a section, a name or a

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 from simulator.errors import UnsupportedError
-from simulator.recipes.readers.configuration import configuration
-from simulator.recipes.readers.deepspeed import FLAGS as TRAINER_FLAGS
-from simulator.recipes.readers.deepspeed import add_deepspeed, note_samples, trainer_recipe
-from simulator.recipes.readers.given import Flag, Given
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.deepspeed.configuration import FLAGS as TRAINER_FLAGS
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.flags import Flag, FlagTable, passed_of, read_of
+from simulator.frameworks.megatron.keys import add_layers, settle, with_model
+from simulator.frameworks.named import named_model, with_fewer_bits
+from simulator.recipes.readers.command_line import add_words
+from simulator.recipes.readers.deepspeed import note_samples, trainer_recipe
 from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.readers.megatron_keys import add_defaults, add_layers, settle, with_model
-from simulator.recipes.readers.named import named_model, with_fewer_bits
-from simulator.recipes.readers.tables import passed_of, read_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 
@@ -69,7 +72,7 @@ def read_swift(launch: TrainingCommand, file: str) -> Recipe:
     return _megatron(launch, file) if launch.program == "megatron" else _trainer(launch, file)
 
 
-def _given(launch: TrainingCommand, file: str, table: dict[str, Flag], passed: frozenset[str]) -> Given:
+def _given(launch: TrainingCommand, file: str, table: Mapping[str, Flag], passed: frozenset[str]) -> Given:
     given = Given(file, table, passed, complete=True)
     words = list(launch.arguments)
     if words and words[0].known and words[0].text.endswith(_SUFFIXES):
@@ -77,7 +80,7 @@ def _given(launch: TrainingCommand, file: str, table: dict[str, Flag], passed: f
         for key in found.keys if found else ():
             given.add(key.dotted, key.values, key.line, found.file if found else "")
         words = words[1:]
-    given.add_arguments(words)
+    add_words(given, words)
     return given
 
 
@@ -122,7 +125,9 @@ def _task(given: Given) -> dict[str, str]:
 def _megatron(launch: TrainingCommand, file: str) -> Recipe:
     # Every switch of Megatron takes true or false here.
     known = read_of("megatron", "swift")
-    table = {name: replace(flag, kind="optional") if flag.kind == "switch" else flag for name, flag in known.items()}
+    table = FlagTable(
+        {name: replace(flag, kind="optional") if flag.kind == "switch" else flag for name, flag in known.items()}
+    )
     given = _given(launch, file, table, passed_of("megatron", "swift"))
     told = frozenset(given.entries)
     settle(given, _RENAMED)
@@ -131,9 +136,9 @@ def _megatron(launch: TrainingCommand, file: str) -> Recipe:
     granularity = given.entry("recompute_granularity")
     if granularity is not None and granularity.text == "none":
         del given.entries["recompute_granularity"]
-    add_defaults(given, _DEFAULTS, line, told)
+    given.add_defaults(_DEFAULTS, line, told)
     if not given.has("fp16"):
-        add_defaults(given, ["bf16"], line)
+        given.add_defaults(["bf16"], line)
     _pack(given, "seq_length")
     model = named_model(given, given.text("model", "model") or "", "model")
     add_layers(given, model, line)
@@ -152,7 +157,7 @@ def _trainer(launch: TrainingCommand, file: str) -> Recipe:
     for name, found in entries.items():
         given.entries.setdefault(_TRAINER.get(name, name), []).extend(found)
     nodes, devices = _cluster(launch, given)
-    add_defaults(given, _TRAINER_DEFAULTS, launch.line)
+    given.add_defaults(_TRAINER_DEFAULTS, launch.line)
     kind = given.text("precision", "torch_dtype")
     if not (given.has("bf16") or given.has("fp16")) and kind in ("bfloat16", "float16"):
         given.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)

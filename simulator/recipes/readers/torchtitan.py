@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.flags import Flag, flags_of, passed_of, read_of
+from simulator.frameworks.run import finished
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
-from simulator.recipes.readers import models
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.readers.documents import Key, beside, keys_of, read_document
-from simulator.recipes.readers.given import Flag, Given
-from simulator.recipes.readers.megatron import finished
-from simulator.recipes.readers.tables import flags_of, passed_of, read_of
+from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.torchtitan_flavors import shape_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
@@ -55,7 +56,7 @@ def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
 def read_torchtitan_launch(launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of a launch, whose configuration file is read beside it; its flags count over the file's keys."""
     given = Given(file, TABLE, KNOWN, complete=True)
-    given.add_arguments(launch.arguments)
+    add_words(given, launch.arguments)
     flags = given.entries
     given.entries = {}
     place = flags.pop("job.config_file")[-1]

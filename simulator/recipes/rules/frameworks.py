@@ -54,11 +54,19 @@ def findings(launch: LaunchFacts, violations: Iterable[Violation]) -> tuple[Rema
             message = f"{said.message}; the framework says: {rule.says}"
             found.append(Remark(rule.id, "error", message, said.place, said.fix, rule.source))
         elif not rule.layout_rule and rule.broken(launch):
-            message = f"{rule.about}; the framework says: {rule.says} ({rule.versions})"
+            message = f"{_breach(rule, launch)}; the framework says: {rule.says} ({rule.versions})"
             flag = rule.flag(launch)
             place = flag.place if flag else _place(launch, rule.blame)
             found.append(Remark(rule.id, "error", message, place, rule.fix(launch), rule.source))
     return tuple(found)
+
+
+def _breach(rule: FrameworkRule, launch: LaunchFacts) -> str:
+    """What breaks a rule: the numbers, or the flag at fault as the recipe has it with what it goes against."""
+    flags = (launch.flag(name[2:]) for name in rule.blame if name.startswith("--"))
+    flag = rule.flag(launch) or next((flag for flag in flags if flag is not None), None)
+    shown = "" if flag is None else f"--{flag.spelled} {flag.text}".rstrip()[:80] + ": "
+    return rule.breach(launch) or f"{shown}{rule.about}"
 
 
 def _place(launch: LaunchFacts, settings: Iterable[str]) -> Place | None:

@@ -64,6 +64,8 @@ class FrameworkRule:
     """The flag at fault, where only the launch tells which."""
     remark: str = ""
     """Id of what the recipe's reader remarks, where it decides."""
+    breach: Callable[[LaunchFacts], str] = lambda _: ""
+    """The numbers of a launch that break it; empty where the flag at fault says enough beside `about`."""
 
 
 megatron_rule = partial(FrameworkRule, framework="megatron", versions=MEGATRON)

@@ -90,6 +90,16 @@ def _short_positions(launch: LaunchFacts) -> bool:
     return int(flag.text) < launch.scenario.seq_length
 
 
+def _positions(launch: LaunchFacts) -> str:
+    flag = launch.flag("max-position-embeddings")
+    return f"max-position-embeddings {flag.text} < seq-length {launch.scenario.seq_length}" if flag else ""
+
+
+def _layers(launch: LaunchFacts) -> str:
+    layers, stages = launch.scenario.model.num_hidden_layers, launch.layout.pipeline_parallel
+    return f"{layers} layers do not divide over {stages} pipeline ranks, and no flag says which has fewer"
+
+
 def _underscored(launch: LaunchFacts) -> GivenFlag | None:
     """The first flag of a command line that is spelled with underscores; Megatron's have dashes."""
     if launch.recipe is None or not _command_line(launch):
@@ -125,6 +135,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         says="Number of layers should be divisible by the pipeline-model-parallel size",
         fix=_uneven_fix,
         broken=_uneven,
+        breach=_layers,
         blame=("pp", "--num-layers"),
     ),
     megatron_rule(
@@ -241,6 +252,7 @@ MEGATRON_START_RULES: tuple[FrameworkRule, ...] = (
         says="assert args.max_position_embeddings >= args.seq_length",
         fix=lambda x: f"--max-position-embeddings {x.scenario.seq_length} in the recipe",
         broken=_short_positions,
+        breach=_positions,
         blame=("--max-position-embeddings",),
     ),
     megatron_rule(

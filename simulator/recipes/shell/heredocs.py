@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from simulator.recipes.shell.launch import plain_path
+from simulator.frameworks.launch import plain_path
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import EMPTY, Value
 from simulator.recipes.shell.words import Words

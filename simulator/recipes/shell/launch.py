@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Final
 
+from simulator.frameworks.launch import LaunchCommand, LauncherName
 from simulator.recipes.shell.values import Cause, Value
 from simulator.recipes.shell.wrappers import WRAPPERS
-
-LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
 
 _PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "torchrun": "torch",
@@ -80,37 +79,10 @@ _WITHOUT_VALUE: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingCommand:
-    """One command that starts training."""
+class TrainingCommand(LaunchCommand):
+    """A command that a shell script runs: its arguments may be lists of words."""
 
-    launcher: LauncherName
-    program: str
-    line: int
-    script: Value
-    """The training script, or the subcommand of a command line tool."""
     arguments: tuple[Value, ...]
-    options: Mapping[str, Value]
-    """The launcher's own, by name with underscores."""
-    environment: Mapping[str, Value]
-    conditions: frozenset[Cause] = field(default_factory=frozenset)
-    """What decides whether the command runs at all."""
-    spread: Mapping[str, Value] = field(default_factory=dict)
-    """How `srun` or `mpirun` spreads it: `starter`, `nodes`, `tasks`, `tasks_per_node`."""
-    in_front: frozenset[Cause] = field(default_factory=frozenset)
-    """What words in front of the program depend on that are not known: they may start it on any machines."""
-    open_options: frozenset[Cause] = field(default_factory=frozenset)
-    """What words among the launcher's options depend on that are not known."""
-    files: Mapping[str, Value] = field(default_factory=dict)
-    """Files that the script has written before, by name."""
-
-    def written(self, name: str) -> Value | None:
-        """Text of a file that the script has written under this name."""
-        return self.files.get(plain_path(name))
-
-
-def plain_path(name: str) -> str:
-    """A file's name without leading `./`."""
-    return re.sub(r"^(\./+)+", "", name)
 
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:

@@ -1,4 +1,8 @@
-"""Shell text in pieces, each with the line it was written on, and pieces that only the run could fill in."""
+"""Shell text in pieces: values with what expansions and branches of a script add to them.
+
+Its pieces know whether white space in them separates words (`$LIST` outside quotes), and a hole whose text depends on a
+branch carries its alternatives.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +13,43 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from simulator.budget import charge
+from simulator.frameworks.values import (
+    LOOK_WORK,
+    MAXIMUM_CHARACTERS,
+    MAXIMUM_PIECES,
+    Cause,
+    PlainPiece,
+    PlainValue,
+    TooLargeError,
+)
 
-MAXIMUM_CHARACTERS: Final = 1 << 20
-"""Most characters one value may have."""
-MAXIMUM_PIECES: Final = 1 << 14
-"""Most pieces one value may have."""
-_VALUE_WORK: Final = 60
-_PIECE_WORK: Final = 100
-"""Units of work of a value and of each of its pieces; each character takes one more, or four."""
-_LOOK_WORK: Final = 10
-"""Units of work of looking at a piece."""
+__all__ = [
+    "EMPTY",
+    "MAXIMUM_CHARACTERS",
+    "MAXIMUM_PIECES",
+    "Cause",
+    "Piece",
+    "TooLargeError",
+    "Value",
+    "alike",
+    "could_equal",
+    "definitely_filled",
+    "hole",
+    "joined",
+    "one_of",
+    "split_fields",
+    "text_value",
+]
+
 _BLANKS: Final = re.compile(r"([ \t\n]+)")
 _MAXIMUM_ALTERNATIVES: Final = 16
 _MAXIMUM_ALTERNATIVE_PIECES: Final = 4096
 
 
-class TooLargeError(Exception):
-    """A value outgrew its bound."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Cause:
-    """Something the script does not say: `$WORLD_SIZE`, `$1`, a `$(command)`."""
-
-    line: int
-    name: str
-
-
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(PlainPiece):
     """Text of one line of the script, or a hole (`causes`) whose text only the run knows."""
 
-    text: str
-    """The text; of a hole, how the script writes it."""
-    line: int
-    causes: frozenset[Cause] = frozenset()
-    """Why the text is not known; empty for text that is."""
     splits: bool = False
     """White space in it separates words: it came from an expansion outside quotes."""
     quoted: bool = False
@@ -56,11 +61,6 @@ class Piece:
     alternatives: tuple[Value, ...] = field(default=(), compare=False)
     """A hole that is one of these, by the branch the script takes; `alike` compares them."""
 
-    @property
-    def known(self) -> bool:
-        """Whether the text is what the run would see."""
-        return not self.causes
-
     def tagged(self, *, splits: bool, quoted: bool) -> Piece:
         """The piece as an expansion inserts it."""
         if (self.splits, self.quoted) == (splits, quoted):
@@ -69,60 +69,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Value(PlainValue):
     """A text as a sequence of pieces."""
 
     pieces: tuple[Piece, ...] = ()
 
-    def __post_init__(self) -> None:
-        """Charge for what is kept; refuse a value that outgrew its bound."""
-        characters = kept = 0
-        for piece in self.pieces:
-            characters += len(piece.text)
-            kept += len(piece.text) if piece.text.isascii() else 4 * len(piece.text)
-        charge(_VALUE_WORK + _PIECE_WORK * len(self.pieces) + kept)
-        if len(self.pieces) > MAXIMUM_PIECES or characters > MAXIMUM_CHARACTERS:
-            raise TooLargeError
-
-    @property
-    def text(self) -> str:
-        """The text, holes as the script writes them."""
-        if len(self.pieces) == 1:
-            return self.pieces[0].text
-        charge(_LOOK_WORK * len(self.pieces))
-        return "".join(piece.text for piece in self.pieces)
-
-    @property
-    def known(self) -> bool:
-        """Whether all of it is what the run would see."""
-        charge(_LOOK_WORK * len(self.pieces))
-        return not any(piece.causes for piece in self.pieces)
-
-    @property
-    def causes(self) -> frozenset[Cause]:
-        """Why it is not known."""
-        charge(_LOOK_WORK * sum(1 + len(piece.causes) for piece in self.pieces))
-        return frozenset().union(*(piece.causes for piece in self.pieces))
-
-    @property
-    def line(self) -> int:
-        """Line of its first text; 0 for nothing at all."""
-        return next((piece.line for piece in self.pieces if piece.text), self.pieces[0].line if self.pieces else 0)
-
     def inserted(self, *, quoted: bool) -> Value:
         """As an expansion inside or outside quotes inserts it."""
         return Value(tuple(piece.tagged(splits=not quoted, quoted=quoted) for piece in self.pieces))
-
-    def after(self, count: int) -> Value:
-        """The value without its first `count` characters, which are known."""
-        pieces = []
-        for piece in self.pieces:
-            if count >= len(piece.text) and piece.known:
-                count -= len(piece.text)
-                continue
-            pieces.append(dataclasses.replace(piece, text=piece.text[count:]) if count else piece)
-            count = 0
-        return Value(tuple(pieces))
 
 
 EMPTY: Final = Value()
@@ -162,7 +116,7 @@ def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cau
     kept = tuple(flat.values())
     if len(kept) > _MAXIMUM_ALTERNATIVES or sum(len(v.pieces) for v in kept) > _MAXIMUM_ALTERNATIVE_PIECES:
         kept = ()
-    charge(_LOOK_WORK * sum(map(len, joint)))
+    charge(LOOK_WORK * sum(map(len, joint)))
     causes = causes.union(*joint)
     filled = bool(kept) and all(definitely_filled(value) for value in kept)
     return Value((Piece(shown, line, causes=causes, filled=filled, alternatives=kept),))
@@ -184,7 +138,7 @@ def alike(left: Value, right: Value) -> bool:
     """Whether two values are the same text with the same holes; alternatives are the same if they are one object."""
     if left is right or (left.known and right.known and left.text == right.text):
         return True
-    charge(_LOOK_WORK * len(left.pieces))
+    charge(LOOK_WORK * len(left.pieces))
     return left == right and all(
         one.alternatives is other.alternatives for one, other in zip(left.pieces, right.pieces, strict=True)
     )
@@ -221,13 +175,13 @@ def could_match(value: Value, pattern: Value) -> bool:
         if not piece.known:
             break
         start += piece.text
-    charge(_LOOK_WORK + len(start) + len(wanted))
+    charge(LOOK_WORK + len(start) + len(wanted))
     return start.startswith(wanted) or wanted.startswith(start)
 
 
 def _could_be(value: Value, text: str) -> bool:
     """Whether the known parts stand in `text` in order, the outer ones at its ends."""
-    charge(_LOOK_WORK * len(value.pieces) + len(text))
+    charge(LOOK_WORK * len(value.pieces) + len(text))
     known: list[list[str]] = [[]]
     for piece in value.pieces:
         if piece.known:

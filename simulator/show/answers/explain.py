@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
-from simulator.question.scenario.scenario import MOST_TOKENS
+from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.units import to_gib
 from simulator.recipes.check.case import Case
 from simulator.recipes.check.changes import changes_for

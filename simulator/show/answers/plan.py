@@ -13,9 +13,10 @@ from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.scenario.layout import layout_object
 from simulator.question.scenario.settings import check_count
+from simulator.question.scenario.typed import PlanFields
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS, Precision
-from simulator.search.rank import MIN_FIT_PROBABILITY
+from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.space import Space
 from simulator.show.answers.availability import Availability, Goodput, goodput
 from simulator.show.answers.command import estimate_command
@@ -205,7 +206,7 @@ class Plan(Tabular):
         return self.deadline_days is not None and _days(choice) <= self.deadline_days
 
 
-@api.spelled(api.WorkloadFields)
+@api.spelled(PlanFields)
 def plan(  # noqa: PLR0913  one keyword per input of a question
     *,
     model: str,
@@ -217,7 +218,7 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     availability: Availability | None = None,
     space: Space | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
-    **question: Unpack[api.WorkloadFields],
+    **question: Unpack[PlanFields],
 ) -> Plan:
     """Price the best layout of every offer, number of nodes and precision for a whole training run.
 

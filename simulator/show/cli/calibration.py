@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
-from simulator.evidence.calibration.assessment import assess, chosen_families
-from simulator.evidence.calibration.own import fit_own, own_errors, template, unused
-from simulator.evidence.calibration.run import fit_family, prepared
-from simulator.evidence.calibration.sources import judge_sources
-from simulator.evidence.calibration.store import calibration_text
+from simulator.evidence.calibration.judge import RowJudged, SourcesJudged, judge_sources
+from simulator.evidence.calibration.own import OwnFit, fit_own, own_errors, template, unused
+from simulator.evidence.calibration.publish import published
+from simulator.evidence.calibration.sample import Sample, prepared
+from simulator.evidence.calibration.store import Calibration, calibration_text, shipped_calibration, shipped_names
 from simulator.evidence.measurements.log import read_log
 from simulator.evidence.measurements.rows import (
     public_tables,
@@ -29,14 +30,12 @@ from simulator.show.cli.layouts import framework_options
 from simulator.show.cli.options import handled
 from simulator.show.cli.probe import check_probe_options
 from simulator.show.cli.streams import note, typed, verbosity_of, write
+from simulator.show.report import accuracy as accuracy_report
 from simulator.show.report import calibration as report
-from simulator.show.report.accuracy import accuracy_text
-from simulator.show.report.accuracy_json import accuracy_object
-from simulator.show.report.accuracy_sources import own_object, own_text, sources_object, sources_text
-from simulator.show.report.calibration import dumped
+from simulator.show.report.as_json import dumps
+from simulator.show.report.sections import sections_text
 
 if TYPE_CHECKING:
-    from simulator.evidence.calibration.run import FamilyFit
     from simulator.evidence.measurements.row import MeasuredRow
     from simulator.question.coefficients.values import CoefficientKind
     from simulator.show.report.grid import Style
@@ -50,7 +49,9 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         handled("probe", "probing")(**values)  # needs POSIX, which fitting does not
         return
     check_probe_options(values)
-
+    if values["list"]:
+        _list(values)
+        return
     if values["template"]:
         write(template(load_hardware(values["hardware"]) if values["hardware"] else None), None)
         return
@@ -58,78 +59,136 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["rows_only"]:
         _write_rows(logged, values["output"])
         return
-
-    own = bool(values["files"] or logged)
-    rows = _together([*(_rows(values["files"]) if values["files"] or not logged else ()), *logged])
+    if not values["files"] and not logged:
+        _calibrate_shipped(values)
+        return
+    rows = _together([*(_rows(values["files"])), *logged])
     samples = prepared(rows)
-    # Own rows start from what ships for their hardware, the shipped ones from the priors.
-    fits = [(fit_own if own else fit_family)(name, samples) for name in chosen_families(rows, values["family"])]
+    fits = [fit_own(name, samples) for name in _chosen(_families(samples), values["family"])]
     if values["output"] is not None:
-        _store(fits, Path(values["output"]))
-    reporters: dict[str, Callable[[Sequence[FamilyFit]], str]] = {
-        "table": lambda found: report.calibration_tables(found, "table"),
-        "markdown": lambda found: report.calibration_tables(found, "markdown"),
-        "json": lambda found: report.dumped(report.calibration_object(found)),
-        "yaml": report.calibration_yaml,
-    }
-    write(reporters[values["format"]](fits), None)
-    reasons = [reason for fitted in fits for reason in report.not_stored_lines(fitted)]
-    for reason in (*reasons, *(unused(rows, fits) if own else ())):
+        _store_own(fits, Path(values["output"]))
+    _show([fitted.calibration() for fitted in fits], values["format"])
+    for reason in (*_not_stored(fits), *unused(rows, fits)):
         note(reason, quiet=verbosity_of(ctx) < 0)
 
 
+def _calibrate_shipped(values: Mapping[str, Any]) -> None:
+    """Fit all shipped sources, which is what ships for their families."""
+    found = {one.family: one for one in published(_judged())}
+    chosen = [found[name] for name in _chosen(tuple(found), values["family"])]
+    if values["output"] is not None:
+        _check_folder(Path(values["output"]))
+        for one in chosen:
+            write(calibration_text(one), str(Path(values["output"]) / f"{one.family}.yaml"))
+    _show(chosen, values["format"])
+
+
+def _list(values: Mapping[str, Any]) -> None:
+    """Print what each coefficient means, or the values that ship for families and clusters."""
+    names = _chosen(shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
+    if names:
+        _show([one for name in names if (one := shipped_calibration(name)) is not None], values["format"])
+    elif values["format"] == "json":
+        write(dumps(report.meaning_object()) + "\n", None)
+    elif values["format"] == "yaml":
+        raise click.UsageError("--list --format yaml needs --family NAME, whose file it prints")
+    else:
+        write(report.meaning_tables("markdown" if values["format"] == "markdown" else "table"), None)
+
+
+def _show(found: Sequence[Calibration], format_name: str) -> None:
+    """Print calibrations."""
+    reporters: dict[str, Callable[[Sequence[Calibration]], str]] = {
+        "table": lambda all_found: report.calibration_tables(all_found, "table"),
+        "markdown": lambda all_found: report.calibration_tables(all_found, "markdown"),
+        "json": lambda all_found: dumps(report.calibration_object(all_found)) + "\n",
+        "yaml": report.calibration_yaml,
+    }
+    write(reporters[format_name](found), None)
+
+
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Judge the fit of each family by the rows themselves."""
-    if values["calibration"] is not None or values["own"]:
+    """Show how far off predictions are: of shipped rows by class, or of the rows in files."""
+    if values["files"]:
         _own_accuracy(ctx, values)
         return
-    rows = _together(_rows(values["files"]))
-    public = _public(rows) if not values["files"] and not values["family"] else []
-    table = values["table"]
-    tables = sorted({row.table for row in (*rows, *public)})
-    if table is not None and table not in tables:
-        raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
-    found = assess(rows, values["family"])
-    sources = [judge_sources(kind, prepared(public)) for kind in _KINDS] if public else []
+    if values["calibration"] is not None:
+        raise click.UsageError("--calibration needs the own rows: simulate accuracy mine.csv --calibration FILE")
+    found = _asked(_judged(), values)
+    sections = accuracy_report.row_sections if values["rows"] else accuracy_report.class_sections
     if values["format"] == "html":
         from simulator.show.pages.accuracy import accuracy_page  # noqa: PLC0415  start-up time
 
-        text = accuracy_page(found, sources, table, typed(ctx))
+        text = accuracy_page(found, typed(ctx))
     elif values["format"] == "json":
-        text = dumped(accuracy_object(found, table=table) | {"sources": sources_object(sources, table=table)})
+        text = dumps(accuracy_report.accuracy_object(found)) + "\n"
+    elif values["format"] == "csv":
+        text = accuracy_report.rows_csv(found)
     else:
-        style: Style = "markdown" if values["format"] == "markdown" else "table"
-        text = accuracy_text(found, style, table=table)
-        text += "\n" + sources_text(sources, style, table=table) if sources else ""
+        text = sections_text(sections(found), _style(values))
     write(text, values["output"])
+
+
+def _asked(found: Sequence[SourcesJudged], values: Mapping[str, Any]) -> list[SourcesJudged]:
+    """Return what is asked of the rows: those of some families, or of a table."""
+    families = _chosen(tuple(dict.fromkeys(f for one in found for f in one.state.design.families)), values["family"])
+    tables, table = sorted({row.source for one in found for row in one.rows}), values["table"]
+    if table is not None and table not in tables:
+        raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
+
+    def is_asked(row: RowJudged) -> bool:
+        return row.sample.scenario.hardware.family in families and table in (None, row.source)
+
+    return [replace(one, rows=tuple(filter(is_asked, one.rows))) for one in found]
 
 
 def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Show own rows before and after their calibration."""
-    if not values["files"]:
-        raise click.UsageError(
-            "--calibration and --own need the own rows: simulate accuracy mine.csv --calibration FILE"
-        )
-    found = tuple(own_errors(prepared(_together(_rows(values["files"]))), values["calibration"]))
-    style: Style = "markdown" if values["format"] == "markdown" else "table"
+    samples = prepared(_together(_rows(values["files"])))
+    families = _chosen(_families(samples), values["family"])
+    mine = [s for s in samples if s.scenario.hardware.family in families and values["table"] in (None, s.row.table)]
+    found = tuple(own_errors(mine, values["calibration"]))
     if values["format"] == "html":
         from simulator.show.pages.accuracy import own_page  # noqa: PLC0415  start-up time
 
         text = own_page(found, typed(ctx))
+    elif values["format"] == "json":
+        text = dumps(accuracy_report.own_object(found)) + "\n"
+    elif values["format"] == "csv":
+        text = accuracy_report.own_csv(found)
     else:
-        text = dumped(own_object(found)) if values["format"] == "json" else own_text(found, style)
+        text = sections_text(accuracy_report.own_sections(found), _style(values))
     write(text, values["output"])
 
 
-def _public(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    """Return the rows with those of the public tables."""
-    return _together([*rows, *(row for path in public_tables() for row in read_rows(path))])
+def _style(values: Mapping[str, Any]) -> Style:
+    return "markdown" if values["format"] == "markdown" else "table"
+
+
+def _judged() -> list[SourcesJudged]:
+    """Fit and judge the rows of all shipped tables."""
+    samples = prepared(_together([row for path in (*shipped_tables(), *public_tables()) for row in read_rows(path)]))
+    return [judge_sources(kind, samples) for kind in _KINDS]
+
+
+def _families(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Return the hardware families of rows that ran. Raises InputError without any."""
+    if not samples:
+        raise InputError("no row that ran names a model and hardware that are known")
+    return tuple(sorted({sample.scenario.hardware.family for sample in samples}))
+
+
+def _chosen(known: Sequence[str], asked: Sequence[str], why: str = "no row that ran") -> tuple[str, ...]:
+    """Return the families asked for, else all. Raises InputError with `why` for one that is not known."""
+    for name in asked:
+        if name not in known:
+            raise InputError(f"--family {name}: {why}{did_you_mean(name, known)}; there are {', '.join(known)}")
+    return tuple(name for name in known if not asked or name in asked)
 
 
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
-    """Return the rows of the files, or of the shipped tables."""
-    paths = [Path(name) for name in files] or list(shipped_tables())
-    return [row for path in paths for row in read_rows(path, stand_in)]
+    """Return the rows of the files."""
+    return [row for name in files for row in read_rows(Path(name), stand_in)]
 
 
 def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
@@ -176,16 +235,21 @@ def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
         write_rows(Path(folder) / f"{name}.csv", [row for row in rows if row.table == name])
 
 
-def _store(fits: Sequence[FamilyFit], folder: Path) -> None:
+def _store_own(fits: Sequence[OwnFit], folder: Path) -> None:
     """Write the files of the families that have something to store."""
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
-        reasons = [reason for fitted in fits for reason in report.not_stored_lines(fitted)]
+        reasons = _not_stored(fits)
         reasons = reasons or ["no row has a figure that counts; give step_time_s or memory_gib of runs that ended well"]
         raise UnsupportedError(f"nothing can be stored: {'; '.join(reasons)}")
     _check_folder(folder)
     for fitted in stored:
         write(calibration_text(fitted.calibration()), str(folder / f"{fitted.family}.yaml"))
+
+
+def _not_stored(fits: Sequence[OwnFit]) -> list[str]:
+    """Return why parts of a family are not stored, one sentence each."""
+    return [reason for fitted in fits for kind in fitted.fits if (reason := fitted.not_stored(kind))]
 
 
 def _check_folder(folder: Path) -> None:

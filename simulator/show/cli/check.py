@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.question.units import MEGA
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.options import (
@@ -22,8 +23,8 @@ from simulator.show.cli.options import (
     listing_options,
     question_options,
 )
-from simulator.show.cli.parameters import Percentage, Setting, Whole, Word, shown
-from simulator.show.cli.streams import colour_of, note, typed, verbosity_of, write
+from simulator.show.cli.parameters import Percentage, Setting, Whole, Word, WordSet, shown
+from simulator.show.cli.streams import colour_of, note, progress_bar, typed, verbosity_of, width_of, write
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
@@ -62,16 +63,16 @@ def check_command() -> click.Command:
     gates = [
         Option("--max-memory-fraction", PASS, "Share of the usable memory that may be needed.", type=Percentage()),
         Option("--min-fit-probability", PASS, "Least probability to fit.", type=Percentage()),
-        Option("--fail-on", PASS, "Fail what is near capacity too.", type=Word(("starved",)), multiple=True),
+        Option("--fail-on", PASS, _FAIL_ON, type=WordSet(FAILING), multiple=True),
         Option("--skip-non-recipes", PASS, "Pass over files that start no training.", is_flag=True),
         Option("--exit-zero", PASS, "Exit 0 where a recipe fails.", is_flag=True),
-        Option("--baseline", PASS, "Compare with a stored --format json.", metavar="FILE"),
+        Option("--baseline", PASS, "A stored --format json: what fails there fails no more.", metavar="FILE"),
     ]
     return Sectioned(
         "check",
         callback=_check,
         params=[
-            click.Argument(["files"], nargs=-1, type=str, metavar="FILE..."),
+            click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
             *recipe,
             *open_options(),
             *gates,
@@ -88,6 +89,9 @@ def check_command() -> click.Command:
     )
 
 
+FAILING = ("does-not-fit", "refused", "starved", "cannot-tell", "not-modelled", "unreadable")
+"""Outcomes that may be asked to fail, as the command line spells them."""
+_FAIL_ON = "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable."
 _SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
 _SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
 _ROOT = "Folder that reading does not leave, by default the repository of each recipe."
@@ -121,7 +125,7 @@ def emit_command() -> click.Command:
 
 def _check(**values: Any) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
-    from simulator.recipes.check.baseline import compared, read_baseline  # noqa: PLC0415  start-up time
+    from simulator.recipes.check.baseline import compared, ratcheted, read_baseline  # noqa: PLC0415  start-up time
     from simulator.recipes.check.judge import check_files  # noqa: PLC0415  start-up time
     from simulator.show.cli.layouts import told_once  # noqa: PLC0415  start-up time
     from simulator.show.report.check_answer import Answer  # noqa: PLC0415  start-up time
@@ -129,13 +133,16 @@ def _check(**values: Any) -> None:
 
     ctx = click.get_current_context()
     if not values["files"]:
-        raise click.UsageError("missing argument 'FILE...': name the recipes to judge")
+        raise click.UsageError("missing argument 'FILE...': name the recipes to judge, or a folder of them")
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
     settings = told_once("--set", values["settings"])
     root = _root(values["root"])
-    results = check_files(values["files"], asked(ctx, values), gates, settings, environment, root)
+    with progress_bar(quiet=verbosity_of(ctx) < 0, label="files judged") as bar:
+        results = check_files(values["files"], asked(ctx, values), gates, settings, environment, root, progress=bar)
+    if before is not None:
+        results = ratcheted(results, before)
     if values["diff"]:
         from simulator.recipes.emit.patch import patched  # noqa: PLC0415  start-up time
 
@@ -145,6 +152,7 @@ def _check(**values: Any) -> None:
         gates=gates,
         changed=None if before is None else compared(results, before),
         verbosity=verbosity_of(ctx),
+        width=width_of(values["output"]),
         colour=colour_of(ctx, values["output"]) and values["format"] == "table",
         diff=values["diff"],
     )
@@ -183,13 +191,17 @@ def _append_summary(answer: Any) -> None:
 
 
 def _gates(values: Mapping[str, Any]) -> Gates:
-    from simulator.recipes.check.verdict import Gates  # noqa: PLC0415  start-up time
+    from simulator.recipes.check.verdict import OUTCOMES, Gates  # noqa: PLC0415  start-up time
 
     names = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
-    return Gates(fail_on_starved="starved" in values["fail_on"], **{name: values[name] for name in names})
+    words = {word for group in values["fail_on"] for word in group}
+    if "starved" in words:  # what is beyond capacity is worse than what is near it
+        words.add("does-not-fit")
+    fail_on = tuple(outcome for outcome in OUTCOMES if outcome.replace("_", "-") in words) if words else None
+    return Gates(fail_on=fail_on, **{name: values[name] for name in names})
 
 
-SAME = ("model", "nodes", "devices", "seq_length", "global_batch_size", "precision", "lora_rank", "num_layers")
+SAME = ("model", "nodes", "devices", *DEFAULT_WORKLOAD, "num_layers")
 """Inputs that a recipe is asked by the names of their options."""
 
 

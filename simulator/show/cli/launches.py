@@ -26,6 +26,7 @@ from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.record import Record
 from simulator.lab.runner.reference import ReferenceEngine, usual_backend
 from simulator.lab.runner.slurm import SlurmLauncher
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.catalogue import hardware_names, load_hardware
 from simulator.question.specs.hardware import HardwareSpec
@@ -38,7 +39,7 @@ from simulator.show.report.validate_table import Validation, dry_run_text
 
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
 _SMALL = {"seq_length": 256, "global_batch_size": 8}
-_LARGE = {"seq_length": 8192, "global_batch_size": 1024}
+_LARGE = {name: DEFAULTS[name] for name in _SMALL}
 """Sizes of the question that is asked without any: on processors a launch takes seconds, elsewhere it is the usual."""
 _MOST_RANKED = 256
 """Layouts of the ranking among which those to launch are looked for."""
@@ -121,9 +122,8 @@ def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
     check_cluster(values)
     hardware = load_hardware(values["hardware"])
     sizes = _SMALL if hardware.family == "cpu" else _LARGE
-    names = ("model", "hardware", "nodes", "devices", "precision", "lora_rank", "num_layers", "stack", "calibration")
     return hardware, {
-        **{name: values[name] for name in names},
+        **{name: values[name] for name in BY_INPUT if name in values},
         **{name: values[name] or usual for name, usual in sizes.items()},
         "framework": _FRAMEWORKS[values["engine"]],
         "options": framework_options(values),

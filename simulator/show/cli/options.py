@@ -8,9 +8,9 @@ from typing import Any, assert_never
 
 import click
 
+from simulator.question.scenario.inputs import INPUTS
 from simulator.question.scenario.layout import SETTINGS
-from simulator.question.scenario.settings import LayoutSetting
-from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS
+from simulator.question.scenario.settings import REQUIRED, InputSetting
 from simulator.show.cli.parameters import (
     Percentage,
     Price,
@@ -27,7 +27,7 @@ from simulator.show.cli.streams import refuse_inputs
 from simulator.show.report.formats import ANSWERS
 
 CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
-ACCURACY_FORMATS = ("table", "markdown", "json", "html")
+ACCURACY_FORMATS = ("table", "markdown", "json", "csv", "html")
 
 QUESTION, LAYOUT, ROWS, OUTPUT, GENERAL = "Question", "Layout", "Measured rows", "Output", "General"
 CONTEXT_SETTINGS: dict[str, Any] = {
@@ -73,27 +73,18 @@ class Sectioned(click.Command):
 
 def question_options() -> list[click.Parameter]:
     """Return what is trained on what."""
-    stack = (
-        "Named set of switches under --option; by default that of the hardware's own runs, if its spec names one, else "
-        "`default`: what the framework's arguments default to."
-    )
-    switch = "Switch of the framework; repeatable. `simulate frameworks` lists them."
-    calibration = "Own coefficients, or none for the priors; by default those shipped for the hardware."
-    return [
-        Option("--model", QUESTION, "Shipped model, own YAML, or Hugging Face config.json.", type=SpecName("model")),
-        Option("--hardware", QUESTION, "Shipped hardware or own YAML.", type=SpecName("hardware"), default="z2000"),
-        Option("--nodes", QUESTION, "Nodes; one where neither nodes nor devices are given.", type=Whole(1, 2**20)),
-        Option("--devices", QUESTION, "Devices, instead of nodes.", type=Whole(1, 2**24)),
-        Option("--seq-length", QUESTION, "Tokens in a sequence.", type=Whole(1, 2**27), default=8192),
-        Option("--global-batch-size", QUESTION, "Sequences in a step.", type=Whole(1, 2**27), default=1024),
-        Option("--precision", QUESTION, "Type of matrix products.", type=Word(PRECISIONS), default="bf16"),
-        Option("--lora-rank", QUESTION, "Train adapters of this rank, not the weights.", type=Whole(1, 2**16)),
-        Option("--num-layers", QUESTION, "Cut or extend the model to this many layers.", type=Whole(1, 10_000)),
-        Option("--framework", QUESTION, "What trains the model.", type=Word(FRAMEWORKS), default="megatron"),
-        Option("--stack", QUESTION, stack, type=Word(STACKS)),
-        Option("--option", QUESTION, switch, type=Setting(), multiple=True),
-        Option("--calibration", QUESTION, calibration, metavar="FILE|none"),
-    ]
+    return [_question_option(setting) for setting in INPUTS]
+
+
+def _question_option(setting: InputSetting) -> Option:
+    default = None if setting.default is REQUIRED else setting.default
+    about: dict[str, Any] = {"type": _type_of(setting, many=False), "default": default}
+    match setting.kind:
+        case "switches":
+            about = {"type": Setting(), "multiple": True}
+        case "file":
+            about = {"metavar": "FILE|none"}
+    return Option(setting.option, QUESTION, setting.help, **about)
 
 
 def layout_options(*, many: bool) -> list[click.Parameter]:
@@ -133,10 +124,12 @@ def min_fit_probability_option() -> Option:
 def calibrate_options() -> list[click.Parameter]:
     """Return what is fitted, and where the result goes."""
     template = "Print a table of the columns that a run needs, with one example, on --hardware where given."
+    listed = "Print what each coefficient means; with --family NAME the values that ship for it. Nothing is fitted."
     output = "Write FAMILY.yaml there for each family too; a probe writes everything there."
     return [
         *_rows_options(),
         *_log_options(),
+        Option("--list", ROWS, listed, is_flag=True),
         Option("--template", ROWS, template, is_flag=True),
         Option("--rows-only", ROWS, "Turn the logs into rows and stop there.", is_flag=True),
         output_format(CALIBRATE_FORMATS),
@@ -167,11 +160,12 @@ def _log_options() -> list[click.Parameter]:
 def accuracy_options() -> list[click.Parameter]:
     """Return which rows are judged, and how the answer is shown."""
     calibration = "Show the rows of the files with what ships, with this calibration, and left out one by one."
+    rows = "Show every row instead of classes; always so as CSV."
     return [
         *_rows_options(),
         Option("--table", ROWS, "Show only the rows of this table; the fit uses all.", metavar="NAME"),
         Option("--calibration", ROWS, calibration, metavar="FILE"),
-        Option("--own", ROWS, "The same with the rows of the files fitted to themselves.", is_flag=True),
+        Option("--rows", OUTPUT, rows, is_flag=True),
         *listing_options(ACCURACY_FORMATS),
     ]
 
@@ -224,7 +218,7 @@ def left_to_default(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in sources
 
 
-def _layout_option(setting: LayoutSetting, *, many: bool) -> Option:
+def _layout_option(setting: InputSetting, *, many: bool) -> Option:
     """Return the option of one field of a layout."""
     name, kind = setting.option, _type_of(setting, many=many)
     if setting.kind == "flag":
@@ -232,17 +226,19 @@ def _layout_option(setting: LayoutSetting, *, many: bool) -> Option:
     return Option(name, LAYOUT, setting.help, type=kind, default=None)
 
 
-def _type_of(setting: LayoutSetting, *, many: bool) -> click.ParamType[Any] | None:
+def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | None:
     match setting.kind:
+        case "model" | "hardware":
+            return SpecName(setting.kind)
         case "count" | "number":
             return (WholeSet if many else Whole)(setting.low, setting.high)
         case "word":
-            return (WordSet if many else Word)(setting.asked)
+            return (WordSet if many else Word)(setting.asked or setting.choices)
         case "words":
             return WordSet(setting.choices)
         case "layers":
             return WholeList(setting.low, setting.high)
-        case "flag":
+        case "flag" | "file" | "switches":
             return None
         case _:
             assert_never(setting.kind)

@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from simulator.errors import UnsupportedError
-from simulator.lab.probe.asked import FOLDER, ProbeRequest
+from simulator.lab.probe.launches import launch_all
 from simulator.lab.probe.prepare import outlook, prepare
-from simulator.lab.probe.run import launch_all
+from simulator.lab.probe.request import FOLDER, ProbeRequest
 from simulator.lab.runner.reference import usual_backend
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.streams import note, presentation, write
@@ -22,25 +22,25 @@ _NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
 
 def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, measure, launch, fit, and tell how to use the result."""
-    asked, form, shown = _asked(values), _form(values), presentation(ctx)
+    request, form, shown = _request(values), _form(values), presentation(ctx)
     quiet = shown.verbosity < 0
     if values["dry_run"]:
-        write(ANSWERS["probe plan"].write(outlook(asked), form, shown), None)
+        write(ANSWERS["probe plan"].write(outlook(request), form, shown), None)
         return
 
     def tell(line: str) -> None:
         note(line, quiet=quiet)
 
-    asked.check()
-    if asked.backend != "cpu":
+    request.check()
+    if request.backend != "cpu":
         tell("experimental: --probe has been walked on processors only, on no accelerator")
-    probed = launch_all(prepare(asked, tell), tell)
+    probed = launch_all(prepare(request, tell), tell)
     write(ANSWERS["probe"].write(probed, form, shown), None)
     signal = probed.campaign.interrupted_by
     ctx.exit(128 + signal if signal else 0 if probed.campaign.all_well and probed.calibration_file else 1)
 
 
-def _asked(values: Mapping[str, Any]) -> ProbeRequest:
+def _request(values: Mapping[str, Any]) -> ProbeRequest:
 
     for name in _NOT_PROBE:
         if values[name]:

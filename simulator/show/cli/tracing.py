@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from simulator import api
-from simulator.lab.trace.run import trace as traced
+from simulator.lab.trace.tracing import trace as traced
 from simulator.question.scenario.complete import OPTIONS
 from simulator.show.cli.layouts import check_cluster, given_layout
 from simulator.show.cli.streams import answer, presentation

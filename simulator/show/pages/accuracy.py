@@ -2,56 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, takewhile
 
-from simulator.evidence.calibration.assessment import Assessment
+from simulator.evidence.calibration.judge import SourcesJudged
 from simulator.evidence.calibration.own import OwnError
 from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.sources import SourcesJudged
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.units import GIB
 from simulator.show.pages.figures import Measured, PlotlyFigure, error_figure
 from simulator.show.pages.page import PageSection, Table, page_html
-from simulator.show.report.accuracy import accuracy_sections
-from simulator.show.report.accuracy_sources import own_sections, source_sections
+from simulator.show.report.accuracy import class_sections, own_sections, row_sections
 from simulator.show.report.sections import Section
 
 _UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}
 _TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
 
 
-def accuracy_page(found: Assessment, sources: Sequence[SourcesJudged], table: str | None, command: str) -> str:
-    """The page of shipped rows, or of rows in files. Raises UnsupportedError without the plotting library."""
+def accuracy_page(found: Sequence[SourcesJudged], command: str) -> str:
+    """The page of shipped rows. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     drawn: list[PageSection] = []
-    for kind, title in _TITLES.items():
-        rows = [*_judged(sources, kind, table)] or [*_fitted(found, kind, table)]
+    judged = [row for one in found for row in one.rows]
+    for one in found:
+        rows = [
+            Measured(row.platform, row.sample.key, measured, row.source_out.relative)
+            for row in one.rows
+            if (measured := _figure(one.kind, row.sample))
+        ]
         if rows:
-            figures[kind] = error_figure(rows, _UNITS[kind])
-            text = "Predicted over measured, less one; each row predicted with its source left out of the fit."
-            if not sources:
-                text = "Predicted over measured, less one; each row predicted with itself left out of the fit."
+            figures[one.kind] = error_figure(rows, _UNITS[one.kind])
             drawn.append(
                 PageSection(
-                    title=title,
-                    text=[text],
-                    figure=kind,
-                    about="Scatter of rows: measured figure against error in per cent, by platform or family.",
+                    title=_TITLES[one.kind],
+                    text=["Predicted over measured, less one; each row predicted with its source left out of the fit."],
+                    figure=one.kind,
+                    about="Scatter of rows: measured figure against error in per cent, by class of device.",
                 )
             )
-    parts = chain(accuracy_sections(found, table), *(source_sections(one, table) for one in sources))
-    judged = sum(len(one.rows) for one in sources)
-    own = sum(len(part.rows) for family in found.families for part in family.parts)
-    lead = f"{own} figures of rows fitted here" + (f", {judged} of public runs." if judged else ".")
-    title = "Predictions against measured runs" + (f": {table}" if table else "")
-    samples = [sample for family in found.families for sample in family.fitted.samples]
-    samples += [row.sample for one in sources for row in one.rows]
-    told: dict[str, list[str]] = {}
-    for sample in samples:
-        told.setdefault(sample.row.table, []).append(sample.row.source)
-    notes = [f"rows {name}, source {_beginning(named)}" for name, named in told.items()]
+    parts = chain(class_sections(found), row_sections(found))
+    sources: dict[str, list[str]] = {}
+    for row in judged:
+        sources.setdefault(row.source, []).append(row.sample.row.source)
+    notes = [f"rows {name}, source {_beginning(texts)}" for name, texts in sources.items()]
     sections = [*drawn, *map(_section, parts)]
+    lead = f"{len(judged)} figures of measured runs."
+    title = "Predictions against measured runs"
     return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes)
 
 
@@ -99,24 +95,6 @@ def _section(part: Section) -> PageSection:
         folded=len(part.rows) > 20,
         wide=frozenset(position for position, header in enumerate(part.headers) if header in part.wrapped),
     )
-
-
-def _judged(sources: Iterable[SourcesJudged], kind: CoefficientKind, table: str | None) -> Iterable[Measured]:
-    for one in sources:
-        for row in one.rows if one.kind == kind else ():
-            measured = _figure(kind, row.sample)
-            if measured and table in (None, row.source):
-                yield Measured(row.platform, row.sample.key, measured, row.source_out.relative)
-
-
-def _fitted(found: Assessment, kind: CoefficientKind, table: str | None) -> Iterable[Measured]:
-    for family in found.families:
-        for part in family.parts:
-            for row in part.part(table=table).rows if part.kind == kind else ():
-                measured = _figure(kind, row.sample)
-                error = row.fitted if row.left_out is None else row.left_out
-                if measured and row.counted:
-                    yield Measured(family.fitted.family, row.key, measured, error)
 
 
 def _figure(kind: CoefficientKind, sample: Sample) -> float | None:

@@ -205,10 +205,10 @@ def _dots(
             groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
             panels.append(_panel(estimate, told_of(estimate, verdict_sentence(estimate, colour=False))))
     tokens = shown[0].global_batch_size * shown[0].seq_length
-    for one, options in found.others:
-        if (one.layout, tuple(options)) not in known:
+    for one in found.others:
+        if (one.layout, tuple(one.query.chosen)) not in known:
             groups["fits"].append(Dot(len(panels), one.device_bytes, tokens / one.step_seconds))
-            told = replace(shown[0], layout=one.layout, options=options)
+            told = replace(shown[0], layout=one.layout, options=one.query.chosen)
             panels.append(told_of(told, "fits; --format html of this command shows its panels"))
     return groups, panels
 

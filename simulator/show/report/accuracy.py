@@ -1,296 +1,187 @@
-"""The accuracy report for people: targets, groups, families, verdicts, doubtful rows, rules of thumb, every row."""
+"""How far off the predictions are: by class of rows, row by row, and own rows before and after their calibration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from simulator.evidence.calibration.accuracy import Accuracy, RowError
-from simulator.evidence.calibration.apply import PRIMARY_FAMILY
-from simulator.evidence.calibration.assessment import Assessment, FamilyAccuracy
-from simulator.evidence.calibration.doubts import Doubt, describe
-from simulator.evidence.calibration.sample import Sample
+import numpy as np
+
+from simulator._version import __version__
+from simulator.evidence.calibration.judge import DRAWS, FEW, SEED, Judged, Residual, RowJudged, SourcesJudged, summary
+from simulator.evidence.calibration.own import OwnError
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.question.scenario.layout import sizes_text
-from simulator.question.units import to_mib
-from simulator.show.report.grid import Style
-from simulator.show.report.sections import Section, sections_text
-from simulator.show.report.text import gib, words
+from simulator.question.units import GIB
+from simulator.show.report.as_csv import table_csv
+from simulator.show.report.as_json import significant
+from simulator.show.report.sections import Section
 
-_KINDS = {"memory": "Memory", "time": "TFLOPS"}
-
-
-def accuracy_text(found: Assessment, style: Style, *, table: str | None = None) -> str:
-    """Return the report; with `table` only the groups and rows of that table."""
-    return sections_text(accuracy_sections(found, table), style)
-
-
-def accuracy_sections(found: Assessment, table: str | None) -> Iterator[Section]:
-    """Yield the parts of the report; with `table` only the groups and rows of that table."""
-    if found.targets:
-        yield _targets(found)
-    yield from _groups(found, table)
-    yield _families(found)
-    yield from _verdicts(found, table)
-    yield from _doubts(found, table)
-    yield from _rules(found)
-    yield from _rows(found, table)
+TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Speed"}
+SCHEMA_VERSION: Final = 2
+HEADERS: Final = (
+    *("rows", "sources", "priors\n%", "row left\nout %", "source\nleft out %", "mean over\nsources %", "bias\n%"),
+    *("organisation\nleft out %", f"{FEW} own\nrows %", "inside\n90 %", "half-width\n± %"),
+)
+"""Columns of a group of rows."""
+_EXPLAINED: Final = (
+    "Mean absolute errors of the rows that count, predicted over measured less one. Priors: without any calibration. "
+    "Left out: the coefficients and their spreads were learned without the row, its source, or all of its "
+    f"organisation. {FEW} own rows: that many of the source were known, the others predicted ({DRAWS} random subsets, "
+    f"seed {SEED}). Inside: rows in their 90 % interval with their source left out."
+)
+_Row = TypeVar("_Row", bound=Judged)
 
 
-def _targets(found: Assessment) -> Section:
-    rows = [
-        [target.text, target.limit, target.achieved, "met" if target.met else "missed", target.reason]
-        for target in found.targets
+def class_sections(found: Sequence[SourcesJudged]) -> Iterator[Section]:
+    """Yield errors by class of device and of model, or kind of memory figure."""
+    lines: tuple[str, ...] = (_EXPLAINED,)
+    for one in found:
+        if one.rows:
+            title = f"{TITLES[one.kind]} by class"
+            yield grouped(title, one.rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
+            lines = ()
+
+
+def grouped(
+    title: str,
+    rows: Sequence[_Row],
+    headers: Sequence[str],
+    key: Callable[[_Row], tuple[str, ...]],
+    lines: tuple[str, ...] = (),
+) -> Section:
+    """Return the errors of groups of rows, one line a group and one for all."""
+    groups = sorted({key(row) for row in rows})
+    cells = [[*name, *_cells(row for row in rows if key(row) == name)] for name in groups]
+    if len(groups) > 1:
+        cells.append(["all", *[""] * (len(headers) - 1), *_cells(rows)])
+    return Section(title, lines, (*headers, *HEADERS), cells, text_columns=tuple(range(len(headers))))
+
+
+def _cells(rows: Iterable[Judged]) -> list[str]:
+    found = summary(rows)
+    errors = (found.uncalibrated, found.known, found.source_out, found.over_sources)
+    return [
+        *(str(found.rows), str(found.sources), *map(_percent, errors), f"{100 * found.bias:+.1f}"),
+        *map(_percent, (found.organisation_out, found.few)),
+        *(f"{100 * share:.0f}" for share in (found.coverage, found.half_width)),
     ]
-    text = (
-        f"For the consistent rows of {found.held_to} alone, though the family's fit uses other tables too. A row is "
-        "consistent by the annotation beside it; the fit does not read it."
-    )
-    headers = ("figure", "target", "reached", "", "why missed")
-    return Section(
-        "Targets", (text,), headers, rows, text_columns=tuple(range(5)), wrapped=("figure", "reached", "why missed")
-    )
 
 
-def _groups(found: Assessment, table: str | None) -> Iterator[Section]:
-    for kind, title in _KINDS.items():
-        parts = [
-            part
-            for family in found.families
-            if (whole := family.memory if kind == "memory" else family.time) is not None
-            if (part := whole.part(table=table)).rows
+def row_sections(found: Sequence[SourcesJudged]) -> Iterator[Section]:
+    """Yield every row."""
+    for one in found:
+        unit = _UNITS[one.kind]
+        cells = [
+            [
+                *(row.sample.key, row.platform, row.sort, *(f"{value:.1f}" for value in _figures(one.kind, row))),
+                f"{100 * np.expm1(row.uncalibrated):+.1f}",
+                *map(_signed, (row.known, row.source_out, row.organisation_out)),
+                f"{100 * row.source_out.half_width:.0f}",
+            ]
+            for row in one.rows
         ]
-        rows = [row for part in parts for row in _group_rows(part)]
-        if not rows:
-            continue
-        text = (
-            "Absolute errors of consistent rows in %. Left out: the row itself, or all rows of its model, was left out "
-            "and the rest fitted again (rows left out of the fit stay out). Constant: the median of the table's other "
-            "rows of the precision, as if nothing were known but the precision."
-        )
         headers = (
-            *("table", "model", "precision", "rows", "mean", "median", "worst"),
-            *("row left out,\nmean", "worst", "model left out,\nmean", "worst", "constant,\nmean", "worst"),
+            *("row", "platform", "class", f"measured\n{unit}", f"source left\nout {unit}", "priors\n%"),
+            *("row left\nout %", "source\nleft out %", "organisation\nleft out %", "half-width\n± %"),
         )
-        yield Section(f"{title} by group", (text,), headers, rows, text_columns=(0, 1, 2))
+        if cells:
+            yield Section(f"{TITLES[one.kind]}, every row", (), headers, cells, text_columns=(0, 1, 2))
 
 
-def _group_rows(part: Accuracy) -> Iterator[list[str]]:
-    for table in part.tables:
-        of_table = part.part(table=table)
-        groups = sorted({row.group for row in of_table.rows})
-        found = [([table, group[1], group[2]], of_table.part(group=group)) for group in groups]
-        if len(found) > 1:
-            found.append(([table, "all", "all"], of_table))
-        for name, group in found:
-            errors = group.errors("fitted")
-            if errors is not None:
-                cells = [str(errors.rows), _percent(errors.mean), _percent(errors.median), _percent(errors.worst)]
-                for which in ("left_out", "left_model_out", "baseline"):
-                    cells += _mean_worst(group, which)
-                yield [*name, *cells]
+_UNITS: Final[Mapping[CoefficientKind, str]] = {"memory": "GiB", "time": "TFLOPS"}
 
 
-def _mean_worst(part: Accuracy, which: str) -> list[str]:
-    errors = part.errors(which)
-    return ["-", "-"] if errors is None else [_percent(errors.mean), _percent(errors.worst)]
+def _figures(kind: CoefficientKind, row: RowJudged) -> tuple[float, float]:
+    """What was measured, and what is predicted without the source: GiB, or TFLOP/s per device."""
+    measured = (row.sample.figure(kind) or 0.0) / (GIB if kind == "memory" else 1.0)
+    return measured, measured * float(np.exp(row.source_out.error))
 
 
-def _families(found: Assessment) -> Section:
-    rows, notes = [], []
-    for family in found.families:
-        for part in family.parts:
-            fit = family.fitted.fit(part.kind)
-            own, out, carried = (part.errors(which) for which in ("fitted", "left_out", "carried"))
-            reason = family.fitted.not_stored(part.kind)
-            rows.append(
-                [
-                    family.fitted.family,
-                    _KINDS[part.kind],
-                    str(len(fit.keys)) if fit else "-",
-                    "-" if own is None else _percent(own.mean),
-                    "-" if out is None else _percent(out.mean),
-                    "-" if part.coverage is None else f"{100 * part.coverage:.0f}",
-                    "-" if carried is None else _percent(carried.mean),
-                    "-" if carried is None else _percent(carried.worst),
-                ]
-            )
-            if reason:
-                notes.append(f"{reason[:1].upper()}{reason[1:]}.")
-    text = (
-        "Each family fitted to its own rows, beside what the coefficients of family "
-        f"{PRIMARY_FAMILY} say of them as shares of their devices' peaks. Coverage: consistent rows inside the 90 % "
-        "interval of the refit without them."
-    )
-    headers = (
-        *("family", "figure", "rows\nused", "own fit,\nmean %", "row left out,\nmean %", "coverage\n%"),
-        *("carried over,\nmean %", "worst %"),
-    )
-    return Section("By family", (text, *notes), headers, rows, text_columns=(0, 1))
+def accuracy_object(found: Sequence[SourcesJudged]) -> dict[str, Any]:
+    """Return classes, sources and rows as plain values; errors and widths are shares."""
+    parts = {
+        TITLES[one.kind].lower(): {
+            "by_class": _summaries(one.rows, ("platform", "class"), lambda row: (row.platform, row.sort)),
+            "by_source": _summaries(one.rows, ("source", "platform"), lambda row: (row.source, row.platform)),
+            "rows": [_row_object(one.kind, row) for row in one.rows],
+        }
+        for one in found
+    }
+    return {"schema_version": SCHEMA_VERSION, "tool_version": __version__, "seed": SEED, **parts}
 
 
-def _verdicts(found: Assessment, table: str | None) -> Iterator[Section]:
-    verdicts = [v for family in found.families for v in family.verdicts if table in (None, v.sample.row.table)]
-    if not verdicts:
-        return
-    lines = []
-    for name in sorted({v.sample.row.table for v in verdicts}):
-        mine = [v for v in verdicts if v.sample.row.table == name]
-        ran, failed = [v for v in mine if v.ran], [v for v in mine if not v.ran]
-        text = f"{name}: {len(ran)} rows ran, {sum(v.said == 'fits' for v in ran)} of them are said to fit"
-        if failed:
-            caught = sum(v.agrees for v in failed)
-            text += f"; {len(failed)} ran out of memory, {caught} of them are said not to fit or to starve"
-        lines.append(f"{text}.")
-    odd = [v for v in verdicts if not v.agrees or (v.ran and v.said == "starved")]
-    rows = [
-        [
-            v.sample.key,
-            _name(v.sample),
-            "ran" if v.ran else "out of memory",
-            words(v.said),
-            gib(v.need_bytes),
-            gib(v.capacity_bytes),
-            "" if v.agrees else "unexplained" if not v.ran else "wrong",
-        ]
-        for v in odd
+def _summaries(
+    rows: Sequence[RowJudged], names: Sequence[str], key: Callable[[RowJudged], tuple[str, ...]]
+) -> list[dict[str, Any]]:
+    return [
+        dict(zip(names, name, strict=True)) | dataclasses.asdict(summary(row for row in rows if key(row) == name))
+        for name in sorted({key(row) for row in rows})
     ]
-    headers = ("row", "layout as stated", "outcome", "said", "need GiB", "usable GiB", "")
-    yield Section(
-        "Rows that ran and rows that ran out of memory",
-        tuple(lines),
-        headers,
-        rows,
-        text_columns=(0, 1, 2, 3, 6),
-        wrapped=("layout as stated",),
-    )
 
 
-def _doubts(found: Assessment, table: str | None) -> Iterator[Section]:
-    rows = []
-    for family in found.families:
-        samples = {sample.key: sample for sample in family.fitted.samples}
-        errors = {(part.kind, row.key): row for part in family.parts for row in part.rows}
-        for doubt in sorted(family.fitted.doubts, key=lambda doubt: _order(doubt.key)):
-            sample = samples[doubt.key]
-            if table in (None, sample.row.table):
-                memory, speed = errors.get(("memory", doubt.key)), errors.get(("time", doubt.key))
-                rows.append([doubt.key, _name(sample), _measured(sample), *_misfit(doubt, memory, speed), doubt.says])
-    if rows:
-        text = (
-            "Found by the fit and by the rows' own figures, without the annotations. A misfit is predicted over "
-            "measured, less one, for the row as it is stated. Hypotheses stand beside the row and change nothing in it."
-        )
-        headers = ("row", "as stated", "measured", "memory %", "speed %", "what is found")
-        yield Section(
-            "Rows that cannot be what they say, or stand out",
-            (text,),
-            headers,
-            rows,
-            text_columns=(0, 1, 2, 5),
-            wrapped=("as stated", "what is found"),
-        )
-        yield from _hypotheses(found, table)
+def _row_object(kind: CoefficientKind, row: RowJudged) -> dict[str, Any]:
+    measured, predicted = _figures(kind, row)
+    return {
+        "row": row.sample.key,
+        "organisation": row.sample.row.organisation or None,
+        "platform": row.platform,
+        "class": row.sort,
+        "unit": _UNITS[kind],
+        "measured": significant(measured),
+        "predicted": significant(predicted),
+        "priors": significant(float(np.expm1(row.uncalibrated))),
+        "fitted": significant(row.fitted.relative),
+        "row_left_out": significant(row.known.relative),
+        "source_left_out": significant(row.source_out.relative),
+        "organisation_left_out": significant(row.organisation_out.relative),
+        "half_width": significant(row.source_out.half_width),
+        "inside": row.source_out.inside,
+        "options": ";".join("=".join(pair) for pair in row.sample.row.options),
+        "options_source": row.sample.row.options_source or None,
+    }
 
 
-def _misfit(doubt: Doubt, memory: RowError | None, speed: RowError | None) -> list[str]:
-    if doubt.devices is not None:
-        return ["-", "-"]
-    return ["-" if row is None else _signed(row.fitted) for row in (memory, speed)]
+def rows_csv(found: Sequence[SourcesJudged]) -> str:
+    """Return every row as CSV, errors as shares."""
+    objects = [{"kind": one.kind} | _row_object(one.kind, row) for one in found for row in one.rows]
+    return table_csv(tuple(objects[0]), (tuple(row.values()) for row in objects))
 
 
-def _hypotheses(found: Assessment, table: str | None) -> Iterator[Section]:
-    rows = [
-        [doubt.key, describe(h.layout), _signed(h.memory_error), _signed(h.speed_error)]
-        for family in found.families
-        for doubt in sorted(family.fitted.doubts, key=lambda doubt: _order(doubt.key))
-        if table in (None, doubt.key.rpartition(":")[0])
-        for h in doubt.hypotheses
-    ]
-    if rows:
-        text = "Layouts of the same model on the same devices, within 3 % of the memory and 4 % of the speed."
-        headers = ("row", "layout that would explain it", "memory %", "speed %")
-        yield Section("Hypotheses", (text,), headers, rows, text_columns=(0, 1))
+def own_sections(found: Sequence[OwnError]) -> Iterator[Section]:
+    """Yield own rows before and after their calibration, with the means."""
+    for kind, title in TITLES.items():
+        mine = [one for one in found if one.kind == kind]
+        rows = [[one.key, *(_share(value) for value in (one.before, one.after, one.left_out))] for one in mine]
+        means = [_mean([getattr(one, name) for one in mine]) for name in ("before", "after", "left_out")]
+        if mine:
+            headers = ("row", "before %", "after %", "left out %")
+            yield Section(f"{title} of own rows", (), headers, [*rows, ["mean, absolute", *means]])
 
 
-def _rules(found: Assessment) -> Iterator[Section]:
-    for checked in found.rules:
-        yield Section(
-            f"Rule of thumb: {checked.rule}: {checked.outcome}",
-            tuple(f"{text}." for text in checked.findings),
-            listed=True,
-        )
+def own_object(found: Sequence[OwnError]) -> dict[str, Any]:
+    """Return the same as plain values; errors are shares."""
+    return {"own_rows": [dataclasses.asdict(one) for one in found]}
 
 
-def _rows(found: Assessment, table: str | None) -> Iterator[Section]:
-    for family in found.families:
-        for part in family.parts:
-            kept = part.part(table=table)
-            if kept.rows:
-                yield _row_section(family, kept)
+def own_csv(found: Sequence[OwnError]) -> str:
+    """Return the same as CSV."""
+    columns = tuple(field.name for field in dataclasses.fields(OwnError))
+    return table_csv(columns, (dataclasses.astuple(one) for one in found))
 
 
-def _row_section(family: FamilyAccuracy, part: Accuracy) -> Section:
-    unit = "GiB" if part.kind == "memory" else "TFLOPS"
-    rows = [
-        [
-            row.key,
-            _name(row.sample),
-            _figure(row, part.kind, row.measured),
-            _figure(row, part.kind, row.predicted),
-            _signed(row.fitted),
-            _signed(row.left_out),
-            _signed(row.left_model_out),
-            _signed(row.baseline),
-            ", ".join(_marks(row)),
-        ]
-        for row in sorted(part.rows, key=lambda row: _order(row.key))
-    ]
-    headers = (
-        *("row", "as stated", f"measured\n{unit}", f"predicted\n{unit}", "error\n%", "row left\nout %"),
-        *("model left\nout %", "constant\n%", ""),
-    )
-    title = f"Every row: {_KINDS[part.kind]}, family {family.fitted.family}"
-    return Section(title, (), headers, rows, text_columns=(0, 1, 8))
+def _mean(values: Sequence[float | None]) -> str:
+    present = [abs(value) for value in values if value is not None]
+    return _percent(float(np.mean(present))) if present else "-"
 
 
-def _marks(row: RowError) -> Iterable[str]:
-    """What sets the row apart."""
-    if not row.used:
-        yield "left out of the fit"
-    if not row.counted:
-        yield "not counted"
-    if row.sole_support:
-        yield "only one of a feature"
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f}"
 
 
-def _figure(row: RowError, kind: CoefficientKind, value: float) -> str:
-    if kind == "time":
-        return f"{value:.1f}"
-    return f"{gib(value)} allocated" if row.sample.row.memory_kind == "allocated" else gib(value)
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _measured(sample: Sample) -> str:
-    row = sample.row
-    memory = "" if row.memory_bytes is None else f"{to_mib(row.memory_bytes):.0f} MiB"
-    speed = "" if sample.measured_tflops is None else f"{sample.measured_tflops:.1f} TFLOPS"
-    return ", ".join(text for text in (memory, speed) if text)
-
-
-def _name(sample: Sample) -> str:
-    """The row as stated, in a few words."""
-    row, layout = sample.row, sample.layout
-    sizes = sizes_text(layout, "tp", "pp", "cp", "vpp", "micro_batch_size")
-    return f"{row.model} {row.precision} {sizes} {layout.recompute}"
-
-
-def _order(key: str) -> tuple[str, int]:
-    table, _, row = key.rpartition(":")
-    return table, int(row)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f}"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:+.2f}"
+def _signed(found: Residual) -> str:
+    return f"{100 * found.relative:+.1f}"

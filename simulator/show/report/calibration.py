@@ -1,85 +1,71 @@
-"""Fitted coefficients as tables and JSON."""
+"""Fitted coefficients as tables, JSON and YAML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from simulator.evidence.calibration.fit import UNFITTED, Fit
-from simulator.evidence.calibration.run import FamilyFit
+from simulator.evidence.calibration.hierarchy import UNFITTED
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, calibration_text
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
 from simulator.question.units import GIB
-from simulator.show.report.accuracy_json import doubt_object
-from simulator.show.report.as_json import dumps
-from simulator.show.report.grid import Style, grid
+from simulator.show.report.grid import Style
 from simulator.show.report.sections import Section, sections_text
 from simulator.show.report.text import amount
 
-_TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory", "time": "Time"}
+TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Time"}
 
 
-def calibration_tables(fits: Sequence[FamilyFit], style: Style) -> str:
-    """Return the coefficients of the families, with what they rest on."""
-    return sections_text([section for fitted in fits for section in _family(fitted)], style)
+def calibration_tables(found: Sequence[Calibration], style: Style) -> str:
+    """Return the coefficients of each calibration, with what they rest on."""
+    return sections_text([section for one in found for section in _sections(one)], style)
 
 
-def calibration_yaml(fits: Sequence[FamilyFit]) -> str:
+def calibration_yaml(found: Sequence[Calibration]) -> str:
     """Return the calibration files, one document each."""
-    return "---\n".join(calibration_text(fitted.calibration()) for fitted in fits)
+    return "---\n".join(map(calibration_text, found))
 
 
-def dumped(value: object) -> str:
-    """Return JSON text of a report."""
-    return dumps(value) + "\n"
+def calibration_object(found: Sequence[Calibration]) -> dict[str, Any]:
+    """Return calibrations as plain values."""
+    return {
+        "families": [
+            {
+                "family": one.family,
+                "tool_version": one.tool_version,
+                "tables": list(one.tables),
+                "parts": {kind: _part_object(kind, part) for kind in KINDS if (part := one.part(kind)) is not None},
+            }
+            for one in found
+        ]
+    }
 
 
-def calibration_object(fits: Sequence[FamilyFit]) -> dict[str, Any]:
-    """Return fits as plain values."""
-    return {"families": [_object(fitted) for fitted in fits]}
-
-
-def not_stored_lines(fitted: FamilyFit) -> list[str]:
-    """Return why parts of a family are not stored, one sentence each."""
-    return [reason for kind in KINDS if (reason := fitted.not_stored(kind))]
-
-
-def _family(fitted: FamilyFit) -> Iterator[Section]:
-    calibration = fitted.calibration()
+def _sections(found: Calibration) -> Iterator[Section]:
     for kind in KINDS:
-        fit = fitted.fit(kind)
-        part = calibration.part(kind)
-        title = f"{_TITLES[kind]}, family {fitted.family}"
-        if part is not None and part.known:
+        part = found.part(kind)
+        title = f"{TITLES[kind]}, family {found.family}"
+        if part is None:
+            text = f"Nothing is fitted: an estimate takes {TITLES[kind].lower()} from what ships for the hardware."
+            yield Section(title, (text,))
+        elif part.known:
             yield Section(title, (f"Not fitted: {part.known}.",))
-            continue
-        if part is None or fit is None:
-            reason = fitted.not_stored(kind) or f"{kind} of family {fitted.family} has no rows"
-            yield Section(title, (f"{reason}; an estimate takes it from the family that has most rows.",))
-            continue
-        rows = [[name, *_cells(kind, name, part), _decided(part, name)] for name in part.names]
-        headers = ("coefficient", "value", "standard error", "90 % interval", "prior", "bounds", "decided by rows")
-        yield Section(title, tuple(_rests_on(fit)), headers, rows, text_columns=(0, 6), wrapped=("decided by rows",))
-    if fitted.doubts:
-        yield Section(
-            f"Doubtful rows, family {fitted.family}",
-            headers=("row", "finding", "what is found"),
-            rows=[[doubt.key, doubt.finding, doubt.says] for doubt in fitted.doubts],
-            text_columns=(0, 1, 2),
-            wrapped=("what is found",),
-        )
+        else:
+            rows = [[name, *_cells(kind, name, part), _decided(part, name)] for name in part.names]
+            headers = ("coefficient", "value", "standard error", "90 % interval", "prior", "bounds", "decided by")
+            yield Section(title, (_rests_on(part),), headers, rows, text_columns=(0, 6), wrapped=("decided by",))
 
 
-def _rests_on(fit: Fit) -> Iterator[str]:
-    text = f"{len(fit.keys)} rows used, scatter {100 * fit.noise:.2f} %"
-    if fit.left_out:
-        out = ", ".join(f"{key} ({100 * fit.residuals[key]:+.1f} %)" for key in fit.left_out)
+def _rests_on(part: FittedPart) -> str:
+    text = f"{len(part.rows_used)} rows used, scatter {100 * part.noise:.2f} %"
+    if part.rows_left_out:
+        out = ", ".join(f"{key} ({100 * error:+.1f} %)" for key, error in part.rows_left_out.items())
         text += f"; left out: {out}"
-    yield f"{text}."
+    return f"{text}."
 
 
 def _cells(kind: CoefficientKind, name: str, part: FittedPart) -> list[str]:
@@ -87,28 +73,37 @@ def _cells(kind: CoefficientKind, name: str, part: FittedPart) -> list[str]:
     value, error = float(part.vector[index]), float(np.sqrt(part.covariance[index, index]))
     prior = priors(kind)[name]
     low, high = max(value - NORMAL_90 * error, prior.low), min(value + NORMAL_90 * error, prior.high)
-    at = prior_value(kind, name)
     return [
         shown(value, prior.unit),
         shown(error, prior.unit),
         f"{shown(low, prior.unit)} to {shown(high, prior.unit)}",
-        f"{shown(at, prior.unit)} ± {100 * prior.spread:.0f} %",
-        f"{shown(prior.low, prior.unit)} to {shown(prior.high, prior.unit)}",
+        *_prior_cells(kind, name),
     ]
 
 
+def _prior_cells(kind: CoefficientKind, name: str) -> tuple[str, str]:
+    """Prior with its spread, and bounds."""
+    prior = priors(kind)[name]
+    at, low, high = (shown(value, prior.unit) for value in (prior_value(kind, name), prior.low, prior.high))
+    return f"{at} ± {100 * prior.spread:.0f} %", f"{low} to {high}"
+
+
 def prior_value(kind: CoefficientKind, name: str) -> float:
-    """The prior of a coefficient."""
+    """Return the prior of a coefficient."""
     return float(getattr(getattr(Coefficients(), kind), name))
 
 
 def shown(value: float, unit: str) -> str:
-    """Return a value in a unit that people read: GiB for bytes, ms for seconds."""
-    if unit == "bytes":
+    """Return a value in a unit that people read: GiB for large bytes, ms for seconds."""
+    if unit == "bytes" and (value == 0.0 or value >= _SMALL_BYTES):
         return f"{amount(value / GIB)} GiB"
     if unit.startswith("seconds"):
         return f"{amount(value * 1e3)} ms"
     return amount(value)
+
+
+_SMALL_BYTES: Final = 1024.0
+"""Bytes below which a coefficient is one of an element, not of a device."""
 
 
 def _decided(part: FittedPart, name: str) -> str:
@@ -116,67 +111,58 @@ def _decided(part: FittedPart, name: str) -> str:
     return " ".join(rows) if rows else "none: the prior"
 
 
-def _object(fitted: FamilyFit) -> dict[str, Any]:
-    calibration = fitted.calibration()
-    parts: dict[str, Any] = {}
-    for kind in KINDS:
-        fit, part = fitted.fit(kind), calibration.part(kind)
-        if part is not None and part.known:
-            parts[kind] = {"known": part.known, "noise": part.noise, "coefficients": dict(part.values)}
-        elif fit is not None:
-            parts[kind] = {
-                "not_stored": fitted.not_stored(kind) or None,
-                "noise": fit.noise,
-                "rows_used": list(fit.keys),
-                "rows_left_out": {key: fit.residuals[key] for key in fit.left_out},
-                "coefficients": None if part is None else list(_coefficients(kind, part)),
-            }
+def _part_object(kind: CoefficientKind, part: FittedPart) -> dict[str, Any]:
+    if part.known:
+        return {"known": part.known, "noise": part.noise, "coefficients": dict(part.values)}
     return {
-        "family": fitted.family,
-        "tool_version": calibration.tool_version,
-        "tables": list(calibration.tables),
-        "parts": parts,
-        "doubts": [doubt_object(doubt) for doubt in fitted.doubts],
+        "noise": part.noise,
+        "rows_used": list(part.rows_used),
+        "rows_left_out": dict(part.rows_left_out),
+        "coefficients": list(_coefficients(kind, part)),
     }
 
 
 def _coefficients(kind: CoefficientKind, part: FittedPart) -> Iterator[dict[str, Any]]:
-    known = priors(kind)
     for index, name in enumerate(part.names):
-        prior = known[name]
         yield {
             "name": name,
             "value": float(part.vector[index]),
             "standard_error": float(np.sqrt(part.covariance[index, index])),
-            "unit": prior.unit,
-            "prior": prior_value(kind, name),
-            "prior_spread": prior.spread,
-            "bounds": [prior.low, prior.high],
-            "about": prior.about,
+            **_meaning(kind, name),
             "decided_by": list(part.decided_by.get(name, ())),
         }
 
 
-def meaning_table(kind: CoefficientKind) -> str:
-    """Return the page's table of what each coefficient means, with prior and bounds."""
-    rows = []
-    for name, prior in priors(kind).items():
-        at = shown(prior_value(kind, name), prior.unit)
-        bounds = f"{shown(prior.low, prior.unit)} to {shown(prior.high, prior.unit)}"
-        fitted = "no" if name in UNFITTED else "yes"
-        rows.append([f"`{name}`", prior.about, prior.unit, f"{at} ± {100 * prior.spread:.0f} %", bounds, fitted])
-    headers = ("coefficient", "meaning", "unit", "prior", "bounds", "fitted")
-    return grid(headers, rows, "markdown", text_columns=(0, 1, 2, 5))
+def _meaning(kind: CoefficientKind, name: str) -> dict[str, Any]:
+    prior = priors(kind)[name]
+    return {
+        "unit": prior.unit,
+        "prior": prior_value(kind, name),
+        "prior_spread": prior.spread,
+        "bounds": [prior.low, prior.high],
+        "about": prior.about,
+    }
 
 
-def value_table(kind: CoefficientKind, calibration: Calibration) -> str:
-    """Return the page's table of one family's fitted values; empty where the kind is not fitted."""
-    part = calibration.part(kind)
-    if part is None:
-        return ""
-    rows = []
-    for name in part.names:
-        value, error, interval, _, _ = _cells(kind, name, part)
-        rows.append([f"`{name}`", value, error, interval, _decided(part, name)])
-    headers = ("coefficient", "value", "standard error", "90 % interval", "decided by rows")
-    return grid(headers, rows, "markdown", text_columns=(0, 4))
+def meaning_tables(style: Style) -> str:
+    """Return what each coefficient means, with its unit, prior and bounds, and whether shipped rows fit it."""
+    sections = []
+    for kind in KINDS:
+        rows = [
+            [name, prior.about, prior.unit, *_prior_cells(kind, name), "no" if name in UNFITTED else "yes"]
+            for name, prior in priors(kind).items()
+        ]
+        headers = ("coefficient", "meaning", "unit", "prior", "bounds", "fitted")
+        wrapped = ("meaning", "unit")
+        sections.append(
+            Section(f"{TITLES[kind]} coefficients", (), headers, rows, text_columns=(0, 1, 2, 5), wrapped=wrapped)
+        )
+    return sections_text(sections, style)
+
+
+def meaning_object() -> dict[str, Any]:
+    """Return the same as plain values."""
+    return {
+        kind: [{"name": name, **_meaning(kind, name), "fitted": name not in UNFITTED} for name in priors(kind)]
+        for kind in KINDS
+    }

@@ -19,6 +19,8 @@ class Answer:
     changed: tuple[Changed, ...] | None = None
     """What differs from the baseline; None where none was given."""
     verbosity: int = 0
+    width: int | None = None
+    """Characters in a line of a table; None is no limit."""
     colour: bool = False
     diff: bool = False
     """Show patches of the recipes."""

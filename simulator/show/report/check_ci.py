@@ -8,7 +8,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from simulator import __version__
-from simulator.recipes.check.verdict import Checked
+from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Checked
 from simulator.recipes.recipe import Place
 from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
 from simulator.show.report.as_json import dumps
@@ -22,10 +22,11 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def check_junit(answer: Answer) -> str:
     """Return a test suite with one case per recipe."""
     results = answer.results
-    failures = sum(not result.passed and result.estimate is not None for result in results)
-    errors = sum(not result.passed and result.estimate is None for result in results)
+    failing = [result for result in results if not result.passed and not result.known]
+    failures = sum(result.outcome not in NOT_JUDGED for result in failing)
+    errors = len(failing) - failures
     counts = {"tests": str(len(results)), "failures": str(failures), "errors": str(errors)}
-    skipped = sum(result.outcome == "skipped" for result in results)
+    skipped = sum(_is_skipped(result) for result in results)
     root = ET.Element("testsuites", {"name": "simulate check", **counts})
     suite = ET.SubElement(root, "testsuite", {"name": "simulate check", **counts, "skipped": str(skipped)})
     for result in results:
@@ -34,16 +35,21 @@ def check_junit(answer: Answer) -> str:
         case = ET.SubElement(suite, "testcase", names)
         place = [] if result.blame is None else [f"at {result.blame.file}:{result.blame.line}"]
         details = _xml("\n".join([*place, *detail_lines(result)]))
-        if not result.passed:
-            kind = "error" if result.estimate is None else "failure"
+        if not result.passed and not result.known:
+            kind = "error" if result.outcome in NOT_JUDGED else "failure"
             told = {"message": _xml(verdict_line(result)), "type": result.outcome}
             ET.SubElement(case, kind, told).text = details
-        elif result.outcome == "skipped":
+        elif _is_skipped(result):
             ET.SubElement(case, "skipped", {"message": _xml(verdict_line(result))})
         else:
             ET.SubElement(case, "system-out").text = details
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _is_skipped(result: Checked) -> bool:
+    """Return whether a passing recipe has no verdict."""
+    return (result.passed or result.known) and result.outcome not in FIRM
 
 
 def _xml(text: str) -> str:
@@ -74,17 +80,19 @@ def _sarif_rule(rule: str) -> dict[str, Any]:
 
 def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
     """Errors and warnings of one recipe; the verdict itself where no rule says it."""
-    told = False
+    fails = not result.passed and not result.known
+    named = False
     for remark in result.remarks:
         if remark.severity != "note":
-            told = told or remark.severity == "error"
+            named = named or remark.severity == "error"
             text = remark.message + (f" Fix: {remark.fix}" if remark.fix else "")
-            yield _sarif(remark.rule, remark.severity, text, remark.place or Place(result.file, 1))
-    if (not result.passed and not told) or result.outcome == "starved":
+            level = remark.severity if fails else "warning"
+            yield _sarif(remark.rule, level, text, remark.place or Place(result.file, 1))
+    if ((fails or result.outcome in NOT_JUDGED) and not named) or result.outcome == "starved":
         rule = result.outcome.replace("_", "-")
         text = "\n".join([verdict_line(result), *change_lines(result)])
         place = result.blame or Place(result.file, 1)
-        yield _sarif(rule, "warning" if result.passed else "error", text, place)
+        yield _sarif(rule, "error" if fails else "warning", text, place)
 
 
 def _sarif(rule: str, level: str, text: str, place: Place) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.recipes.check.verdict import Checked
+from simulator.recipes.check.verdict import NOT_JUDGED, Checked
 from simulator.recipes.recipe import Place
 from simulator.show.report.check_answer import Answer, printable
 from simulator.show.report.check_table import check_table
@@ -13,6 +13,8 @@ from simulator.show.report.check_text import change_lines, tally, verdict_line
 
 MOST_ANNOTATIONS = 10
 """GitHub shows this many of a kind for a step."""
+MOST_NAMES = 50
+"""Files that an annotation names."""
 MOST_SUMMARY_BYTES = 1_000_000
 """GitHub refuses a step's summary above 1 MiB."""
 
@@ -31,17 +33,19 @@ class _Annotation:
 
 
 def check_github(answer: Answer) -> str:
-    """Return the annotations, at most ten of a kind, and the tally."""
-    lines: list[str] = []
-    for kind in ("error", "warning"):
+    """Return the tally and the annotations, at most ten of a kind."""
+    lines = [tally(answer.results)]
+    for kind in ("error", "warning", "notice"):
         found = [item for result in answer.results for item in _annotations(result) if item.kind == kind]
         shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
         lines += [item.command() for item in shown]
         if len(shown) < len(found):
             rest = found[len(shown) :]
-            files = ", ".join(dict.fromkeys(item.file for item in rest))
-            lines.append(_Annotation(kind, "", 1, f"{len(rest)} more", f"also: {files}").command())
-    return "\n".join([*lines, tally(answer.results)]) + "\n"
+            names = list(dict.fromkeys(item.file for item in rest))
+            more = f" and {len(names) - MOST_NAMES} more files" if len(names) > MOST_NAMES else ""
+            said = f"also: {', '.join(names[:MOST_NAMES])}{more}"
+            lines.append(_Annotation(kind, "", 1, f"{len(rest)} more", said).command())
+    return "\n".join(lines) + "\n"
 
 
 def github_summary(answer: Answer) -> str:
@@ -54,12 +58,13 @@ def github_summary(answer: Answer) -> str:
 
 
 def _annotations(result: Checked) -> Iterator[_Annotation]:
-    """What a reader of the change must see of one recipe."""
-    if not result.passed or result.outcome == "starved":
+    """What a reader of the change must see of one recipe: a failure, a warning, or that it was not judged."""
+    failed = not result.passed and not result.known
+    if failed or result.outcome == "starved" or result.outcome in NOT_JUDGED:
         place = result.blame or Place(result.file, 1)
         text = [verdict_line(result), *change_lines(result)]
         text += [f"fix: {remark.fix}" for remark in result.remarks if remark.severity == "error" and remark.fix]
-        kind = "warning" if result.passed else "error"
+        kind = "error" if failed else "notice" if result.outcome in NOT_JUDGED else "warning"
         title = f"simulate check: {result.outcome.replace('_', ' ')}"
         yield _Annotation(kind, place.file, place.line, title, "\n".join(text))
     for remark in result.remarks:

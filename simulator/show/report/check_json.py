@@ -53,7 +53,7 @@ def check_schema() -> dict[str, Any]:
 def _result(result: Checked) -> dict[str, Any]:
     peaks = result.peaks
     return {
-        **told(result, "file", "title", "framework", "dialect", "outcome", "passed"),
+        **told(result, "file", "title", "framework", "dialect", "outcome", "passed", "known"),
         "reasons": list(result.reasons),
         "blame": _place(result.blame),
         "remarks": [_remark(remark) for remark in result.remarks],

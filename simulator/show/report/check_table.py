@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simulator.errors import one_line
 from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
-from simulator.recipes.check.verdict import Checked
+from simulator.recipes.check.verdict import OUTCOMES, Checked
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_text import (
     changed_line,
     detail_lines,
+    reason,
     room_line,
     speed_text,
     tally,
     verdict_line,
     where_text,
 )
-from simulator.show.report.grid import Style, grid, heading, paragraph, titled
+from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
+from simulator.show.report.grid import Style, heading, paragraph, titled
 from simulator.show.report.text import amount, gib, in_colour, margin_text, words
 
 
 def check_table(answer: Answer, style: Style) -> str:
-    """Return the verdicts: one row each, then what stands behind those that a reader must look at."""
-    blocks = [grid(HEADERS, summary_rows(answer), style, text_columns=TEXTS)]
+    """Return the verdicts for people: how many there are of each, a row each, and what a reader must look at.
+
+    Of very many, the reasons and what fails alone; all with more verbosity.
+    """
+    many = len(answer.results) > MANY and answer.verbosity < 1
+    failing = tuple(result for result in answer.results if not result.passed and not result.known)
+    results = failing if many else answer.results
+    blocks = [tally(answer.results)]
+    width = answer.width if style == "table" else None
+    if many:
+        blocks.append(_reasons(answer, style, width))
+    if results:
+        columns, left_out = fitting(_with_short_names(_columns(results, colour=answer.colour), width), width)
+        blocks.append("\n".join([columns_grid(columns, style), *narrow_line(left_out)]))
     if answer.verbosity >= 0:
-        for result in answer.results:
+        for result in results:
             lines = list(_shown(result, answer.verbosity))
             if lines:
                 blocks.append(titled(one_line(result.name), paragraph(map(one_line, lines), style), style))
@@ -34,8 +48,47 @@ def check_table(answer: Answer, style: Style) -> str:
     if answer.changed is not None:
         lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
         blocks.append(titled("Since the baseline", paragraph(lines, style), style))
-    blocks.append(tally(answer.results))
     return "\n\n".join(blocks) + "\n"
+
+
+MANY = 12
+"""Recipes above which a table gives the reasons, and a row to those alone that fail."""
+MOST_REASONS = 20
+"""Reasons shown, those of most files first."""
+_SHORTEST = 24
+"""Characters that a reason, or the name of a file, has at least."""
+
+
+def _reasons(answer: Answer, style: Style, width: int | None) -> str:
+    """Return how many files have which verdict for which reason, with one of them."""
+    groups: dict[tuple[str, str], list[Checked]] = {}
+    for result in answer.results:
+        groups.setdefault((result.outcome, reason(result)), []).append(result)
+    ranked = sorted(groups.items(), key=lambda group: (OUTCOMES.index(group[1][0].outcome), -len(group[1])))
+    shown = sorted(ranked, key=lambda group: -len(group[1]))[:MOST_REASONS]
+    rows = [group for group in ranked if group in shown]
+    room = max(((width or 160) - _FIXED) // 2, _SHORTEST)
+    columns = [
+        Column("recipes", tuple(str(len(found)) for _, found in rows)),
+        Column("verdict", tuple(words(outcome) for (outcome, _), _ in rows), is_text=True),
+        Column("reason", tuple(_cut(one_line(why), room) for (_, why), _ in rows), is_text=True),
+        Column("such as", tuple(_tail(one_line(found[0].file), room) for _, found in rows), is_text=True),
+    ]
+    rest = len(groups) - len(rows)
+    more = [f"and {rest} more reasons; all with -v"] if rest else []
+    return "\n".join([columns_grid(columns, style), *more])
+
+
+_FIXED = 30
+"""Characters of the other columns, and between columns."""
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 3].rstrip()}..."
+
+
+def _tail(text: str, room: int) -> str:
+    return text if len(text) <= room else f"...{text[3 - room :]}"
 
 
 def _patches(result: Checked, style: Style) -> str:
@@ -68,6 +121,29 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
 HEADERS = ("recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules")
 TEXTS = (0, 1, 2, 8)
 """Columns that hold words."""
+_SPARE = (0, 0, 30, 0, 20, 10, 60, 50, 40)
+"""How readily each column goes where a line is too short for all."""
+
+
+def _columns(results: Sequence[Checked], *, colour: bool) -> list[Column]:
+    cells = zip(*(_row(result, colour=colour) for result in results), strict=True)
+    return [
+        Column(header, tuple(column), is_text=number in TEXTS, spare=_SPARE[number])
+        for number, (header, column) in enumerate(zip(HEADERS, cells, strict=True))
+    ]
+
+
+def _with_short_names(columns: Sequence[Column], width: int | None) -> list[Column]:
+    """Return the columns with as much of the names as leaves room for the others: their ends tell files apart."""
+    names, *figures = columns
+    if width is None:
+        return [names, *figures]
+    room = max(width - sum(column.width + _BETWEEN for column in figures), width * 2 // 5, _SHORTEST)
+    return [names._replace(cells=tuple(_tail(name, room) for name in names.cells)), *figures]
+
+
+_BETWEEN = 2
+"""Spaces between columns."""
 
 
 def summary_rows(answer: Answer) -> list[list[str]]:

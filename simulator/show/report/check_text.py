@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check.baseline import Changed
-from simulator.recipes.check.verdict import OUTCOMES, Change, Checked
+from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Change, Checked, CheckOutcome
 from simulator.show.report.text import gib, largest_parts, layout_text, margin_text, percent, words
 
 
@@ -117,9 +118,35 @@ def changed_line(change: Changed) -> str:
     return text
 
 
-def tally(results: tuple[Checked, ...]) -> str:
-    """Return how many recipes have which verdict, on one line."""
-    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in OUTCOMES}
-    found = ", ".join(f"{count} {words(outcome)}" for outcome, count in counts.items() if count)
-    failed = sum(not result.passed for result in results)
-    return f"{len(results)} recipe{'' if len(results) == 1 else 's'}: {found}; {failed} failed"
+def tally(results: Sequence[Checked]) -> str:
+    """Return how many recipes have which verdict, how many have none, and how many fail, on one line."""
+
+    def shown(outcomes: Iterable[CheckOutcome]) -> str:
+        counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in outcomes}
+        return ", ".join(f"{count} {words(outcome)}" for outcome, count in counts.items() if count)
+
+    unjudged = sum(result.outcome in NOT_JUDGED for result in results)
+    skipped = sum(result.outcome == "skipped" for result in results)
+    parts = [shown(FIRM) or "none judged"]
+    parts += [f"{unjudged} not judged ({shown(NOT_JUDGED)})"] if unjudged else []
+    parts += [f"{skipped} skipped, which train nothing"] if skipped else []
+    failed = sum(not result.passed and not result.known for result in results)
+    known = sum(result.known for result in results)
+    parts.append(f"{failed} failed" + (f", and {known} as in the baseline" if known else ""))
+    return f"{len(results)} recipe{'' if len(results) == 1 else 's'}: {'; '.join(parts)}"
+
+
+def reason(result: Checked) -> str:
+    """Return why a recipe has its verdict, without its file, its lines and what follows the first clause."""
+    if result.outcome in ("fits", "starved", "does_not_fit"):
+        return ""
+    text = result.reasons[0] if result.reasons else ""
+    text = _PLACE.sub("", text.removeprefix(result.file))
+    text = _FOLLOWS.split(text, maxsplit=1)[0]
+    return text.removeprefix("starts no training: ").strip()
+
+
+_PLACE = re.compile(r"^(?::[0-9]+)?: |^line [0-9]+: ")
+"""Where a reason is: behind the file, or in front of what is missing."""
+_FOLLOWS = re.compile(r"; |: on | \(--|, did you mean| \(and ")
+"""What begins the rest of a reason: what is allowed, what would help."""

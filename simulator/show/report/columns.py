@@ -57,7 +57,8 @@ def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
 
 def _left_out(column: Column) -> str:
     cells = {_COLOUR.sub("", cell) for cell in column.cells}
-    return f"{column.name} ({cells.pop()} in all)" if len(cells) == 1 and len(column.cells) > 1 else column.name
+    same = cells.pop() if len(cells) == 1 and len(column.cells) > 1 else ""
+    return f"{column.name} ({same} in all)" if same else column.name
 
 
 def columns_grid(columns: Sequence[Column], style: Style) -> str:

@@ -55,9 +55,9 @@ _BESIDE = {"micro_batch_size": " global_batch_size seq_length"}
 
 def _probe(at: str) -> str:
     """Keys of what a probe prepared, which stands `at` an attribute."""
-    asked = " ".join(f"{name}={at}asked.{name}" for name in ("devices", "precision", "backend"))
+    request = " ".join(f"{name}={at}request.{name}" for name in ("devices", "precision", "backend"))
     return (
-        f"schema_version=@schema_version hardware={at}spec_file {asked} rates={at}rates "
+        f"schema_version=@schema_version hardware={at}spec_file {request} rates={at}rates "
         f"rates_measured=@rates_measured prior_share_left={at}design.left"
     )
 
@@ -118,7 +118,7 @@ _ROWS: Mapping[str, str] = MappingProxyType(
         "elapsed_s=seconds resident_bytes torch=torch_version",
         "PredictedPeak": "peak_mib=allocated_bytes moment breakdown_mib=@allocated_parts",
         "Prepared": f"{_probe('')} launches=design.launches",
-        "Probed": f"{_probe('prepared.')} launches=compared undetermined rows=prepared.asked.rows_file "
+        "Probed": f"{_probe('prepared.')} launches=compared undetermined rows=prepared.request.rows_file "
         "calibration=calibration_file interrupted=@interrupted",
         "Planned": "title=candidate.title predicted_step_s=step_seconds launch_s=launch_seconds pins",
         "Compared": "title=planned.candidate.title predicted_step_s=planned.step_seconds "

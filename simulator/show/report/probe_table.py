@@ -6,11 +6,11 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from simulator.lab.probe.launches import Compared, Probed
 from simulator.lab.probe.measure import rates_command
 from simulator.lab.probe.plan import ProbeDesign
 from simulator.lab.probe.prepare import Prepared
-from simulator.lab.probe.rates import Rates
-from simulator.lab.probe.run import Compared, Probed
+from simulator.lab.probe.summary import Rates
 from simulator.lab.runner.launch import shell_line
 from simulator.question.units import GIGA, MEGA
 from simulator.show.report.grid import Style, grid, paragraph, titled
@@ -36,7 +36,7 @@ def outlook_table(ready: Prepared, _presentation: Presentation, style: Style) ->
     said = [f"Plan from {rests_on}: about {ready.design.seconds:.0f} s of launches."]
     if ready.measured is None:
         said.append("The rates are measured first, and may change the choice of launches:")
-        command = rates_command(ready.asked)
+        command = rates_command(ready.request)
         said.append("    " + shell_line(command.arguments, command.environment))
     return "\n\n".join([_plan(ready.design, style), paragraph(said, style)]) + "\n"
 
@@ -113,7 +113,7 @@ def _closing(probed: Probed) -> Iterator[str]:
             )
     if probed.undetermined:
         yield f"At their priors, as no launch decides them: {', '.join(probed.undetermined)}."
-    yield f"Rows: {ready.asked.rows_file}"
+    yield f"Rows: {ready.request.rows_file}"
     if probed.calibration_file is None:
         reasons = [probed.fitted.not_stored("time")] if probed.fitted is not None else ["no launch ended well"]
         yield f"No calibration is written: {'; '.join(reasons)}."

@@ -11,14 +11,15 @@ import re
 import sys
 import types
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory
+from simulator.lab.probe.launches import Probed
 from simulator.lab.probe.prepare import Prepared
-from simulator.lab.probe.run import Probed
 from simulator.lab.runner.campaign import Refused
 from simulator.lab.runner.compare import LayoutComparison
 from simulator.lab.runner.learn import Learned
@@ -142,11 +143,13 @@ def _attribute(kind: Any, name: str) -> tuple[Any, str]:
 
 
 @cache
-def _docstrings(kind: type) -> Mapping[str, str]:
-    """Return the string under each field of a class."""
+def _docstrings(kind: type) -> dict[str, str]:
+    """Return the string under each field of a class and of those that it inherits from."""
+    inherited = kind.__base__
+    below: dict[str, str] = _docstrings(inherited) if is_dataclass(inherited) else {}
     tree = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
     body = next(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == kind.__name__)
-    return {
+    return below | {
         field.target.id: " ".join(str(text.value.value).split())
         for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)

@@ -1,4 +1,4 @@
-"""What a launch is, as the columns of a measured row: known before it starts."""
+"""The measured row of a launch: columns that are known before it starts, and its outcome."""
 
 from __future__ import annotations
 

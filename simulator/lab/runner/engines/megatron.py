@@ -1,4 +1,4 @@
-"""Megatron-LM as an engine: `pretrain_gpt.py` in the user's own environment."""
+"""Megatron-LM as an engine (experimental): `pretrain_gpt.py` in the user's own environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""PaddleNLP and ERNIEKit as an engine: their trainers in the user's own environment."""
+"""PaddleNLP and ERNIEKit as an engine (experimental): their trainers in the user's own environment.
+
+Only the first rank of a node logs memory: where another stage is fuller, the row has none.
+"""
 
 from __future__ import annotations
 

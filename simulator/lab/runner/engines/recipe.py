@@ -15,13 +15,13 @@ from typing import Final
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.evidence.measurements.log import read_log
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.frameworks.registry import framework_of
 from simulator.lab.runner.diagnosis import Diagnosis, diagnosis, tail_of
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Case
-from simulator.recipes.emit.question import FRAMEWORKS
 from simulator.recipes.emit.recipe import emit
 from simulator.recipes.recipe import Recipe
 
@@ -101,7 +101,7 @@ def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Ma
         raise UnsupportedError("--recompute-layer-list: a measured row has no words for it")
     recipe = Recipe(
         file=RECIPE_NAME,
-        framework=FRAMEWORKS[target],
+        framework=framework_of(target),
         dialect="launch",
         model=pick.model,
         seq_length=pick.scenario.seq_length,

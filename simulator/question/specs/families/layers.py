@@ -30,6 +30,8 @@ def sequence(config: Config, fields: Fields, how: How) -> Fields:
     if "networks" in how:
         found |= NETWORKS[how["networks"]](config, fields | found, how)
     mixers, networks = found.pop("mixers", ()), found.pop("feed_forwards", ())
+    if widths := found.pop("intermediate_sizes", ()):
+        found["intermediate_sizes"] = period(widths)
     usual = "latent" if fields.get("attention") == "mla" else "grouped_query"
     if not set(mixers) <= {usual}:
         found["mixers"] = period(mixers)
@@ -179,6 +181,116 @@ def _blocks_of_one_part(config: Config, fields: Fields, _how: How) -> Fields:
     }
 
 
+_RATIOS: Final[Mapping[int, Mixer]] = {0: "window_shared", 4: "compressed_sparse", 128: "heavily_compressed"}
+
+
+def _compressed(config: Config, fields: Fields, _how: How) -> Fields:
+    """DeepSeek-V4's rule: `layer_types`, else the tokens for each compressed key of every layer, 0 for none.
+
+    Where both are absent: two heavily compressed layers, then heavily compressed and sparse ones in turn.
+    """
+    layers = fields["num_hidden_layers"]
+    if listed := config.integers("compress_ratios"):
+        known = {fields["compression"]: _RATIOS[4], fields["heavy_compression"]: _RATIOS[128], 0: _RATIOS[0]}
+        unknown = next((ratio for ratio in listed[:layers] if ratio not in known), None)
+        if unknown is not None:
+            raise config.unsupported("compress_ratios", f"{unknown} cannot be priced; known: {sorted(known)}")
+        return {"mixers": [known[ratio] for ratio in listed[:layers]]}
+    words: dict[str, Mixer] = {
+        "sliding_attention": _RATIOS[0],
+        "compressed_sparse_attention": _RATIOS[4],
+        "heavily_compressed_attention": _RATIOS[128],
+    }
+    sparse, heavy = "compressed_sparse_attention", "heavily_compressed_attention"
+    default = [sparse if i > 2 and i % 2 else heavy for i in range(layers)]
+    return {"mixers": translated(config, "layer_types", _words(config, "layer_types", layers, default), words)}
+
+
+def _gemma4(config: Config, fields: Fields, _how: How) -> Fields:
+    """Gemma 4's rule: five layers with windows, one without; the last ones reuse keys and values.
+
+    Those that do may have networks of twice the width; with `enable_moe_block` experts stand beside every network.
+    """
+    layers, reusing = fields["num_hidden_layers"], config.integer("num_kv_shared_layers", 0)
+    default = ["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(layers)]
+    words = _words(config, "layer_types", layers, default)
+    words[-1] = "full_attention"
+    known: dict[str, Mixer] = {"full_attention": "grouped_query", "sliding_attention": "sliding"}
+    again: dict[str, Mixer] = {"full_attention": "reused_grouped_query", "sliding_attention": "reused_sliding"}
+    own = layers - reusing
+    mixers = translated(config, "layer_types", words[:own], known)
+    mixers += translated(config, "layer_types", words[own:], again)
+    found: Fields = {"mixers": mixers}
+    if config.flag("enable_moe_block", default=False):
+        found["feed_forwards"] = ["experts_beside"] * layers
+    if reusing and config.flag("use_double_wide_mlp", default=False):
+        width = fields["intermediate_size"]
+        found["intermediate_sizes"] = [width] * own + [2 * width] * reusing
+    return found
+
+
+def _kimi(config: Config, fields: Fields, _how: How) -> Fields:
+    """Kimi-Linear's rule: layers by their number from 1 in two lists, else `layer_types`, else every fourth latent."""
+    layers, linear = fields["num_hidden_layers"], config.section("linear_attn_config")
+    full = set(linear.integers("full_attn_layers"))
+    listed = full or set(linear.integers("kda_layers"))
+    default = ["full_attention" if i and i % 4 == 0 else "linear_attention" for i in range(layers)]
+    default = ["full_attention" if i + 1 in full else "linear_attention" for i in range(layers)] if listed else default
+    known: dict[str, Mixer] = {"full_attention": "latent", "linear_attention": "kimi_delta"}
+    return {"mixers": translated(config, "layer_types", _words(config, "layer_types", layers, default), known)}
+
+
+def _pruned_blocks(config: Config, fields: Fields, _how: How) -> Fields:
+    """Nemotron's pruned networks (Puzzle): of every layer which parts it has, and how wide its network is.
+
+    megatron-core 0.16, transformer/heterogeneous/heterogeneous_config.py: widths are multiples of 256. A layer with
+    neither part does nothing and is left out.
+    """
+    hidden, queries = fields["hidden_size"], fields["num_attention_heads"]
+    mixers: list[Mixer] = []
+    networks: list[FeedForward] = []
+    widths: list[int] = []
+    shared: set[int] = set()
+    for number, block in enumerate(config.sections("block_configs")):
+        attention, network = block.section("attention"), block.section("ffn")
+        mixer: Mixer = "linear" if attention.flag("replace_with_linear", default=False) else "grouped_query"
+        follows: FeedForward = "linear" if network.flag("replace_with_linear", default=False) else "gated"
+        mixer = "none" if attention.flag("no_op", default=False) else mixer
+        follows = "none" if network.flag("no_op", default=False) else follows
+        if mixer == "grouped_query":
+            shared.add(queries // max(attention.integer("n_heads_in_group"), 1))
+        for part, key in ((attention, "sparsify"), (attention, "window_length"), (network, "sparsify")):
+            if part.value(key):
+                raise part.unsupported(key, f"block {number}: only null can be priced")
+        if (mixer, follows) != ("none", "none"):
+            mixers.append(mixer)
+            networks.append(follows)
+            widths.append(_multiple(int(2 * network.real("ffn_mult") * hidden / 3)) if follows == "gated" else 0)
+    if len(shared) != 1:
+        raise config.unsupported("block_configs", f"{len(shared)} numbers of key-value heads: only one can be priced")
+    return {
+        "num_hidden_layers": len(mixers),
+        "num_key_value_heads": shared.pop(),
+        "intermediate_size": max(widths),
+        "mixers": mixers,
+        "feed_forwards": networks,
+        "intermediate_sizes": widths,
+    }
+
+
+def _multiple(width: int, of: int = 256) -> int:
+    return -(-width // of) * of
+
+
+def _behind_hashed(config: Config, fields: Fields, _how: How) -> Fields:
+    """DeepSeek-V4's rule: leading layers whose experts a table chooses, then those that a router does."""
+    layers, hashed = fields["num_hidden_layers"], config.integer("num_hash_layers", 3)
+    default = ["hash_moe" if i < hashed else "moe" for i in range(layers)]
+    known: dict[str, FeedForward] = {"hash_moe": "hashed_experts", "moe": "experts"}
+    words = _words(config, "mlp_layer_types", layers, default)
+    return {"feed_forwards": translated(config, "mlp_layer_types", words, known)}
+
+
 def _routed(layers: int, routed: Callable[[int], object]) -> Fields:
     networks: list[FeedForward] = ["experts" if routed(i) else "gated" for i in range(layers)]
     return {"feed_forwards": networks}
@@ -238,6 +350,10 @@ MIXERS: Final[Mapping[str, LayerRule]] = {
     "rotated_windows": _rotated_windows,
     "indexer_types": _indexer_types,
     "blocks_of_one_part": _blocks_of_one_part,
+    "compressed": _compressed,
+    "gemma4": _gemma4,
+    "kimi": _kimi,
+    "pruned_blocks": _pruned_blocks,
 }
 """Rules of mixers by their name in the table; one that describes both parts of a layer gives both."""
 NETWORKS: Final[Mapping[str, LayerRule]] = {
@@ -247,5 +363,6 @@ NETWORKS: Final[Mapping[str, LayerRule]] = {
     "experts_listed": _listed,
     "experts_between": _between,
     "mlp_layer_types": _mlp_layer_types,
+    "experts_behind_hashed": _behind_hashed,
 }
 """Rules of feed-forward parts by their name in the table."""

@@ -170,6 +170,8 @@ def _without_absent_parts(fields: Fields) -> Fields:
         absent |= EXPERT_FIELDS
     if fields.get("n_group", 0) is not None and fields.get("n_group", 0) <= 1:
         absent |= {"n_group", "topk_group"}
+    if not fields.get("layer_embedding_size"):
+        absent |= {"layer_embedding_rows"}
     if not fields.get("qk_norm"):
         absent |= {"qk_norm_span"}
     if "first_k_dense_replace" in fields and networks:

@@ -6,36 +6,28 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from itertools import product as cartesian
 from math import prod
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from simulator._version import __version__
-from simulator.api import QuestionFields, question_of
 from simulator.cluster import cluster, device_kinds
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.scenario.complete import KEYS, asked_layout
-from simulator.question.scenario.settings import check_choice, check_count
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import data_folder
-from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS
 from simulator.search.space import Space
 
 MOST_QUESTIONS = 100_000_000
 """A sweep beyond this is a slip."""
-KEYWORDS = (*get_type_hints(QuestionFields), "layout")
+KEYWORDS = (*BY_INPUT, "layout")
 """What a mapping may hold: the arguments of `simulator.rank`, and `layout`, which narrows each search."""
 _MAPPINGS = ("options", "layout")
-_COUNTS = ("nodes", "devices", "seq_length", "global_batch_size", "lora_rank", "num_layers")
-_DEFAULTS = {
-    name: parameter.default
-    for name, parameter in signature(question_of).parameters.items()
-    if parameter.default not in (parameter.empty, None)
-}
+_DEFAULTS = {name: value for name, value in DEFAULTS.items() if value is not None}
 QuestionGrid = Mapping[str, tuple[Any, ...]]
 """Values by keyword; their product are questions."""
 
@@ -159,25 +151,16 @@ def _text(load: Callable[[str], object]) -> Callable[[Any], object]:
     return check
 
 
-def _count(value: Any) -> None:
-    if value is not None:
-        check_count("value", value)
-
-
 def space_of(layout: Mapping[str, Any]) -> Space:
     """The search that `layout` leaves: fields by name or key, each a value or some."""
     return Space(**asked_layout(layout, KEYS, many=True))
 
 
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
-    **dict.fromkeys(_COUNTS, _count),
+    **{name: setting._replace(name="value").check for name, setting in BY_INPUT.items()},
     "model": _text(load_model),
     "hardware": _text(device_kinds),
-    "precision": lambda value: check_choice("value", value, PRECISIONS),
-    "framework": lambda value: check_choice("value", value, FRAMEWORKS),
-    "stack": lambda value: check_choice("value", value, (None, *STACKS)),
     "calibration": lambda value: value is None or _text(str)(value),
-    "options": lambda _: None,
     "layout": space_of,
 }
 

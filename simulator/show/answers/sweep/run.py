@@ -15,7 +15,8 @@ from typing import Any
 from simulator._version import __version__
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.question.scenario.settings import check_count, check_share
-from simulator.search.rank import MIN_FIT_PROBABILITY, Progress
+from simulator.search.query import MIN_FIT_PROBABILITY
+from simulator.search.rank import Progress
 from simulator.show.answers.sweep.parts import SweepParts, check_replaced, check_table, read_table, write_table
 from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES, SweepOutcome, asked, price_part
 from simulator.show.answers.sweep.questions import Questions, absolute, questions_of, read_questions

@@ -1,0 +1,160 @@
+"""Attention of DeepSeek-V4: one tensor of keys and values for all heads, a window, and compressed keys behind it.
+
+Read from transformers 5.23.0, models/deepseek_v4/modeling_deepseek_v4.py. Megatron-LM runs it whole on every
+tensor-parallel rank (009276b, transformer/experimental_attention_variant/deepseek_v4_hybrid_attention.py).
+"""
+
+from __future__ import annotations
+
+from typing import cast as as_type
+
+from simulator.cost.dtypes import FP32, element_bytes
+from simulator.cost.operations.attention import core_attention, rotation
+from simulator.cost.operations.blocks import cast, vector
+from simulator.cost.operations.conditions import Conditions
+from simulator.cost.operations.indexer import INDEX_BYTES
+from simulator.cost.operations.record import Kept, Operation, Weight, Window
+from simulator.question.specs.mixers import Mixer
+
+
+def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Between the norm and the residual addition: queries through a rank, one key-value head, compressed keys, output.
+
+    A token attends to a window, and to one key for every `compression` tokens that an indexer chooses
+    (`compressed_sparse`) or for every `heavy_compression` tokens, all of them (`heavily_compressed`).
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    heads, rank = model.heads(mixer), as_type("int", model.q_lora_rank)
+    hidden, size, query = model.hidden_size, heads.size, heads.query_width
+    down = Operation(
+        name="shared_down",
+        group="attention_projection",
+        weights=(
+            Weight("q_a", hidden, rank, "replicated"),
+            vector("q_a_norm", rank),
+            Weight("shared_key_value", hidden, size, "replicated"),
+            vector("shared_norm", size),
+        ),
+        kept=(
+            Kept("latents", element * (rank + size), "sequence"),
+            Kept("latent_norm_statistics", 2.0 * FP32, "sequence"),
+            Kept("latent_norm_outputs", element * rank, "sequence"),
+        ),
+        moved=cast(conditions, float(hidden), "sequence"),
+        calls=0.5,
+    )
+    up = Operation(
+        name="shared_up",
+        group="attention_projection",
+        weights=(Weight("q_b", rank, query, "column"),),
+        # Queries are normalised without weights: what goes in stays, and one number of every head.
+        kept=(
+            Kept("query_projection", element * query, "tensor"),
+            Kept("qk_norm_statistics", FP32 * heads.queries, "tensor"),
+        ),
+    )
+    rotated = (Kept("query", element * query, "tensor"), Kept("shared_key", element * size, "whole"))
+    core = core_attention(conditions, mixer)._replace(core_window=Window(as_type("int", model.sliding_window)))
+    return (
+        down,
+        up,
+        rotation(conditions, mixer, rotated),
+        *_compressed_keys(conditions, mixer),
+        core,
+        *_compressed_core(conditions, mixer),
+        *_output(conditions, query),
+    )
+
+
+def _tokens(conditions: Conditions, mixer: Mixer) -> int:
+    """Tokens that one compressed key stands for; 0 without such keys."""
+    model = conditions.model
+    return {"compressed_sparse": model.compression, "heavily_compressed": model.heavy_compression}.get(mixer, 0)
+
+
+def _compressor(conditions: Conditions, prefix: str, size: int, width: int, tokens: int) -> Operation:
+    """Keys of several tokens as their mean, weighted by a gate: two products, a bias for every place, and a norm.
+
+    What is kept: values and softmaxed gates, in fp32 and cast, `8` bytes a feature; of every key, one in `tokens`, what
+    goes into the norm, what comes out, and what is rotated.
+    """
+    model, element = conditions.model, element_bytes(conditions)
+    kept = (2.0 * element + FP32) * width + (3.0 * element * size + FP32) / tokens
+    return Operation(
+        name=f"{prefix}compressor",
+        group="indexer" if prefix else "attention_projection",
+        weights=(
+            Weight(f"{prefix}compressed", model.hidden_size, width, "replicated"),
+            Weight(f"{prefix}compressed_gate", model.hidden_size, width, "replicated"),
+            Weight(f"{prefix}compressed_bias", tokens, width, "replicated", matmul=False),
+            vector(f"{prefix}compressed_norm", size),
+        ),
+        kept=(Kept(f"{prefix}compressed_states", kept, "whole"),),
+    )
+
+
+def _compressed_keys(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Compressed keys, and the indexer that chooses among them, which compresses keys of its own."""
+    model, element, tokens = conditions.model, element_bytes(conditions), _tokens(conditions, mixer)
+    if not tokens:
+        return ()
+    size = model.head_dim
+    if mixer == "heavily_compressed":
+        return (_compressor(conditions, "", size, size, tokens),)
+    # Neighbouring windows overlap: every token has a part in its own key and one in the next.
+    queries = model.index_heads * model.index_head_dim
+    indexer = Operation(
+        name="indexer",
+        group="indexer",
+        weights=(
+            Weight("index_q", as_type("int", model.q_lora_rank), queries, "replicated"),
+            Weight("index_weights", model.hidden_size, model.index_heads, "replicated"),
+        ),
+        kept=(
+            Kept("index_query_key", element * queries, "whole"),
+            Kept("index_weights", FP32 * model.index_heads, "whole"),
+            Kept("index_choice", INDEX_BYTES * model.index_topk, "whole"),
+        ),
+        # One product of scores, over the compressed keys.
+        core_width=queries / 2.0 / tokens,
+    )
+    return (
+        _compressor(conditions, "", size, 2 * size, tokens),
+        _compressor(conditions, "index_", model.index_head_dim, 2 * model.index_head_dim, tokens),
+        indexer,
+    )
+
+
+def _compressed_core(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
+    """Attention to compressed keys, in the kernel that attends to the window: all of them, or those that are chosen."""
+    model, tokens = conditions.model, _tokens(conditions, mixer)
+    if not tokens:
+        return ()
+    width = model.heads(mixer).query_width / tokens
+    chosen = Window(tokens * model.index_topk) if mixer == "compressed_sparse" else None
+    return (
+        Operation(name="compressed_attention", group="core_attention", core_width=float(width), core_window=chosen),
+    )
+
+
+def _output(conditions: Conditions, query: int) -> tuple[Operation, ...]:
+    """The rotation undone, every group of heads to a narrow width, and all groups to the hidden size."""
+    model, element = conditions.model, element_bytes(conditions)
+    narrow = model.output_groups * model.output_lora_rank
+    fused = conditions.framework.fused_rotary
+    undone = () if fused else (Kept("unrotated_output", element * query, "tensor"),)
+    return (
+        Operation(
+            name="grouped_output",
+            group="attention_projection",
+            weights=(Weight("o_a", query // model.output_groups, narrow, "column"),),
+            kept=undone,
+        ),
+        Operation(
+            name="output_projection",
+            group="attention_projection",
+            weights=(Weight("o", narrow, model.hidden_size, "row"),),
+            kept=(Kept("grouped_output", element * narrow, "tensor"),),
+            moved=cast(conditions, float(narrow), "tensor"),
+        ),
+    )

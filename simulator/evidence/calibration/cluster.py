@@ -1,0 +1,230 @@
+"""The runs of one cluster, fitted as one more source: from what is known of such clusters, and its own rows.
+
+Known is a normal distribution of the coefficients' logarithms: what ships for the family, or the priors. The rows say
+an information matrix and vector (`simulator.evidence.calibration.hierarchy`); both together are what is known
+afterwards. Around a point the model is linear, and the point moves to the solution (Gauss-Newton). Nobody annotated
+these rows: those far outside the scatter of the others are left out, by the median, which they do not move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from simulator.evidence.calibration.hierarchy import (
+    HUBER,
+    Design,
+    Gauss,
+    Hyper,
+    Linearization,
+    design_of,
+    linearised,
+    names_of,
+    sort_of,
+)
+from simulator.evidence.calibration.sample import Sample, predict_device_memory
+from simulator.evidence.calibration.store import FittedPart
+from simulator.question.arrays import Mask, Matrix, Vector
+from simulator.question.coefficients import Coefficients
+from simulator.question.coefficients.values import CoefficientKind, priors
+
+NOISE: Mapping[CoefficientKind, float] = {"memory": 0.01, "time": 0.012}
+"""Relative scatter that a repeated run has."""
+FEW_ROWS = 4.0
+"""Rows' worth of belief that own rows scatter as known ones do."""
+OUTLIER = 6.0
+"""Standard deviations of the rows' scatter beyond which a row is left out."""
+FULL = 0.95
+"""Share of the usable memory that a starved run holds at least."""
+_PASSES = 6
+_ROUNDS = 8
+_NAMED = 4
+_SHARE = 0.05
+"""Share of what is known of a coefficient from which a row is named."""
+_MAD = 1.4826
+"""Standard deviation over median absolute deviation, of a normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a cluster's coefficients of one kind before its rows."""
+
+    kind: CoefficientKind
+    names: tuple[str, ...]
+    values: Vector
+    """In their units."""
+    covariance: Matrix
+    """Of their logarithms."""
+    noise: Mapping[str, float]
+    """Relative scatter of rows by `dense` and `moe`, or by kind of memory figure; under an empty name of any."""
+
+    @classmethod
+    def of_part(cls, kind: CoefficientKind, part: FittedPart) -> Known:
+        """What a calibration says of a cluster that gave no row."""
+        values = np.maximum(part.vector, 1e-12)
+        noise = {"": part.noise, **part.noise_by}
+        return cls(kind, part.names, values, part.covariance / np.outer(values, values), noise)
+
+    @classmethod
+    def of_priors(
+        cls, kind: CoefficientKind, base: Coefficients, *, spread: float = 1.0, noise: float | None = None
+    ) -> Known:
+        """The priors around the values of `base`, their spreads so many times as wide; every coefficient is free."""
+        names, known, part = names_of(kind, base, every=True), priors(kind), getattr(base, kind)
+        spreads = np.array([spread * known[name].spread for name in names])
+        values = np.array([float(getattr(part, name)) for name in names])
+        return cls(kind, names, values, np.diag(spreads**2), {"": noise or NOISE[kind]})
+
+    def scatter(self, sort: str) -> float:
+        """Relative scatter of the rows of a sort."""
+        return self.noise.get(sort, self.noise[""])
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFit:
+    """Coefficients of one kind with the rows behind them."""
+
+    state: Linearization
+    prior: Gauss
+    """Before the rows, in the units of the state's design."""
+    found: Gauss
+    """With the rows of `used`."""
+    used: Mask
+    noise: float
+    """Relative scatter of the rows used."""
+    residuals: Mapping[str, float] = field(default_factory=dict)
+    """Relative error, predicted over measured less one, of every row, left-out ones too."""
+
+    @property
+    def kind(self) -> CoefficientKind:
+        """Memory or time."""
+        return self.state.design.kind
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Coefficients in the order of `values`."""
+        return self.state.design.names
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Rows used."""
+        return tuple(s.key for s, used in zip(self.state.design.samples, self.used, strict=True) if used)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Rows outside the scatter of the others."""
+        return tuple(s.key for s, used in zip(self.state.design.samples, self.used, strict=True) if not used)
+
+    @property
+    def values(self) -> Vector:
+        """The coefficients, in their units and bounds."""
+        return np.exp(self.state.design.bounded(self.state.point(self.found)))
+
+    @property
+    def covariance(self) -> Matrix:
+        """Of the values."""
+        scale = self.values * self.state.design.spread
+        return np.asarray(self.found.covariance * np.outer(scale, scale))
+
+    @property
+    def scatter(self) -> float:
+        """Root mean square of the relative errors of the rows used."""
+        return float(np.sqrt(np.mean([self.residuals[key] ** 2 for key in self.keys]))) if self.keys else 0.0
+
+    def known_by(self, rows: Mask) -> Gauss:
+        """What would be known with only these of the rows used."""
+        return self.prior.told(self.state.message(self.used & rows, cap=False))
+
+    def error(self, index: int, by: Gauss) -> float:
+        """How far off a row is predicted, in the logarithm."""
+        return self.state.design.error(index, self.state.point(by))
+
+    def deviation(self, index: int, by: Gauss) -> float:
+        """Relative standard deviation expected of a row's error."""
+        return self.state.deviation(by, index, str(self.state.design.groups[index]))
+
+    def part(self) -> FittedPart:
+        """The stored form."""
+        return FittedPart(
+            values=dict(zip(self.names, self.values.tolist(), strict=True)),
+            covariance=self.covariance,
+            noise=self.noise,
+            rows_used=self.keys,
+            rows_left_out={key: self.residuals[key] for key in self.left_out},
+            decided_by=self._decided_by(),
+        )
+
+    def _decided_by(self) -> dict[str, tuple[str, ...]]:
+        """For each coefficient, the rows that hold most of what is known of it, beside what was known before."""
+        # In deviations of what was known before, whose own information is then 1.
+        said = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
+        shares = said / (1.0 + said.sum(axis=0))
+        found = {}
+        for column, name in enumerate(self.names):
+            order = np.argsort(-shares[:, column], kind="stable")[:_NAMED]
+            found[name] = tuple(self.keys[i] for i in order if shares[i, column] > _SHARE)
+        return found
+
+
+def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> ClusterFit:
+    """Fit one kind of coefficients to the rows of a cluster; what is not fitted comes from `base`."""
+    spread = np.maximum(np.sqrt(np.diag(known.covariance)), 1e-9)
+    found = replace(design_of(known.kind, samples, known.names, base), centre=np.log(known.values), spread=spread)
+    prior = Gauss(np.zeros(len(spread)), known.covariance / np.outer(spread, spread))
+    expected = _expected(known, samples)
+    fit = _unfitted(found, prior, expected)
+    for _ in range(_PASSES):
+        at = found.bounded(fit.state.point(fit.found))
+        slopes, target = linearised(found, dict.fromkeys(found.sources.tolist(), at))
+        fit = replace(fit, state=replace(fit.state, slopes=slopes, target=target))
+        for _ in range(_ROUNDS):
+            fit = _refined(fit, expected)
+    errors = (fit.error(index, fit.found) for index in range(len(samples)))
+    residuals = {s.key: float(np.expm1(error)) for s, error in zip(found.samples, errors, strict=True)}
+    return replace(fit, residuals=residuals)
+
+
+def _expected(known: Known, samples: Sequence[Sample]) -> float:
+    """Scatter that is expected of the rows: the geometric mean of that of their sorts."""
+    return float(np.exp(np.mean([np.log(known.scatter(sort_of(known.kind, sample))) for sample in samples])))
+
+
+def _unfitted(found: Design, prior: Gauss, expected: float) -> ClusterFit:
+    count = len(found.samples)
+    shape = np.zeros((count, len(found.names)))
+    state = Linearization(found, _spreads(found, expected), shape, np.zeros(count), np.ones(count))
+    return ClusterFit(state, prior, prior, np.ones(count, dtype=np.bool_), expected)
+
+
+def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
+    """The solution of the linear model, then the scatter, the pull of each row and which rows are used anew."""
+    state = fit.state
+    found = fit.known_by(fit.used)
+    left = np.abs(state.target - state.slopes @ found.mean)
+    about = np.einsum("rc,cd,rd->r", state.slopes, found.covariance, state.slopes)
+    middle = _MAD * float(np.median(left[fit.used]))
+    seen = np.sqrt(middle**2 + np.mean(about[fit.used]))
+    rows = float(np.sum(fit.used))
+    noise = float(np.exp((rows * np.log(seen) + FEW_ROWS * np.log(expected)) / (rows + FEW_ROWS)))
+    # What all rows miss alike is the cluster's, not a row's.
+    usual = max(noise, middle)
+    state = replace(state, hyper=_spreads(state.design, noise), pull=np.maximum(1.0, left / usual / HUBER))
+    return replace(fit, state=state, found=found, used=left <= OUTLIER * usual, noise=noise)
+
+
+def _spreads(found: Design, noise: float) -> Hyper:
+    return Hyper(0.0, 0.0, dict.fromkeys(found.groups.tolist(), noise))
+
+
+def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
+    """Whether a row that ran needs more than a framework can comfortably use, by prediction and by its own figure.
+
+    A prediction alone calls no run starved: the coefficients may be those that are wrong.
+    """
+    usable = sample.scenario.hardware.usable_memory_bytes
+    held = sample.row.memory_bytes if sample.row.compares_with == "device" else None
+    if held is None or held < FULL * usable:
+        return False
+    return predict_device_memory(sample, coefficients) > coefficients.memory.starved_from * usable

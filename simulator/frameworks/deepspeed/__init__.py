@@ -1,0 +1,1 @@
+"""DeepSpeed: the keys of its configuration."""

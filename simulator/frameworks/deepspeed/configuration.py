@@ -1,0 +1,154 @@
+"""DeepSpeed's configuration beside a trainer's flags: the file that a flag names, or a framework's preset of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
+from typing import Final
+
+from simulator.errors import InputError
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.configuration import Configuration, configuration
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.flags import Flag, flags_of
+from simulator.frameworks.launch import LaunchCommand, plain_path
+from simulator.frameworks.unread import remark_keys
+from simulator.frameworks.values import known_value
+
+_SHARED: Final = frozenset(
+    (
+        *("model_name_or_path", "torch_dtype", "dtype", "quantization_bit", "bf16", "fp16", "pure_bf16", "deepspeed"),
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"),
+        *("train_batch_size", "model_max_length", "max_length", "cutoff_len", "finetuning_type", "lora_rank", "fsdp"),
+        *("optim", "gradient_checkpointing", "disable_gradient_checkpointing", "use_liger_kernel"),
+        "enable_liger_kernel",
+    )
+)
+"""Names that stand in the tables of frameworks with such a trainer."""
+_VALUES: Final = {
+    "max_seq_length": "sequence length",
+    "max_seq_len": "sequence length",
+    "block_size": "sequence length",
+    "deepspeed_config": "the DeepSpeed configuration, read beside the recipe",
+    "attn_implementation": "flash attention",
+    "zero_stage": "ZeRO stage (DeepSpeed-Chat)",
+    "lora_dim": "LoRA rank (DeepSpeed-Chat)",
+    "lora_r": "LoRA rank",
+    "zero_optimization.stage": "ZeRO stage",
+    "zero_optimization.offload_optimizer.device": "offload of the optimizer, for cpu",
+    "zero_optimization.offload_optimizer.ratio": "switch offload_fraction",
+    "zero_optimization.offload_param.device": "switch offload_parameters, for cpu; nvme is refused",
+    "data_types.grad_accum_dtype": "type of gradients",
+}
+_SWITCHES: Final = {
+    "load_in_4bit": "refused: quantized weights are not modelled",
+    "load_in_8bit": "refused: quantized weights are not modelled",
+    "offload": "offload of the optimizer (DeepSpeed-Chat)",
+    "use_lora": "LoRA",
+    "use_peft": "LoRA",
+    "flash_attn": "flash attention",
+    "use_flash_attn": "flash attention",
+    "bf16.enabled": "precision bf16, unless auto",
+    "fp16.enabled": "precision fp16, unless auto",
+}
+FLAGS: Final = {
+    **{
+        name: Flag(flag.about, flag.kind)
+        for name, flag in flags_of("llamafactory", "swift", "transformers", "deepspeed").items()
+        if name in _SHARED
+    },
+    **{name: Flag(about) for name, about in _VALUES.items()},
+    **{name: Flag(about, "optional") for name, about in _SWITCHES.items()},
+}
+_PRESETS: Final = {
+    "z0": (0, False),
+    "z1": (1, False),
+    "z2": (2, False),
+    "z2_offload": (2, True),
+    "z3": (3, False),
+    "z3_offload": (3, True),
+}
+"""ZeRO stage and offload of the configurations that ms-swift 4.6 (`swift/config`) and LLaMA-Factory ff6d4d1
+(`examples/deepspeed`) ship, by their name without `ds_`, `zero` as `z`."""
+
+
+def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
+    """Take the keys of the DeepSpeed configuration that the flags name; whether there is one."""
+    entry = arguments.entry("deepspeed_config", "deepspeed")
+    if entry is None:
+        return False
+    name = entry.text
+    written = None if launch is None else launch.written(name)
+    if not name or (entry.causes and written is None):
+        arguments.need(entry.causes, "zero_stage")
+        return True
+    found = _configuration(arguments, launch, name, entry.value_line)
+    if found is None and launch is not None:
+        arguments.need(launch.files[plain_path(name)].causes, "zero_stage")
+    if found is not None:
+        remark_keys(arguments, _unread(found.keys), "deepspeed")
+    for key in found.keys if found else ():
+        known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
+        if known and key.dotted not in arguments.entries and key.values and key.values[0].text != "auto":
+            arguments.add(key.dotted, key.values, key.line, found.file if found else "")
+    return True
+
+
+def _unread(keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
+    """The keys of a DeepSpeed configuration that a trainer does not take, under the names of DeepSpeed's table."""
+    for key in keys:
+        section = key.path[0]
+        on = key.name != "enabled" or (bool(key.values) and key.values[0].text != "false")
+        if section in _SECTIONS_OFF or "params" in key.path or key.dotted in FLAGS or not on:
+            continue
+        whole = len(key.path) > 1 and section not in _SECTIONS_READ
+        if key.values and key.values[0].text != "auto":
+            yield (section if whole else key.name), key
+
+
+_SECTIONS_OFF: Final = frozenset(
+    [
+        "scheduler",
+        "flops_profiler",
+        "tensorboard",
+        "wandb",
+        "csv_monitor",
+        "comms_logger",
+        "activation_checkpointing",
+        "aio",
+    ]
+)
+"""Sections that say how a run is followed, or what a trainer's model does not use."""
+_SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimizer", "data_types"])
+
+
+def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str, line: int) -> Configuration | None:
+    """The configuration of that name: beside the recipe, else the one that a framework ships under it."""
+    preset = _PRESETS.get(PurePath(name).stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config"))
+    built_in = "/" not in name and "." not in name
+    if preset is not None and built_in:
+        return _preset(arguments, preset, line)
+    try:
+        if launch is not None:
+            return configuration(launch, arguments.file, name, line)
+        path = beside(arguments.file, name, line)
+        return Configuration(str(path), tuple(keys_of(path, read_document(path))))
+    except InputError:
+        if preset is None or not name.startswith("examples/deepspeed/"):
+            raise
+        message = f"{name[:200]} is not beside the recipe: taken as LLaMA-Factory ships it"
+        arguments.remark_line("base-configuration", "warning", message, line)
+        return _preset(arguments, preset, line)
+
+
+def _preset(arguments: Arguments, preset: tuple[int, bool], line: int) -> Configuration:
+    stage, offload = preset
+    values = {"stage": str(stage)}
+    if offload:
+        values["offload_optimizer.device"] = "cpu"
+        values |= {"offload_param.device": "cpu"} if stage == 3 else {}
+    keys = [
+        Key(("zero_optimization", *name.split(".")), (known_value(text, line),), line, text)
+        for name, text in values.items()
+    ]
+    return Configuration(arguments.file, tuple(keys))

@@ -1,0 +1,238 @@
+"""Configuration files of frameworks as flat keys with lines: YAML, JSON and TOML."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.budget import charge
+from simulator.errors import InputError
+from simulator.frameworks.home import kept_inside, root_of, told
+from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
+
+_MAXIMUM_NAME: Final = 1000
+_MAXIMUM_DEPTH: Final = 32
+_MAXIMUM_KEYS: Final = 20_000
+_TOML_TEXT: Final = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)?|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
+    re.DOTALL,
+)
+"""Quoted text, closed or not, and comments, in which dots mean nothing."""
+_TOML_CHAIN: Final = re.compile(
+    rf'(?<![\w"-])(?:[\w-]++|")(?:[ \t]*+\.[ \t]*+(?:[\w-]++|")){{{_MAXIMUM_DEPTH}}}', re.ASCII
+)
+_TOML_WORK: Final = 300
+"""Units of work of a sign that separates keys, values and tables."""
+_LONG_NUMBER: Final = re.compile(r"(?<![\w-])[\w-]{4097}", re.ASCII)
+_KEY_TEXT: Final = re.compile(r"""(?<![\w.-])([\w.-]++)["']?+\s*+(?=[:=\]]|$)""")
+"""A run of signs that a key may have, with what makes it one behind it."""
+_KEY_BEFORE: Final = frozenset("{,[\"' \t")
+_LINE_WORK: Final = 5
+"""Units of work of looking for keys in a character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One value of a file."""
+
+    path: tuple[str, ...]
+    values: tuple[PlainValue, ...]
+    """The value, or the items of a list."""
+    line: int
+    content: Any
+    """As the file holds it."""
+    file: str = ""
+    """Where the line is, if not in the file that is read."""
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path[-1]
+
+    @property
+    def dotted(self) -> str:
+        """The whole path."""
+        return ".".join(self.path)
+
+
+def beside(file: str, name: str, line: int) -> Path:
+    """The configuration file that a recipe names: beside the recipe, or from a folder above it in its repository.
+
+    Only a setting of the user's may tell that it is elsewhere. Raises InputError where there is none, or where it is
+    outside the repository.
+    """
+    named = told(name)
+    if named is not None:
+        with contextlib.suppress(OSError, ValueError):
+            if Path(named).is_file():
+                return Path(named)
+    elif not name.startswith(("~", "/")) and "\0" not in name and len(name) < _MAXIMUM_NAME:
+        start = Path(file).parent
+        inside = Path(os.path.normpath(start.absolute()))
+        root = Path(os.path.normpath(root_of(Path(file)).absolute()))
+        count = len(inside.parts) - len(root.parts) if inside.is_relative_to(root) else 0
+        for folder in (start / "/".join([".."] * steps) for steps in range(count + 1)):
+            with contextlib.suppress(OSError):
+                if (folder / name).is_file():
+                    return kept_inside(folder / name, Path(file), f"{file}:{line}: {name[:200]}")
+    shown = name[:200]
+    raise InputError(
+        f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
+        f"--set {shlex.quote(f'{shown}=PATH')}"
+    )
+
+
+def read_text(path: Path, *, newlines: bool = False) -> str:
+    """Text of a file of acceptable size; `newlines` keeps a carriage return before a line break. Raises InputError."""
+    text = read_limited(path)
+    if "\0" in text:
+        raise InputError(f"{path}: a binary file, no recipe")
+    return text if newlines else text.replace("\r\n", "\n")
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """What a YAML, JSON or TOML file holds. Raises InputError."""
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        found = read_json(path)
+    elif suffix == ".toml":
+        found = _toml(path)
+    else:
+        found = read_yaml(path, loose=True)
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: must hold a mapping of keys to values")
+    return found
+
+
+def _toml(path: Path) -> Any:
+    text = read_text(path)
+    _check_toml(path, text)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{path}: not valid TOML: nested too deep, or a number too long") from error
+
+
+def _check_toml(path: Path, text: str) -> None:
+    """Refuse what the parser takes long for: it bounds neither how deep a key goes nor how many tables there are."""
+    bare = _TOML_TEXT.sub('"', text)
+    chain = _TOML_CHAIN.search(bare)
+    if chain is not None:
+        line = bare.count("\n", 0, chain.start()) + 1
+        raise InputError(f"{path}:{line}: not valid TOML: a key of more than {_MAXIMUM_DEPTH} parts")
+    if _LONG_NUMBER.search(bare):
+        raise InputError(f"{path}: not valid TOML: a number or a name too long")
+    charge(_TOML_WORK * sum(map(bare.count, "\n=[]{},.")) + 20 * len(text))
+
+
+def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
+    """Every value of a document in its order, with its line."""
+    return _keys(str(path), document, read_text(path), 1)
+
+
+def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
+    """Every value of a file that a script writes, with its line in the script. Raises InputError.
+
+    A value that only the run knows is one.
+    """
+    text, holes = _marked(content, quotes=name.lower().endswith(".json"))
+    json = name.lower().endswith(".json")
+    document = parse_json(where, text) if json else parse_yaml(where, text, loose=True)
+    if not isinstance(document, dict):
+        raise InputError(f"{where}: must hold a mapping of keys to values")
+    found = []
+    for key in _keys(where, document, text, max(content.line, 1)):
+        values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
+        found.append(dataclasses.replace(key, values=tuple(values)))
+    return found
+
+
+def _marked(content: PlainValue, *, quotes: bool) -> tuple[str, dict[str, PlainValue]]:
+    """The text with a word for every part that is not known, in quotes where it stands outside them."""
+    text = ""
+    holes: dict[str, PlainValue] = {}
+    for piece in content.pieces:
+        if piece.known:
+            text += piece.text
+            continue
+        mark = f"unknown-{len(holes)}-"
+        holes[mark] = PlainValue((piece,))
+        text += f'"{mark}"' if quotes and text.count('"') % 2 == 0 else mark
+    return text, holes
+
+
+def _keys(path: str, document: Mapping[str, Any], text: str, first_line: int) -> list[Key]:
+    finder = _Lines(text.split("\n"))
+    found: list[Key] = []
+    for keys, value in _flat(document, ()):
+        line = finder.of(keys) + first_line - 1
+        items = value if isinstance(value, list) else [value]
+        if value is None or not all(isinstance(item, str | int | float | bool) for item in items):
+            continue
+        found.append(Key(keys, tuple(known_value(as_text(item), line) for item in items), line, value))
+        if len(found) > _MAXIMUM_KEYS:
+            raise InputError(f"{path}: more than {_MAXIMUM_KEYS} keys; no recipe")
+    return found
+
+
+def as_text(value: object) -> str:
+    """A plain value as a flag has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer() and math.fabs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a number of too many digits"
+    return str(value)
+
+
+def _flat(value: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if len(path) > _MAXIMUM_DEPTH:
+        return
+    for key, content in value.items():
+        if isinstance(content, dict) and content:
+            yield from _flat(content, (*path, str(key)))
+        else:
+            yield (*path, str(key)), content
+
+
+class _Lines:
+    """Finds keys in the order a file writes them."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+        self._at: dict[str, list[int]] = {}
+        for number, whole in enumerate(lines, start=1):
+            line = whole.split(" #", 1)[0]
+            charge(_LINE_WORK * (10 + len(line)))
+            for match in _KEY_TEXT.finditer(line):
+                starts = match.start() == 0 or line[match.start() - 1] in _KEY_BEFORE
+                word = match[1] if starts else match[1].partition(".")[2]
+                for name in {word, word.rpartition(".")[2]} - {""}:
+                    self._at.setdefault(name, []).append(number)
+        self._parents: dict[tuple[str, ...], int] = {}
+
+    def of(self, path: tuple[str, ...]) -> int:
+        """Line of a key: the first of its name after its parent's."""
+        start = 1
+        for depth in range(1, len(path) + 1):
+            part = path[:depth]
+            if part not in self._parents:
+                numbers: Sequence[int] = self._at.get(path[depth - 1], ())
+                place = bisect.bisect_left(numbers, start)
+                self._parents[part] = numbers[place] if place < len(numbers) else start
+            start = self._parents[part]
+        return start

@@ -1,0 +1,1 @@
+"""FlagScale: its own words beside Megatron-LM's."""

@@ -1,0 +1,7 @@
+"""FlagScale: a table of flags beside Megatron-LM's."""
+
+from typing import Final
+
+from simulator.frameworks.framework import Framework
+
+FRAMEWORK: Final = Framework(title="FlagScale", profile="megatron", tables=("flagscale",), extends="megatron", order=40)

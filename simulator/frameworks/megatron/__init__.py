@@ -1,0 +1,1 @@
+"""Megatron-LM: the words of its command line, of its YAML files and of its logs."""

@@ -1,0 +1,60 @@
+"""Megatron-LM as a framework: its launches, its logs, its scripts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import Final
+
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.framework import Extension, Framework, LaunchForm, RecipeWriter
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.logs import LogForm
+from simulator.frameworks.megatron import log
+from simulator.frameworks.megatron.core import with_core
+from simulator.frameworks.megatron.read import read
+from simulator.frameworks.megatron.write import megatron_script, megatron_words
+from simulator.frameworks.purpose import encoder_task
+from simulator.frameworks.run import AskedRun
+
+_NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
+"""Parts of the names of Megatron's scripts that train no decoder alone."""
+_MARKS: Final = ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-size")
+"""Flags of which every run of Megatron has some."""
+
+
+def is_megatron(launch: LaunchCommand) -> bool:
+    """Whether a launch has the flags that every Megatron run has."""
+    flags = " ".join(value.text for value in launch.arguments)
+    return any(mark in flags for mark in _MARKS)
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of one launch."""
+    script = PurePath(launch.script.text)
+    folder = script.parent.name
+    other = no_decoder(script.name) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "")
+    if said := other or encoder_task(launch):
+        arguments.not_modelled(said)
+    return read(arguments, launch.environment, own=True)
+
+
+def no_decoder(title: str) -> str:
+    """What to say of a script or a configuration whose name tells another model than a decoder; empty of others."""
+    kind = _NO_DECODER.search(title.lower())
+    return f"{title[:60]}: models with an encoder are not modelled ({kind[0]})" if kind else ""
+
+
+FRAMEWORK: Final = Framework(
+    title="Megatron-LM",
+    profile="megatron",
+    tables=("megatron",),
+    extends="megatron",
+    order=10,
+    launches=(LaunchForm(dialect="megatron-shell", order=70, is_own=is_megatron, read=read_launch),),
+    log=LogForm(is_own=log.is_megatron, tables=("megatron_dump",), runs=log.runs_of, read=log.read_dump, rate="tflops"),
+    writer=RecipeWriter(
+        text=megatron_script, words=megatron_words, dialects=("megatron-shell", "nemo-yaml", "nemo-shell")
+    ),
+    extension=Extension(extend=with_core),
+)

@@ -1,0 +1,47 @@
+"""Megatron's flags in files of other trainers: given as true or false, or standing beside a model that is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.flags import table_of
+from simulator.frameworks.run import AnyRun
+from simulator.frameworks.values import known_value
+
+_ANY_SHAPE: Final = ("no-vocabulary", "not-modelled")
+"""Remarks on a shape that a model's name makes up for, where they point at no line."""
+
+
+def settle(arguments: Arguments, renamed: Mapping[str, str]) -> None:
+    """Turn flags that were given with `true` and `false` into Megatron's, under Megatron's names."""
+    entries, arguments.entries = arguments.entries, {}
+    for name, own in entries.items():
+        new = renamed.get(name, name)
+        flag = table_of("megatron", "mindspeed", "pai", "flagscale", "megatron_deepspeed").get(new)
+        switch = flag is not None and flag.kind == "switch" and flag.effect != "no_effect"
+        for entry in own:
+            if not (switch and entry.is_off):
+                values = () if switch and not entry.causes else entry.values
+                changed = dataclasses.replace(entry, name=new, values=values)
+                arguments.entries.setdefault(new, []).append(changed)
+
+
+def add_layers(arguments: Arguments, model: str | None, line: int, file: str = "") -> None:
+    """Take the layers of a model that is named, which cuts are counted with, unless the recipe gives them."""
+    if model is not None and not arguments.has("num-layers"):
+        layers = models.load_model(model).num_hidden_layers
+        arguments.add("--num-layers", [known_value(str(layers), line)], line, file)
+
+
+def with_model(run: AnyRun, model: str | None) -> AnyRun:
+    """The run with a model that is known by its name; shapes that the run gives itself replace the model's."""
+    if model is None:
+        return dataclasses.replace(run, model=None, model_fields={})
+    own = {name: value for name, value in run.model_fields.items() if name in run.places}
+    remarks = tuple(remark for remark in run.remarks if remark.place or remark.rule not in _ANY_SHAPE)
+    remarks = tuple(remark for remark in remarks if remark.rule != "no-vocabulary")
+    return dataclasses.replace(run, model=model, model_fields=models.differing(model, own), remarks=remarks)

@@ -1,0 +1,328 @@
+"""What Megatron-LM's words set that no row of its table can say: settings that several flags decide together.
+
+Each function takes the run's arguments and the values that `take` found by target, and adds or corrects some of them:
+recompute, what is sharded and offloaded, experts, precision and types of numbers, attention, exchanges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.take import Targets
+from simulator.frameworks.values import PlainValue
+from simulator.question.frameworks.profiles import MEGATRON
+from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import FP8_RECIPES
+
+ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Variables that set up PyTorch's allocator."""
+_DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
+_STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
+_ALL: Final = 2**31
+"""Micro batches that are put off where no limit is told."""
+_LORA_TARGETS: Final = (
+    frozenset(("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
+    frozenset(("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),
+)
+"""All linear layers, by the names of the core's and of the legacy modules."""
+_CONTEXT_KINDS: Final = {
+    "p2p": "ring",
+    "all_gather": "all_gather",
+    "a2a": "all_to_all",
+    "a2a+p2p": "all_to_all_ring",
+    "megatron_cp_algo": "ring",
+    "ulysses_cp_algo": "all_to_all",
+    "hybrid_cp_algo": "all_to_all_ring",
+    "kvallgather_cp_algo": "all_gather",
+}
+"""Names of Megatron (`--cp-comm-type`) and of MindSpeed (`--context-parallel-algo`)."""
+
+
+def set_layout(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:
+    """Correct the fields of the layout; `layers` count those that do nothing, `chunks` those of a pipeline rank."""
+    _set_experts(arguments, targets)
+    _set_sharding(arguments, targets)
+    _set_recompute(arguments, targets, layers, chunks)
+    _set_offload(arguments, targets)
+
+
+def _set_experts(arguments: Arguments, targets: Targets) -> None:
+    """Split an expert like the other layers where no flag says how, as megatron/training/arguments.py does."""
+    tensor = targets.get("layout.tensor_parallel", 1)
+    if arguments.switch("etp", "moe-tp-extend-ep"):
+        targets["layout.expert_parallel"] = targets.get("layout.expert_parallel", 1) * tensor
+        targets["layout.expert_tensor_parallel"] = 1
+    elif arguments.has("num-experts"):
+        targets.setdefault("layout.expert_tensor_parallel", tensor)
+
+
+def _set_sharding(arguments: Arguments, targets: Targets) -> None:
+    """ZeRO stage of PyTorch's FSDP2, and of Megatron's FSDP as far as it is one of the distributed optimizer."""
+    strategy = arguments.text("zero_stage", "data-parallel-sharding-strategy")
+    if arguments.switch("zero_stage", "use-torch-fsdp2"):
+        targets["layout.zero_stage"] = 3
+        names = ("fully_shard", "widened_gradients", "overlap_grad_reduce", "overlap_param_gather")
+        # megatron-core 0.19, torch_fully_sharded_data_parallel.py: weights and gradients are of the type computed with,
+        # every micro batch's gradients are reduced, and fp32 master weights take fp32 copies of the gradients.
+        targets |= {"option.gradient_dtype": "bf16"} | {f"option.{name}": "true" for name in names}
+        if arguments.has("fp8-format"):
+            said = "--use-torch-fsdp2: 8-bit copies of whole layers are priced, as if they were kept for all of them"
+            arguments.remark("upper-bound", "warning", said, "use-torch-fsdp2")
+    elif arguments.switch("zero_stage", "use-megatron-fsdp") and strategy not in (None, "no_shard"):
+        targets["layout.zero_stage"] = 1
+        if strategy != "optim":
+            name = "data-parallel-sharding-strategy"
+            arguments.not_modelled(f"--{name}: Megatron's FSDP of gradients and weights is not modelled", name)
+
+
+def _set_recompute(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:
+    """Which layers are done again as a whole, or which modules of each."""
+    method = targets.pop("layout.recompute_method", "uniform")
+    count = arguments.integer("recompute_layers", "recompute-num-layers", low=0)
+    mode = targets.get("layout.recompute", "none")
+    if mode == "selective":
+        _set_modules(arguments, targets)
+    if mode != "full":
+        return
+    if method != "block":
+        targets["layout.recompute_layers"] = count or 1
+        return
+    pipeline = targets.get("layout.pipeline_parallel", 1)
+    size = (layers or 0) // (pipeline * chunks)
+    count = 1 if count is None else count
+    spread = chunks > 1 and arguments.switch("recompute_layers", "enable-recompute-layers-per-pp-rank")
+    if count == 0:
+        targets["layout.recompute"] = "none"
+    elif spread and count % chunks:
+        # MindSpeed v2.1.0, core/transformer/transformer_block.py: layer l of chunk c where l x chunks + c < count.
+        again = [(chunk, layer) for chunk in range(chunks) for layer in range(size) if layer * chunks + chunk < count]
+        starts = [(chunk * pipeline + rank) * size + layer for chunk, layer in again for rank in range(pipeline)]
+        targets |= {"layout.recompute_method": "list", "layout.recompute_layer_list": tuple(sorted(starts))}
+    else:
+        count = count // chunks if spread else count
+        targets |= {"layout.recompute_method": "block", "layout.recompute_layers": min(count, size or count)}
+
+
+def _set_modules(arguments: Arguments, targets: Targets) -> None:
+    """What selective recompute does again; `--moe-layer-recompute` is the older word for one of the modules."""
+    words = re.findall(r"[^\s,\[\]'\"]+", arguments.text("recompute_modules", "recompute-modules") or "core_attn")
+    known = MEGATRON.limits.recompute_modules
+    if arguments.switch("recompute_modules", "moe-layer-recompute"):
+        words.append("moe")
+    for word in words:
+        if word not in known:
+            said = f"--recompute-modules {word[:40]}: allowed are {', '.join(known)}"
+            arguments.not_modelled(said, "recompute-modules")
+    if modules := tuple(module for module in known if module in words):
+        targets["layout.recompute_modules"] = modules
+
+
+def _set_offload(arguments: Arguments, targets: Targets) -> None:
+    policy = arguments.text("offload", "optimizer-offload-policy")
+    fraction = arguments.text("offload", "optimizer-offload-fraction")
+    if policy is not None or arguments.text("offload", "optimizer") == "hybridadam":
+        targets["layout.offload"] = "optimizer_tensorwise"
+        if policy == "auto" and fraction is None:
+            said = "how much of the optimizer is offloaded is decided during the run"
+            fix = "--optimizer-offload-policy static with --optimizer-offload-fraction"
+            arguments.not_modelled(said, "optimizer-offload-policy", fix=fix)
+    layers = arguments.integer("offload", "cpu-offloading-num-layers", low=0)
+    if layers or arguments.switch("offload", "cpu-offloading"):
+        targets["layout.offload"] = "activations"
+        if layers is not None and layers + 1 < targets.get("model.num_hidden_layers", 0):
+            said = f"activations of {layers} layers only are offloaded"
+            more = "; only those of all layers of a stage are modelled"
+            arguments.not_modelled(said + more, "cpu-offloading-num-layers")
+
+
+def largest_batch(arguments: Arguments) -> int | None:
+    """The largest batch of `--step-batch-size-schedule "0:768 250B:1536"`, which no global batch may stand beside.
+
+    Fewer micro batches keep no more in flight, so it holds for the whole run (arguments.py:680 of core_v0.19.0).
+    """
+    name = "step-batch-size-schedule"
+    text = arguments.text("global_batch_size", name)
+    if text is None:
+        return None
+    steps = [_STEP.fullmatch(step) for step in text.strip("\"'").split()]
+    sizes = [int(step[1]) for step in steps if step]
+    if len(sizes) != len(steps) or not sizes:
+        arguments.not_modelled(f"{name}: not read", name)
+        return None
+    arguments.remark("not-modelled", "warning", "the largest batch of the schedule is priced", name)
+    return max(sizes)
+
+
+def precision(arguments: Arguments) -> str | None:
+    """The type of the matrix products; without a flag Megatron-LM trains in fp32."""
+    narrow = arguments.text("precision", "fp8-format") or arguments.text("precision", "fp8-recipe")
+    half = arguments.switch("precision", "bf16"), arguments.switch("precision", "fp16")
+    if all(half):
+        arguments.remark("contradiction", "error", "--bf16 and --fp16 are both given", "fp16", fix="drop one of them")
+    if "precision" in arguments.incomplete:
+        return None
+    if narrow:
+        return "fp8"
+    if not any(half):
+        said = "neither --bf16 nor --fp16: Megatron-LM trains in fp32"
+        arguments.remark("full-precision", "warning", said, fix="add --bf16")
+        return "fp32"
+    return "bf16" if half[0] else "fp16"
+
+
+def check_adapters(arguments: Arguments, rank: int | None) -> None:
+    """Refuse LoRA of MindSpeed-LLM on some of the linear layers only."""
+    targets = frozenset((arguments.text("lora_rank", "lora-target-modules") or "").split())
+    if rank is not None and targets not in _LORA_TARGETS:
+        shown = " ".join(sorted(targets))[:120] or "nothing"
+        said = f"LoRA on {shown}: only adapters on all linear layers are modelled"
+        arguments.not_modelled(said, "lora-target-modules", "lora-r")
+
+
+def set_options(
+    arguments: Arguments, targets: Targets, environment: Mapping[str, PlainValue] | None, layout: Layout
+) -> None:
+    """Correct the switches; `environment` is None where the recipe says nothing about it."""
+    if environment is not None:
+        _set_by_environment(arguments, targets, environment)
+    if not _is_fused(arguments, environment or {}):
+        targets["option.flash_attention"] = "false"
+    _set_types(arguments, targets)
+    _set_context(arguments, targets, layout)
+    _set_dispatch(arguments, targets)
+    if not layout.offload.startswith("optimizer"):
+        targets.pop("option.offload_fraction", None)
+    if targets.get("option.sharding_replicas", "1") == "1" or not layout.zero_stage:
+        targets.pop("option.sharding_replicas", None)
+    if arguments.switch("deferred_head_gradients", "defer-embedding-wgrad-compute"):
+        limit = arguments.integer("deferred_head_gradients", "wgrad-deferral-limit", low=0)
+        targets["option.deferred_head_gradients"] = str(limit or _ALL)
+    # With sequence parallelism input gradients are reduced aside whatever the flag says.
+    name = "no-async-tensor-model-parallel-allreduce"
+    if not layout.sequence_parallel and arguments.switch("overlap_tensor_gradients", name):
+        targets["option.overlap_tensor_gradients"] = "false"
+
+
+def _set_by_environment(arguments: Arguments, targets: Targets, environment: Mapping[str, PlainValue]) -> None:
+    """Whether the allocator grows its segments, HCCL's buffer in MiB, whether the host waits for every kernel."""
+    allocator = next((environment[name] for name in ALLOCATOR if name in environment), None)
+    if allocator is not None and not allocator.known:
+        arguments.need(allocator.causes, "expandable_segments")
+    else:
+        text = allocator.text.lower() if allocator else ""
+        targets["option.expandable_segments"] = str("expandable_segments:true" in text).lower()
+    size, waits = environment.get("HCCL_BUFFSIZE"), environment.get("CUDA_LAUNCH_BLOCKING")
+    if size is not None and size.known and re.fullmatch(r"[1-9][0-9]{0,5}", size.text, re.ASCII):
+        targets["option.communicator_buffer_mib"] = size.text
+    if waits is not None and waits.known and waits.text == "1":
+        targets["option.blocking_launches"] = "true"
+
+
+def _is_fused(arguments: Arguments, environment: Mapping[str, PlainValue]) -> bool:
+    """Whether attention is fused: TransformerEngine does it unless the environment forbids it."""
+    if arguments.switch("flash_attention", "use-flash-attn"):
+        return True
+    if arguments.text("flash_attention", "attention-backend") in ("unfused", "local"):
+        return False
+    if arguments.text("flash_attention", "transformer-impl") == "local":
+        return False
+    off = [environment.get(name) for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")]
+    return not all(value is not None and value.text == "0" for value in off)
+
+
+def _set_types(arguments: Arguments, targets: Targets) -> None:
+    """Types of gradients, moments and master weights, and how fp8 scales."""
+    wide = arguments.switch("gradient_dtype", "accumulate-allreduce-grads-in-fp32")
+    if arguments.has("fp16") and not wide and not arguments.has("bf16"):
+        targets["option.gradient_dtype"] = "bf16"
+    if arguments.switch("gradient_dtype", "use-precision-aware-optimizer"):
+        moments = {arguments.text("optimizer_dtype", name) or "fp32" for name in ("exp-avg-dtype", "exp-avg-sq-dtype")}
+        grads = arguments.text("gradient_dtype", "main-grads-dtype")
+        masters = arguments.text("master_weight_dtype", "main-params-dtype")
+        if grads in _DTYPES and not arguments.has("o2-gradient"):
+            targets["option.gradient_dtype"] = _DTYPES[grads]
+        if len(moments) == 1 and moments <= {*_DTYPES, "fp8"}:
+            (moment,) = moments
+            targets["option.optimizer_dtype"] = _DTYPES.get(moment, moment)
+        else:
+            arguments.not_modelled("moments in this type are not modelled", "exp-avg-dtype", "exp-avg-sq-dtype")
+        if masters in _DTYPES:
+            targets.setdefault("option.master_weight_dtype", _DTYPES[masters])
+    recipe = arguments.text("fp8_recipe", "fp8-recipe")
+    if recipe in FP8_RECIPES:
+        targets["option.fp8_recipe"] = recipe
+    elif recipe is not None:
+        arguments.not_modelled(f"--fp8-recipe {recipe[:40]}: known are {', '.join(FP8_RECIPES)}", "fp8-recipe")
+
+
+def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None:
+    """How context parallelism exchanges; megatron-core may name a kind for every layer, which are priced if alike."""
+    inner = targets.pop("option.cp_inner_degree", None)
+    if layout.context_parallel == 1:
+        return
+    names = ("cp-comm-type", "context-parallel-algo")
+    words = re.findall(r"[\w+]+", arguments.text("cp_communication", *names) or "")
+    kinds = {_CONTEXT_KINDS.get(word, "") for word in words}
+    if len(kinds) > 1 or "" in kinds:
+        said = f"context parallelism by {', '.join(sorted(set(words)))[:60]} is priced as a ring"
+        arguments.remark("not-modelled", "warning", said, *names)
+    elif kinds and kinds != {"ring"}:
+        targets["option.cp_communication"] = kinds.pop()
+    if targets.get("option.cp_communication") == "all_to_all_ring":
+        # The innermost of Megatron's sizes, or MindSpeed's degree.
+        sizes = re.findall(
+            r"[0-9]{1,5}", arguments.text("cp_inner_degree", "hierarchical-context-parallel-sizes") or ""
+        )
+        if sizes or inner:
+            targets["option.cp_inner_degree"] = sizes[0] if sizes else inner
+
+
+def _set_dispatch(arguments: Arguments, targets: Targets) -> None:
+    """How tokens reach their experts, and how evenly: with a capacity experts work on that many tokens."""
+    kind = arguments.text("expert_dispatch", "moe-token-dispatcher-type")
+    backend = arguments.text("expert_dispatch", "moe-flex-dispatcher-backend") or "deepep"
+    if kind in ("alltoall", "alltoall_seq", "allgather"):
+        targets["option.expert_dispatch"] = kind.removesuffix("_seq")
+    elif kind == "flex" and backend in ("deepep", "hybridep"):
+        targets["option.expert_dispatch"] = backend
+    factor = arguments.share("expert_imbalance", "moe-expert-capacity-factor", most=64.0)
+    padded = arguments.switch("expert_imbalance", "moe-pad-expert-input-to-capacity")
+    if factor is not None and (padded or float(factor) < 1.0):
+        targets["option.expert_imbalance"] = factor
+
+
+def usual_dispatch(arguments: Arguments) -> dict[str, str]:
+    """An all-gather, the default of Megatron-LM's `--moe-token-dispatcher-type` (core_v0.6.0 to core_v0.19.0)."""
+    told = arguments.has("moe-token-dispatcher-type", "overlap-moe-expert-parallel-comm")
+    own = arguments.has("num-experts") and not arguments.has("deepspeed")
+    return {"expert_dispatch": "allgather"} if own and not told else {}
+
+
+def remark_contradictions(arguments: Arguments, layout: Layout) -> None:
+    """Say what the flags have against each other."""
+    if arguments.has("recompute-activations") and layout.recompute == "full":
+        said = "--recompute-activations is selective, --recompute-granularity full counts"
+        fix = "drop --recompute-activations"
+        arguments.remark("contradiction", "warning", said, "recompute-activations", fix=fix)
+    tensor = layout.tensor_parallel
+    if tensor > 1 and not layout.sequence_parallel and "sequence_parallel" not in arguments.incomplete:
+        said = f"tensor parallel {tensor} without --sequence-parallel keeps whole activations between the layers"
+        fix = "add --sequence-parallel"
+        arguments.remark("no-sequence-parallel", "warning", said, "tensor-model-parallel-size", fix=fix)
+    if arguments.has("rampup-batch-size"):
+        arguments.remark("not-modelled", "warning", "the global batch after its ramp is priced", "rampup-batch-size")
+    optimizer = arguments.text("optimizer", "optimizer")
+    if optimizer and "adam" not in optimizer.lower():
+        arguments.not_modelled(f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
+    if arguments.text("transformer", "transformer-type") == "huggingface":
+        # Pai-Megatron-Patch a098ca5, examples/*/finetune_huggingface_*.py: AutoModelForCausalLM.from_pretrained, whose
+        # sizes are the checkpoint's and whose layers are those of transformers; megatron_patch/training.py wraps it.
+        said = "--transformer-type huggingface: transformers builds the layers, of the sizes that the checkpoint has"
+        arguments.not_modelled(said, "transformer-type")
+    arguments.forget("transformer")
+    if arguments.has("recompute-method") and layout.recompute == "none" and "recompute" not in arguments.incomplete:
+        said = "--recompute-method has no effect without --recompute-granularity full"
+        arguments.remark("contradiction", "warning", said, "recompute-method")

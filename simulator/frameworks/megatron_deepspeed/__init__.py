@@ -1,0 +1,1 @@
+"""Megatron-DeepSpeed: its own words beside Megatron-LM's."""

@@ -1,0 +1,102 @@
+"""DeepSpeed's engine beside Megatron's flags, as Megatron-DeepSpeed and its fork of BigScience start it.
+
+Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names says how the state
+is sharded, kept and offloaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Final
+
+from simulator.errors import InputError
+from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.deepspeed.configuration import FLAGS, add_deepspeed
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.remarks import Remark
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.values import known_value
+
+_BY_EMBEDDINGS: Final = "type:transformer|embedding"
+_STAGE: Final = re.compile(r"([0-3])(?:\.0*)?")
+
+
+def prepare(arguments: Arguments) -> None:
+    """Take what the engine's stack has otherwise than Megatron-LM: its own attention, the cut that it makes itself."""
+    engine = arguments.entry("deepspeed")
+    if engine is None:
+        return
+    line = engine.place.line
+    if not arguments.has("use-flash-attn"):
+        arguments.add("transformer-impl", [known_value("local", line)], line)
+    method = arguments.text("stage_layers", "pp-partition-method")
+    if method == _BY_EMBEDDINGS:
+        # Token table and head are layers of the cut.
+        arguments.add("account-for-embedding-in-pipeline-split", [], line)
+        arguments.add("account-for-loss-in-pipeline-split", [], line)
+    elif method not in (None, "type:transformer"):
+        said = f"--pp-partition-method {method[:40]}: the cut of the layers is not modelled"
+        arguments.not_modelled(said, "pp-partition-method")
+
+
+def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) -> AskedRun:
+    """The run with what the engine's configuration says, else `--zero-stage`; other runs as they are."""
+    if not arguments.has("deepspeed"):
+        return run
+    keys = _configuration(arguments, launch)
+    stage = keys.integer("zero_stage", "zero_optimization.stage", low=0, high=3)
+    told = _told_stage(arguments)
+    if stage is None and told is None and "zero_stage" in keys.incomplete:
+        entry = arguments.entry("deepspeed-config")
+        arguments.need(entry.causes if entry is not None else (), "zero_stage")
+    stage = told or 0 if stage is None else stage
+    # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.
+    kind = keys.text("gradient_dtype", "data_types.grad_accum_dtype") or ("fp32" if stage == 0 else "")
+    wide = run.precision == "fp32" or (run.precision == "bf16" and kind == "fp32")
+    # DeepSpeed-Ulysses: each rank has a part of every sequence, and of the heads while it attends.
+    split = arguments.integer("cp", "ds-sequence-parallel-size", high=2**16) or 1
+    layout = run.layout
+    if layout is not None:
+        # BF16_Optimizer, taken where no stage is asked for, keeps each replica's part of the masters and moments alone:
+        # deepspeed/runtime/engine.py and bf16_optimizer.py of 0.16.5, partition_size.
+        engine = keys.text("precision", "bf16.enabled", "bfloat16.enabled") or ""
+        sharded = min(stage, 1) or int(run.precision == "bf16" and engine.lower() == "true")
+        device = keys.text("offload", "zero_optimization.offload_optimizer.device") or "none"
+        offload = "optimizer_tensorwise" if device.lower() not in OFF else layout.offload
+        context = layout.context_parallel * split
+        layout = dataclasses.replace(layout, zero_stage=sharded, offload=offload, context_parallel=context)
+    arguments.remarks += keys.remarks
+    if stage > 1:
+        said = f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
+        arguments.remarks.append(Remark("upper-bound", "warning", said, arguments.places.get("zero_stage")))
+    # deepspeed/runtime/pipe/engine.py sends parts (`is_pipe_partitioned`); bf16_optimizer.py keeps both gradients.
+    exchange = {"cp_communication": "all_to_all"} if split > 1 else {}
+    options = {**run.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16", "scattered_sends": "true"}
+    if wide and run.precision == "bf16":
+        options["gradient_copies"] = "true"
+    return dataclasses.replace(run, layout=layout, options=options)
+
+
+def _configuration(arguments: Arguments, launch: LaunchCommand | None) -> Arguments:
+    """The keys of the engine's configuration; none where it is not at hand and the flags tell the stage."""
+    keys = Arguments(arguments.file, FLAGS)
+    if launch is None:
+        return keys
+    named = ("deepspeed_config",)
+    keys.entries = {name: arguments.entries[name] for name in named if name in arguments.entries}
+    try:
+        add_deepspeed(keys, launch)
+    except InputError:
+        if not arguments.has("zero-stage"):
+            raise
+    return keys
+
+
+def _told_stage(arguments: Arguments) -> int | None:
+    """The stage of `--zero-stage`, which is read as a number. Raises InputError for none."""
+    text = arguments.text("zero_stage", "zero-stage")
+    match = _STAGE.fullmatch(text or "")
+    if text is not None and match is None:
+        raise arguments.refusal(arguments.entry("zero-stage"), f"'{text[:40]}' given; must be from 0 to 3")
+    return int(match[1]) if match else None

@@ -1,0 +1,1 @@
+"""MindSpeed and MindSpeed-LLM, beside Megatron-LM's own words."""

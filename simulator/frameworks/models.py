@@ -1,0 +1,159 @@
+"""Which shipped model a recipe means: by name, by the config beside it, or by its shape."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from simulator.frameworks.home import kept_inside
+from simulator.question.specs.catalogue import load_model, model_names
+from simulator.question.specs.folders import CONFIG_FILE
+from simulator.question.specs.model import ModelSpec
+
+__all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
+
+_ALIASES: Final = {
+    "ernie-4.5-lite": "ernie-4.5-21b-a3b",
+    "ernie-4.5-21b": "ernie-4.5-21b-a3b",
+    "ernie-4.5-300b": "ernie-4.5-300b-a47b",
+    "mistral-7b": "mistral-7b-v0.1",
+    "mixtral-8x7b": "mixtral-8x7b-v0.1",
+    "mixtral-8x22b": "mixtral-8x22b-v0.1",
+    "llama4-17bx16e": "llama-4-scout",
+    "llama4-17b16e": "llama-4-scout",
+    "llama4-17bx128e": "llama-4-maverick",
+    "llama4-17b128e": "llama-4-maverick",
+    "deepseek-v3-236b": "deepseek-v2",
+    "qwen3-5-35b-a3b": "qwen3.5-35b-a3b",
+    "qwen3-5-27b": "qwen3.5-27b",
+    "llama3-405b": "llama3.1-405b",
+    "deepseek-v3-671b": "deepseek-v3",
+    "deepseek-v3-16b": "deepseek-v2-lite",
+    "deepseekv3-671b": "deepseek-v3",
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-r1-distill-llama-8b": "llama3.1-8b",
+    "deepseek-r1-distill-llama-70b": "llama3.1-70b",
+    "qwq-32b": "qwen2.5-32b",
+    "llama3.3-70b": "llama3.1-70b",
+    "llama-3.3-70b": "llama3.1-70b",
+    # Their configurations differ from these in the longest sequence and the base of the rotation.
+    "chatglm3-6b": "chatglm2-6b",
+    "code-llama-python-7b": "llama-2-7b",
+    "codellama-7b-python": "llama-2-7b",
+    **{f"vicuna-{size}{version}": f"llama-{size}" for size in ("7b", "13b") for version in ("", "-v1.3")},
+    **{f"vicuna-{size}-v1.5{longer}": f"llama-2-{size}" for size in ("7b", "13b") for longer in ("", "-16k")},
+    **{f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")},
+    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "3b", "7b", "14b", "32b")},
+    **{f"qwen2.5-math-{size}": f"qwen2.5-{size}" for size in ("1.5b", "7b", "72b")},
+}
+"""Names that others use for shipped models, in lower case."""
+_LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
+"""Longest sequence by the start of a name, for models that differ in nothing else."""
+_OTHER: Final = re.compile(r"-(distill|vl|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4)\b")
+"""Parts of a name that make it another network, or other weights, than the one whose name it starts with."""
+_DECIMAL: Final = re.compile(r"(?<=\d)p(?=\d)")
+"""A point in a name that holds none: `4p5`."""
+_SUFFIXES: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
+_LLAMA: Final = re.compile(r"(?:meta-)?llama-?(\d(?:\.\d)?)-(\d+b)$")
+BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
+"""Models of the sizes of LLaMA-7B, with another vocabulary: sizes alone do not tell them."""
+_LENGTH: Final = ("max_position_embeddings",)
+_SHAPE: Final = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+)
+
+
+def by_name(name: str) -> tuple[str | None, bool]:
+    """The shipped model that a name or path means, and whether that is a guess."""
+    plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
+    plain = _DECIMAL.sub(".", plain)
+    if not plain or len(plain) > 100:
+        return None, False
+    names = model_names()
+    while True:
+        if plain in names:
+            return plain, False
+        if plain in _ALIASES:
+            return _ALIASES[plain], False
+        match = _LLAMA.match(plain)
+        if match:
+            version, size = match.groups()
+            for found in (f"llama{version}-{size}", f"llama-{version}-{size}"):
+                if found in names:
+                    return found, False
+        shorter = _SUFFIXES.sub("", plain)
+        if shorter == plain:
+            break
+        plain = shorter
+    starts = [known for known in (*names, *_ALIASES) if plain.startswith(f"{known}-")]
+    if not starts or _OTHER.search(plain):
+        return None, False
+    found = max(starts, key=len)
+    return _ALIASES.get(found, found), True
+
+
+def beside(name: str, recipe: Path) -> str | None:
+    """The path of a model configuration that a recipe names relative to itself.
+
+    Raises InputError for one outside the recipe's repository.
+    """
+    if not name or len(name) > 1000 or "\0" in name or name.startswith(("/", "~")) or "$" in name:
+        return None
+    path = recipe.parent / name
+    try:
+        file = path if path.suffix.lower() == ".json" else path / CONFIG_FILE
+        if not file.is_file():
+            return None
+    except OSError:
+        return None
+    kept_inside(file, recipe, f"{recipe}: {name[:200]}")
+    return str(path)
+
+
+@functools.cache
+def _shipped() -> tuple[ModelSpec, ...]:
+    return tuple(load_model(name) for name in model_names())
+
+
+def by_shape(fields: Mapping[str, object]) -> str | None:
+    """The shipped model that has all the sizes given; of several, the one that fits best in the rest."""
+    given = [key for key in _SHAPE if key in fields]
+    if not {"num_hidden_layers", "hidden_size"} <= set(given):
+        return None
+    found = [spec for spec in _shipped() if spec.name not in BY_NAME_ALONE]
+    found = [spec for spec in found if all(getattr(spec, key) == fields[key] for key in given)]
+    kinds = ("mixers", "feed_forwards")
+    found = [spec for spec in found if all(getattr(spec, key) == fields.get(key, ()) for key in kinds)]
+    if "num_experts" not in fields:
+        found = [spec for spec in found if not spec.is_moe]
+
+    def likeness(spec: ModelSpec) -> int:
+        start = max((start for start in _LONGEST if spec.name.startswith(start)), key=len, default="")
+        longest = spec.max_position_embeddings or _LONGEST.get(start)
+        alike = [key for key, value in fields.items() if key not in _LENGTH and getattr(spec, key, None) == value]
+        return len(alike) + int(longest == fields.get("max_position_embeddings"))
+
+    return max(found, key=likeness).name if found else None
+
+
+def shares_sizes(model: str) -> bool:
+    """Whether another shipped model has a model's sizes, so that only a name or a vocabulary tells them apart."""
+    spec = load_model(model)
+    others = (load_model(name) for name in BY_NAME_ALONE)
+    return any(all(getattr(other, key) == getattr(spec, key) for key in _SHAPE) for other in others)
+
+
+def differing(model: str, fields: Mapping[str, object]) -> dict[str, object]:
+    """The fields that a model does not already have."""
+    spec = load_model(model)
+    return {key: value for key, value in fields.items() if getattr(spec, key) != value}

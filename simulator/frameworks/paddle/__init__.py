@@ -1,0 +1,1 @@
+"""PaddleNLP, PaddleFormers and ERNIEKit."""

@@ -1,0 +1,1 @@
+"""Pai-Megatron-Patch: its own words beside Megatron-LM's."""

@@ -1,0 +1,9 @@
+"""Pai-Megatron-Patch: a table of flags beside Megatron-LM's."""
+
+from typing import Final
+
+from simulator.frameworks.framework import Framework
+
+FRAMEWORK: Final = Framework(
+    title="Pai-Megatron-Patch", profile="megatron", tables=("pai",), extends="megatron", order=30
+)

@@ -1,0 +1,238 @@
+"""Which launches and configuration files train, and what the others do.
+
+A program is told by its name and a file by its own switches; what neither tells is taken to train.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Final
+
+from simulator.errors import NoRecipeError
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.documents import Key
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.names import plain
+from simulator.frameworks.values import PlainValue
+
+_TRAINS: Final = re.compile(
+    r"train(?!ed)|tun(?:e(?!d)|ing)|sft|dpo|kto|ppo|grpo|rlhf|distill|orpo|simpo|reinforce|(?<![a-z])rl(?![a-z])"
+)
+"""Parts of the name of a program that trains, whatever else it does."""
+_ACTS: Final = (
+    ("serves a model", "server?|serving"),
+    ("evaluates a model", "eval|evaluat(?:e|ion|or)|evalharness|estimation"),
+    ("generates text", "generate|(?:text|main)_generation|infer|inference|predict(?:or)?"),
+    ("quantises weights", "quantize|dequant(?:ize)?|ptq|gptq"),
+    ("writes weights out", "export(?:er)?"),
+    ("merges weights or data", "merge"),
+    ("converts weights or data", "convert(?:er)?|conversion|hf2\\w+|\\w+2hf"),
+    ("prepares data", "preprocess(?:ing)?|tokenize|analyze"),
+)
+"""What a program does, by the words of its name, the first that is found.
+
+Programs of Megatron-LM d98e8a6 (`tools/run_text_generation_server.py`, `tools/preprocess_data.py`,
+`tools/checkpoint/convert.py`, `examples/post_training/modelopt/{generate,quantize,export}.py`),
+Megatron-DeepSpeed f4157be (`tools/generate_samples_gpt.py`, `tasks/eval_harness/evaluate.py`,
+`examples_deepspeed/data_efficiency/analyze_data.py`), MindSpeed-LLM c77308a (`inference.py`, `evaluation.py`,
+`convert_ckpt_v2.py`), Pai-Megatron-Patch a098ca5 (`generate_text_*.py`, `evaluate_*.py`), PaddleNLP fb3e4c0
+(`llm/predict/{predictor,export_model}.py`, `llm/tools/merge_lora_params.py`), NeMo 8cfedd7 (`megatron_gpt_eval.py`),
+Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/generate/test_generate.py`,
+`convert_meta_to_dcp_with_gpus.py`).
+"""
+_SURE: Final = ("inference", "evaluation", "preprocess_data")
+"""Programs whose own scripts keep flags of training that they pass over: MindSpeed-LLM c77308a, inference.py and
+evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py."""
+_LENGTHS: Final = frozenset(
+    (
+        *("train_iters", "train_samples", "num_train_epochs", "train_epochs", "num_epochs", "max_steps"),
+        *("max_train_steps", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps"),
+    )
+)
+"""Flags of a run that trains; with one of them another program's name does not tell enough."""
+_OVERRIDE: Final = re.compile(r"[+~]{0,2}\w+(?:\.\w+)+=|\S+\.(?:ya?ml|json|toml)$", re.ASCII)
+"""A key of a configuration that a command line replaces, or a configuration itself."""
+_HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")
+"""A variable or a command among the flags; what a script is started with is left out, as most hand it on."""
+_SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
+"""Programs whose first word says what they do."""
+_EVALUATIONS: Final = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
+"""Tasks that only evaluate: Megatron-LM 0acc240, tasks/main.py and tasks/msdp/main.py."""
+_ENCODERS: Final = ("RACE", "MNLI", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "RET-FINETUNE-NQ")
+"""Tasks that train BERT with another head: Megatron-DeepSpeed f4157be, tasks/main.py."""
+_IDLE_STAGES: Final = (
+    *("data_preparation", "data_curation", "conversion", "conversion_hf2nemo", "external_conversion"),
+    *("evaluation", "export", "fw_inference", "ptq", "rag_indexing", "rag_generating"),
+)
+"""Stages of NeMo-Framework-Launcher 26e42fa (main.py, `STR2STAGECLASS`) that train nothing."""
+_TRAINING_STAGES: Final = (
+    *("training", "fine_tuning", "peft", "prompt_learning", "adapter_learning", "ia3_learning", "generic"),
+    *("rlhf_rm", "rlhf_ppo", "steerlm_reg"),
+)
+"""The others."""
+STAGES: Final = frozenset((*_IDLE_STAGES, *_TRAINING_STAGES))
+"""All of them: the groups of its configuration under which it puts a file before it fills in values."""
+_STAGE: Final = re.compile(r"\$\{(?:\w+:\$\{)?(\w+)\.")
+"""The section that a value refers to; a file of the launcher refers to itself by its stage, more than to others."""
+_CHOSEN: Final = re.compile(r"stages=\[([\w, ]*)\]")
+_WITHOUT_OPTIMIZER: Final = {"quantization": "save_path", "prune": "save_path", "inference": "tokens_to_generate"}
+"""Sections of NeMo's files that train nothing, where no optimizer is named, by a key that each such file has.
+NeMo 8cfedd7, examples/nlp/language_modeling: conf/megatron_gpt_{ptq,prune}.yaml,
+tuning/conf/megatron_gpt_generate_config.yaml."""
+_SAYS: Final = (
+    re.compile(r"^(MODE):[ \t]*[\"']?(inference)\b", re.MULTILINE),
+    re.compile(
+        r"^experiment:[^\n]*\n(?:[ \t][^\n]*\n|\n)*?[ \t]+(task):[ \t]*\n[ \t]+type:[ \t]*[\"']?"
+        r"(serve|inference|compress)\b",
+        re.MULTILINE,
+    ),
+)
+"""Lines that say it. Megatron-LM d98e8a6, tests/functional_tests/shell_test_utils/run_ci_test.sh, whose default is
+pretraining; FlagScale da4935e, flagscale/runner/runner_*.py."""
+_INSTEAD: Final = ("do_ptq", "do_gptq", "do_predict", "do_export")
+_BY_THEMSELVES: Final = ("do_qat", "autotuner_benchmark")
+"""Switches that train by themselves: PaddleNLP fb3e4c0, llm/run_quantization.py:450 and llm/run_pretrain.py:94."""
+
+
+def no_training(what: str, file: str, line: int = 0) -> NoRecipeError:
+    """The error for a launch or a file that does something else."""
+    return NoRecipeError(f"{file}{f':{line}' if line else ''}: starts no training: {what}")
+
+
+def require_training(launch: LaunchCommand, file: str) -> None:
+    """Raise NoRecipeError for a launch that trains nothing."""
+    program = _program(launch)
+    stem = program.lower().removesuffix(".py")
+    does = ""
+    if task := _task(launch, _EVALUATIONS):
+        does = f"{program} --task {task} evaluates a model"
+    elif _on(launch.arguments, "skip_train") and not _on(launch.arguments, "perform_rl_step"):
+        does = f"{program} --skip-train evaluates a model"
+    elif stages := _idle_stages(launch):
+        does = f"{program} stages=[{stages}]"
+    elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _told(launch.arguments)):
+        does = next((f"{program} {act}" for act, words in _ACTS if _named(words, stem)), "")
+        does = does or (f"{program} is started alone, and nothing says that it trains" if _is_plain(launch) else "")
+    if does:
+        raise no_training(does[:200], file, launch.line)
+
+
+def encoder_task(launch: LaunchCommand) -> str:
+    """What to say of a launch of `tasks/main.py` that trains another model than a decoder; else empty."""
+    task = _task(launch, _ENCODERS)
+    return f"{_program(launch)} --task {task}: models with an encoder are not modelled" if task else ""
+
+
+def require_training_text(path: str, text: str) -> None:
+    """Raise NoRecipeError for a YAML file with a line that says so, also where the rest of it is wrong."""
+    said = next((found for line in _SAYS if (found := line.search(text))), None)
+    if said:
+        raise no_training(f"{said[1]} is {said[2]}", path)
+
+
+def require_training_keys(path: str, keys: Iterable[Key]) -> None:
+    """Raise NoRecipeError for a configuration file that says that it trains nothing."""
+    keys = [key for key in keys if not key.path[0].startswith("MODEL_ARGS_")]
+    on = {plain(key.name) for key in keys if key.values and key.values[0].text.lower() == "true"}
+    sections = {key.path[0] for key in keys}
+    texts = [value.text for key in keys for value in key.values]
+    stages = Counter(name for text in texts for name in _STAGE.findall(text) if name in STAGES)
+    stage = max(stages, key=lambda name: (stages[name], name in _TRAINING_STAGES), default="")
+    optimized = any(part.startswith("optim") for key in keys for part in key.path)
+    names = {key.name for key in keys}
+    calibrated = [name for name, key in _WITHOUT_OPTIMIZER.items() if name in sections and key in names]
+    if "skip_train" in on and "perform_rl_step" not in on:
+        raise no_training("skip_train is on", path)
+    if stage in _IDLE_STAGES and stage not in sections and ("run" in sections or not optimized):
+        raise no_training(f"stage {stage} of the launcher", path)
+    if calibrated and not optimized:
+        raise no_training(f"{calibrated[0]} without an optimizer", path)
+
+
+def require_training_switches(given: Given) -> None:
+    """Raise NoRecipeError where a trainer's switch `do_train` is off, or absent beside what is done in its place.
+
+    Off is the default: PaddleNLP fb3e4c0, paddlenlp/trainer/training_args.py:413; Transformers 4.57.1,
+    training_args.py; both trainers ask for it before they train (llm/run_finetune.py:407; LLaMA-Factory ff6d4d1,
+    train/sft/workflow.py).
+    """
+    states = {name: _state(given, name) for name in ("do_train", *_INSTEAD, *_BY_THEMSELVES)}
+    if any(states[name] is not False for name in _BY_THEMSELVES if given.has(name)):
+        return
+    done = next((name for name in _INSTEAD if states[name]), "")
+    if states["do_train"] is False and given.has("do_train"):
+        raise no_training("do_train is off", given.file)
+    if done and not given.has("do_train"):
+        raise no_training(f"{done} without do_train", given.file)
+
+
+def _state(given: Given, name: str) -> bool | None:
+    """Whether a switch is on; None where only the run knows."""
+    entry = given.entry(name)
+    if entry is None:
+        return False
+    return None if entry.causes else entry.text.lower() not in ("false", "0", "no", "off", "null", "none")
+
+
+def _is_plain(launch: LaunchCommand) -> bool:
+    """Whether a program is started on one device, by a command that is all known, without a key of a configuration."""
+    alone = launch.launcher == "python" and not launch.spread and not launch.in_front
+    texts = [value.text for value in launch.arguments]
+    starts = any(text.endswith(".py") and _TRAINS.search(PurePath(text).name.lower()) for text in texts)
+    return alone and not starts and not any(_OVERRIDE.match(text) for text in texts)
+
+
+def _named(words: str, stem: str) -> bool:
+    return re.search(rf"(?<![a-z])(?:{words})(?![a-z])", stem) is not None
+
+
+def _program(launch: LaunchCommand) -> str:
+    """The program's file name; empty where there is none that is known."""
+    if launch.program in _SUBCOMMANDS:
+        return f"{launch.program} {launch.script.text}"
+    if launch.launcher == "accelerate":
+        named = next((value.text for value in launch.arguments if value.text.endswith(".py")), "")
+        return PurePath(named).name
+    name = "" if launch.launcher == "other" else PurePath(launch.script.text).name
+    # A module's name has its packages before it.
+    return name if name.endswith((".py", ".sh")) or "$" in name else name.rpartition(".")[2]
+
+
+def _on(arguments: Iterable[PlainValue], name: str) -> bool:
+    """Whether a switch is among the arguments, alone or with a value that is not false."""
+    words = [value.text for value in arguments]
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        flag, equals, text = word.partition("=")
+        if flag.startswith("--") and plain(flag) == name:
+            return (text if equals else following).lower() not in ("false", "0", "no")
+    return False
+
+
+def _told(arguments: Iterable[PlainValue]) -> bool:
+    """Whether flags say that the run trains, or a text that nothing tells may hold such a flag."""
+    arguments = list(arguments)
+    texts = ["", *(value.text for value in arguments)]
+    pairs = zip(arguments, texts, strict=False)
+    if any(not value.known and _HOLE.match(value.text) and not before.startswith("-") for value, before in pairs):
+        return True
+    names = {plain(value.text.partition("=")[0]) for value in arguments if value.text.startswith("--")}
+    return _on(arguments, "do_train") or not _LENGTHS.isdisjoint(names)
+
+
+def _task(launch: LaunchCommand, tasks: Iterable[str]) -> str:
+    """The task of `main.py`, if it is one of these."""
+    words = [value.text for value in launch.arguments]
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--task=") else (word,))]
+    found = next((following for word, following in pairwise(words) if word == "--task" and following in tasks), "")
+    return found if PurePath(launch.script.text).name == "main.py" else ""
+
+
+def _idle_stages(launch: LaunchCommand) -> str:
+    """The stages that a command line of NeMo's launcher asks for, where none of them trains."""
+    chosen = next((found[1] for value in launch.arguments if (found := _CHOSEN.fullmatch(value.text))), "")
+    names = re.findall(r"\w+", chosen)
+    return ", ".join(names) if names and all(name in _IDLE_STAGES for name in names) else ""

@@ -1,0 +1,88 @@
+"""The frameworks there are: every folder of this wing that has a `framework.py`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.flags import FOLDER, FlagTable, table_of
+from simulator.frameworks.framework import Framework, LaunchForm, RecipeWriter
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.logs import LogForm
+from simulator.frameworks.run import AskedRun, finished
+from simulator.question.vocabulary import FrameworkName
+
+
+@functools.cache
+def frameworks() -> Mapping[str, Framework]:
+    """Every framework by the name of its folder, in order."""
+    names = sorted(file.parent.name for file in FOLDER.glob("*/framework.py"))
+    found = {name: importlib.import_module(f"simulator.frameworks.{name}.framework").FRAMEWORK for name in names}
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+def tables(name: str) -> tuple[str, ...]:
+    """The tables of a framework and of the stacks that extend it, those first that decide."""
+    own = frameworks()[name]
+    others = (other.tables for other in frameworks().values() if other.extends == name and other is not own)
+    return (*own.tables, *(table for names in others for table in names))
+
+
+def table(name: str) -> FlagTable:
+    """Their flags."""
+    return table_of(*tables(name))
+
+
+@functools.cache
+def launch_forms() -> tuple[tuple[str, LaunchForm], ...]:
+    """Every form of launch with its framework's name, in the order in which they are asked whose a launch is."""
+    forms = ((name, form) for name, framework in frameworks().items() for form in framework.launches)
+    return tuple(sorted(forms, key=lambda pair: pair[1].order))
+
+
+def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of a launch, with what the stacks on its framework change and what reading it leaves to say."""
+    return _extended(name, arguments, launch, lambda: form.read(arguments, launch))
+
+
+def log_forms() -> Mapping[str, LogForm]:
+    """Every form of log, by its framework's name."""
+    return {name: framework.log for name, framework in frameworks().items() if framework.log}
+
+
+def log_table(name: str) -> FlagTable:
+    """The flags of a framework by the names that its logs have."""
+    form = log_forms()[name]
+    return table_of(*form.tables, *tables(name))
+
+
+def read_log(name: str, arguments: Arguments) -> AskedRun:
+    """The run that the words of a log ask for, likewise."""
+    return _extended(name, arguments, None, lambda: log_forms()[name].read(arguments))
+
+
+def _extended(name: str, arguments: Arguments, launch: LaunchCommand | None, read: Callable[[], AskedRun]) -> AskedRun:
+    extensions = [other.extension for other in frameworks().values() if other.extends == name and other.extension]
+    for extension in extensions:
+        extension.prepare(arguments)
+    run = read()
+    for extension in extensions:
+        run = extension.extend(arguments, run, launch)
+    return finished(arguments, run)
+
+
+def framework_of(name: str) -> FrameworkName:
+    """The profile that runs of a framework are priced with."""
+    return frameworks()[name].profile
+
+
+def writers() -> Mapping[str, RecipeWriter]:
+    """What writes recipes, by the framework's name."""
+    return {name: framework.writer for name, framework in frameworks().items() if framework.writer}
+
+
+def writer_of(dialect: str) -> tuple[str, RecipeWriter] | None:
+    """The framework whose words a form of recipes has, and its writer; None where nobody writes them."""
+    return next((pair for pair in writers().items() if dialect in pair[1].dialects), None)

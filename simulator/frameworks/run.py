@@ -1,0 +1,72 @@
+"""One training run in this project's words, as its framework's words ask for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.remarks import GivenFlag, Place, Remark, Unknown
+from simulator.question.scenario.layout import SETTINGS, Layout
+from simulator.question.scenario.typed import StatedWorkload
+from simulator.question.vocabulary import FrameworkName, StackName
+
+LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", "recompute_layer_list"}
+"""Settings without which there is no layout."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRun(StatedWorkload):
+    """Model, workload and layout of one run, as far as its words fix them, with the line of each."""
+
+    framework: FrameworkName
+    model: str | None = None
+    """A shipped spec's name or a config path; None when the words only give shapes or name nothing known."""
+    model_fields: Mapping[str, object] = field(default_factory=dict)
+    """ModelSpec fields that the words set themselves (Megatron's shapes); they replace the model's."""
+    shape: Mapping[str, object] = field(default_factory=dict)
+    """All ModelSpec fields that the words state, whatever model they are those of."""
+    gradient_accumulation_steps: int | None = None
+    """Where given instead of a global batch."""
+    stack: StackName | None = None
+    """Named stack under the switches, where one is named."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Framework switches that the words set, as for `--option`."""
+    layout: Layout | None = None
+    """Sizes as given; data parallel follows from the devices. None when unknowns stand in the way."""
+    virtual_stage_layers: int | None = None
+    """Layers per virtual stage, where given so."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Line of each setting, by this project's option name (`tp`, `pp`, `micro_batch_size`, `model`, ...)."""
+    flags: tuple[GivenFlag, ...] = ()
+    """Flags of the command line or keys of the file, the last of each; those that are there for sure."""
+    unknowns: tuple[Unknown, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+
+AnyRun = TypeVar("AnyRun", bound=AskedRun)
+
+
+def finished(arguments: Arguments, run: AnyRun) -> AnyRun:
+    """The run with what reading its words left to say; without a layout where only the run knows a part of it."""
+    arguments.remark_repeated()
+    arguments.remark_unread()
+    arguments.note_others()
+    shaped = run.model is not None or "num_hidden_layers" in run.model_fields
+    arguments.note_bags({"model": not shaped, "seq_length": run.seq_length is None, "precision": not run.precision})
+    layout = None if arguments.incomplete & LAYOUT_OPTIONS else run.layout
+    if layout and arguments.devices:
+        replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+        if arguments.devices % replica == 0:
+            layout = dataclasses.replace(layout, data_parallel=arguments.devices // replica)
+            arguments.places["dp"] = arguments.places["devices"]
+    return dataclasses.replace(
+        run,
+        layout=layout,
+        places=arguments.places,
+        flags=arguments.flags(),
+        unknowns=arguments.unknowns(),
+        remarks=tuple(sorted(arguments.remarks, key=lambda remark: remark.place.line if remark.place else 0)),
+    )

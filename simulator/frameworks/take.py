@@ -1,0 +1,140 @@
+"""What a run's words set, by their framework's table: the one reading of scripts, configuration files and logs.
+
+`take` answers with values by target, as the tables name them: ``{"layout.tensor_parallel": 2, "model.norm": "rms_norm",
+"option.fused_rotary": "false"}``. What no row can say (a cut, what recompute does again) a framework's own code adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.flags import ANY_TEXT, Flag, Meaning
+from simulator.question.frameworks.profile import switches
+from simulator.question.scenario.layout import BY_NAME
+from simulator.question.specs.model import ModelSpec
+
+Targets = dict[str, Any]
+"""Values by target: typed for layouts, models and workloads, text for switches."""
+_LARGEST_DEGREE: Final = 2**16
+_LARGEST_SIZE: Final = 2**31
+_LARGEST_OF_WORKLOAD: Final = {
+    "seq_length": 2**27,
+    "global_batch_size": 2**27,
+    "gradient_accumulation_steps": 2**20,
+    "lora_rank": 2**16,
+}
+"""Largest counts of a workload; its other fields are words."""
+_SWITCHES: Final = {switch.name: switch for switch in switches()}
+
+
+def take(arguments: Arguments) -> Targets:
+    """The values that a run's words set. Raises InputError for a text that is no value of its setting."""
+    found: Targets = {}
+    for target, pairs in arguments.table.meanings.items():
+        meaning = pairs[0][1]
+        value = next((x for flag, own in pairs if (x := _value(arguments, flag, own)) is not None), None)
+        if value is None and setting_of(meaning) not in arguments.incomplete:
+            texts = (own.otherwise for _, own in pairs)
+            value = next((_typed(meaning, text) for text in texts if text is not None), None)
+        if value is not None:
+            found[target] = value
+    return found
+
+
+def part(targets: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The values of one kind of target, by their fields' names."""
+    start = f"{kind}."
+    return {target.removeprefix(start): value for target, value in targets.items() if target.startswith(start)}
+
+
+def setting_of(meaning: Meaning) -> str:
+    """The name by which lines and unknowns of a target are noted: the short name of a layout's field."""
+    return BY_NAME[meaning.name].key if meaning.kind == "layout" else meaning.name
+
+
+def _value(arguments: Arguments, flag: Flag, meaning: Meaning) -> Any:
+    """What one flag says of a target; None where it is not given, not known, or says nothing of it."""
+    option, kind = setting_of(meaning), type_of(meaning)
+    text = arguments.text(option, flag.name)
+    if text is None:
+        return None
+    if not meaning.values:
+        if kind is int:
+            low, high = _range(meaning)
+            return _text_of(meaning, arguments.integer(option, flag.name, low=low, high=high))
+        if kind is bool:
+            return _text_of(meaning, arguments.switch(option, flag.name))
+        return arguments.share(option, flag.name) if kind is float else text
+    if set(meaning.values) == {ANY_TEXT}:
+        on = arguments.switch(option, flag.name) if flag.kind in ("switch", "optional") else text.lower() not in OFF
+        return _typed(meaning, meaning.values[ANY_TEXT]) if on else None
+    mapped = _mapped(arguments, flag, meaning, text)
+    return None if not mapped else _typed(meaning, text if mapped == ANY_TEXT else mapped)
+
+
+def _mapped(arguments: Arguments, flag: Flag, meaning: Meaning, text: str) -> str | None:
+    """The value that a meaning lists for a text; None, with a remark where nothing else tells, for one not listed."""
+    plain = text.strip("\"'").lower()
+    for listed, value in meaning.values.items():
+        if listed == plain or (_number(listed) == _number(plain) is not None):
+            return value
+    if ANY_TEXT not in meaning.values and meaning.otherwise is None:
+        entry = arguments.entry(flag.name)
+        spelled = entry.spelled if entry is not None else flag.name
+        allowed = ", ".join(meaning.values)
+        arguments.remark("unknown-value", "error", f"{spelled} {text[:40]}: allowed are {allowed}", flag.name)
+    return meaning.values.get(ANY_TEXT)
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def type_of(meaning: Meaning) -> type:
+    """`bool`, `int`, `float` or `str`: what a target holds."""
+    if meaning.kind == "layout":
+        return type(BY_NAME[meaning.name].default)
+    if meaning.kind == "option":
+        return type(_SWITCHES[meaning.name].default)
+    if meaning.kind == "workload":
+        return int if meaning.name in _LARGEST_OF_WORKLOAD else str
+    return _plain_type(ModelSpec.model_fields[meaning.name].annotation)
+
+
+def _plain_type(annotation: Any) -> type:
+    """`bool` or `int` where an annotation is one of them, whatever it may be beside; else `str`."""
+    if annotation in (bool, int):
+        return annotation  # type: ignore[no-any-return]  # one of the two
+    return next((kind for kind in map(_plain_type, get_args(annotation)) if kind is not str), str)
+
+
+def _range(meaning: Meaning) -> tuple[int, int]:
+    """Least and largest count of a target."""
+    if meaning.kind == "layout":
+        return BY_NAME[meaning.name].low, _LARGEST_DEGREE
+    if meaning.kind == "workload":
+        return 1, _LARGEST_OF_WORKLOAD[meaning.name]
+    if meaning.kind == "option":
+        about = _SWITCHES[meaning.name].metadata
+        return about["low"], about["high"]
+    return 0, _LARGEST_SIZE
+
+
+def _typed(meaning: Meaning, text: str) -> Any:
+    """A text of a table as a value of the target; switches stay text."""
+    kind = type_of(meaning)
+    if meaning.kind == "option":
+        return text
+    return text == "true" if kind is bool else kind(text)
+
+
+def _text_of(meaning: Meaning, value: Any) -> Any:
+    """A value as its target holds it: switches are text."""
+    return str(value).lower() if meaning.kind == "option" and value is not None else value

@@ -1,0 +1,1 @@
+"""torchtitan: the keys of its configuration."""

@@ -1,0 +1,239 @@
+"""A job configuration of torchtitan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from simulator.errors import UnsupportedError
+from simulator.frameworks.flags import table_of
+from simulator.frameworks.write import Head, Word, Writing
+from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+
+_EXPRESSIBLE: tuple[str, ...] = (
+    "sharding_degree",
+    "sharding_replicas",
+    "fp8_param_gather",
+    "cp_communication",
+    "compiled",
+    "fused_cross_entropy",
+    "loss_bytes_per_logit",
+    "recompute_stops_early",
+    "foreach_optimizer",
+)
+
+_FLAVORS: dict[str, tuple[str, str]] = {
+    "llama3-8b": ("llama3", "8B"),
+    "llama3.1-8b": ("llama3", "8B"),
+    "llama3-70b": ("llama3", "70B"),
+    "llama3.1-70b": ("llama3", "70B"),
+    "llama3.1-405b": ("llama3", "405B"),
+    "qwen3-0.6b": ("qwen3", "0.6B"),
+    "qwen3-1.7b": ("qwen3", "1.7B"),
+    "qwen3-4b": ("qwen3", "4B"),
+    "qwen3-8b": ("qwen3", "8B"),
+    "qwen3-14b": ("qwen3", "14B"),
+    "qwen3-32b": ("qwen3", "32B"),
+    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
+    "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
+    "deepseek-v2-lite": ("deepseek_v3", "16B"),
+    "deepseek-v2": ("deepseek_v3", "236B"),
+    "deepseek-v3": ("deepseek_v3", "671B"),
+}
+"""Model and flavor in torchtitan by shipped name."""
+
+
+def torchtitan_config(scenario: Scenario, layout: Layout, head: Head) -> str:
+    """The configuration. Raises UnsupportedError for what torchtitan has no key for."""
+    case = _writing(scenario, layout)
+    case.refuse_switches(_EXPRESSIBLE, "torchtitan")
+    launch = (
+        f"Launch: torchrun --nnodes {head.nodes} --nproc_per_node {head.devices_per_node} "
+        "-m torchtitan.train --job.config_file THIS_FILE"
+    )
+    lines = [f"# {line}" for line in (*head.lines, launch)]
+    for section, keys in (("model", _model(case)), *_sections(case), ("optimizer", _optimizer(case))):
+        lines += ["", f"[{section}]", *(f"{name} = {text}" for name, text in keys)]
+    return "\n".join(lines) + "\n"
+
+
+def _sections(case: Writing) -> Iterator[tuple[str, Iterator[Word]]]:
+    """The sections that lay a case out, with their keys."""
+    yield "training", _training(case)
+    yield "parallelism", _parallelism(case)
+    yield "activation_checkpoint", _recompute(case)
+    yield "compile", _compile(case)
+    if case.scenario.precision == "fp8":
+        yield "quantize.linear.float8", _float8(case)
+
+
+def _model(case: Writing) -> Iterator[Word]:
+    name = case.shipped_name("torchtitan")
+    if name not in _FLAVORS:
+        raise UnsupportedError(f"model {name}: torchtitan has no flavor of it that is known")
+    family, flavor = _FLAVORS[name]
+    yield "name", f'"{family}"'
+    yield "flavor", f'"{flavor}"'
+    if case.scenario.precision == "fp8":
+        yield "converters", '["float8"]'
+
+
+def _training(case: Writing) -> Iterator[Word]:
+    scenario, layout = case.scenario, case.layout
+    if scenario.lora_rank is not None:
+        raise UnsupportedError("--lora-rank: torchtitan's training configuration has no adapters")
+    if scenario.precision == "fp16":
+        raise UnsupportedError("--precision fp16: torchtitan trains in bf16, fp8 or fp32")
+    yield "seq_len", str(scenario.seq_length)
+    size = layout.micro_batch_size
+    if layout.pipeline_parallel > 1:
+        # The local batch is what a replica passes through the pipeline at once.
+        size = scenario.global_batch_size // layout.data_parallel
+    yield "local_batch_size", str(size)
+    yield "global_batch_size", str(scenario.global_batch_size)
+    yield "mixed_precision_param", f'"{"float32" if scenario.precision == "fp32" else "bfloat16"}"'
+    yield "mixed_precision_reduce", '"float32"'
+    yield "steps", "1000"
+
+
+def _parallelism(case: Writing) -> Iterator[Word]:
+    layout = case.layout
+    if layout.sequence_parallel != (layout.tensor_parallel > 1):
+        raise UnsupportedError("--no-sequence-parallel: torchtitan's tensor parallelism always has it")
+    if layout.offload != "none":
+        raise UnsupportedError(f"--offload {layout.offload}: torchtitan's configuration has no key for it")
+    if layout.zero_stage == 1:
+        raise UnsupportedError("--zero-stage 1: torchtitan shards gradients too (--zero-stage 2 or 3), or nothing")
+    shards = _shards(case)
+    replicas = layout.data_parallel // shards if shards > 0 else case.scenario.framework.sharding_replicas
+    yield "data_parallel_replicate_degree", str(replicas)
+    yield "data_parallel_shard_degree", str(shards)
+    if layout.zero_stage:
+        yield "fsdp_reshard_after_forward", f'"{"always" if layout.zero_stage == 3 else "never"}"'
+    yield "tensor_parallel_degree", str(layout.tensor_parallel)
+    yield "context_parallel_degree", str(layout.context_parallel)
+    if layout.context_parallel > 1:
+        kind = case.scenario.framework.cp_communication
+        if kind not in ("ring", "gathered_ring"):
+            raise UnsupportedError(f"--option cp_communication={kind}: torchtitan's context parallelism is a ring")
+        yield "context_parallel_rotate_method", f'"{"alltoall" if kind == "ring" else "allgather"}"'
+    yield "pipeline_parallel_degree", str(layout.pipeline_parallel)
+    if layout.pipeline_parallel > 1:
+        yield from _pipeline(case)
+    if case.scenario.model.is_moe:
+        yield "expert_parallel_degree", str(layout.expert_parallel)
+        yield "expert_tensor_parallel_degree", str(layout.expert_tensor_parallel)
+
+
+def _shards(case: Writing) -> int:
+    """Ranks that share the state; -1 is torchtitan's word for all that are left."""
+    layout = case.layout
+    if not layout.zero_stage:
+        return 1
+    if case.scenario.framework.sharding_replicas > 1:
+        return -1
+    degree = min(case.scenario.framework.sharding_degree, layout.data_parallel * layout.context_parallel)
+    if degree:
+        if degree % layout.context_parallel:
+            raise UnsupportedError(f"--option sharding_degree={degree}: torchtitan shards over whole context groups")
+        return degree // layout.context_parallel
+    return layout.data_parallel if layout.data_parallel > 1 else -1
+
+
+def _pipeline(case: Writing) -> Iterator[Word]:
+    layout = case.layout
+    if not case.cut_is_usual:
+        raise UnsupportedError(f"--stage-layers {list(layout.stage_layers)}: torchtitan cuts the layers by itself")
+    yield "pipeline_parallel_schedule", f'"{_schedule(layout)}"'
+    yield "pipeline_parallel_microbatch_size", str(layout.micro_batch_size)
+    if layout.virtual_stages > 1:
+        yield "pipeline_parallel_layers_per_stage", str(layout.stage_layers[0] // layout.virtual_stages)
+
+
+def _schedule(layout: Layout) -> str:
+    """Its name in torch.distributed.pipelining. Raises UnsupportedError for one it has none for."""
+    match layout.schedule:
+        case "1f1b":
+            return "1F1B" if layout.virtual_stages == 1 else "Interleaved1F1B"
+        case "zb_h1":
+            if layout.virtual_stages == 1:
+                raise UnsupportedError("--schedule zb_h1: torchtitan's InterleavedZeroBubble needs --vpp 2 or more")
+            return "InterleavedZeroBubble"
+        case "zb_v":
+            return "ZBVZeroBubble"
+        case "dualpipev":
+            return "DualPipeV"
+        case "dualpipe":
+            raise UnsupportedError("--schedule dualpipe: torchtitan has DualPipeV (--schedule dualpipev)")
+        case _:
+            assert_never(layout.schedule)
+
+
+def _compile(case: Writing) -> Iterator[Word]:
+    """What is compiled: layers, the loss, or both."""
+    profile = case.scenario.framework
+    if profile.fused_cross_entropy != (profile.loss_bytes_per_logit == _COMPILED_LOSS_BYTES):
+        raise UnsupportedError(
+            f"--option loss_bytes_per_logit={profile.loss_bytes_per_logit}: torchtitan's loss takes "
+            f"{_COMPILED_LOSS_BYTES} compiled (--option fused_cross_entropy=true), else "
+            f"{PROFILES['torch'].loss_bytes_per_logit}"
+        )
+    parts = [name for name, on in (("model", profile.compiled), ("loss", profile.fused_cross_entropy)) if on]
+    yield "enable", str(bool(parts)).lower()
+    if parts:
+        yield "components", "[" + ", ".join(f'"{part}"' for part in parts) + "]"
+
+
+_COMPILED_LOSS_BYTES = 4
+"""The logits and their gradient, 16 bits each."""
+
+
+def _float8(case: Writing) -> Iterator[Word]:
+    yield "enable_fsdp_float8_all_gather", str(case.scenario.framework.fp8_param_gather).lower()
+
+
+def _optimizer(case: Writing) -> Iterator[Word]:
+    yield "name", '"AdamW"'
+    yield "implementation", f'"{"foreach" if case.scenario.framework.foreach_optimizer else "fused"}"'
+    yield "lr", "1e-5"
+
+
+def _recompute(case: Writing) -> Iterator[Word]:
+    mode = case.layout.recompute
+    match mode:
+        case "none":
+            yield "mode", '"none"'
+        case "full":
+            yield from _layers_done_again(case)
+        case "operations":
+            yield "mode", '"selective"'
+            yield "selective_ac_option", '"op"'
+        case _:
+            raise UnsupportedError(f"--recompute {mode}: torchtitan recomputes whole layers, or keeps some operations")
+    if mode != "none":
+        yield "early_stop", str(case.scenario.framework.recompute_stops_early).lower()
+
+
+def _layers_done_again(case: Writing) -> Iterator[Word]:
+    """Every layer, or every n-th."""
+    layout, layers = case.layout, case.scenario.model.num_hidden_layers
+    if layout.recompute_method == "uniform" and layout.recompute_layers == 1:
+        yield "mode", '"full"'
+        return
+    every = layout.recompute_layer_list[0] + 1 if layout.recompute_layer_list else 0
+    if not every or layout.recompute_layer_list != tuple(range(every - 1, layers, every)):
+        raise UnsupportedError("--recompute-layers: torchtitan recomputes every layer, every n-th, or none")
+    yield "mode", '"selective"'
+    yield "selective_ac_option", f'"{every}"'
+
+
+def torchtitan_words(scenario: Scenario, layout: Layout) -> Iterator[Word]:
+    """The keys that say a layout, by section and name. Raises UnsupportedError for what there is none for."""
+    for section, keys in _sections(_writing(scenario, layout)):
+        yield from ((f"{section}.{name}", text) for name, text in keys)
+
+
+def _writing(scenario: Scenario, layout: Layout) -> Writing:
+    return Writing(scenario, layout, table_of("torchtitan"))

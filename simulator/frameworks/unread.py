@@ -1,0 +1,26 @@
+"""What a configuration file says that its reader does not take."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import passed_of, read_of
+from simulator.frameworks.names import plain
+
+
+def remark_keys(given: Given, keys: Iterable[tuple[str, Key]], *frameworks: str) -> None:
+    """Say which keys, under the names that the frameworks' tables have, are not priced or not known at all."""
+    table = read_of(*frameworks)
+    aside = Given(given.file, table, passed_of(*frameworks), complete=True)
+    for name, key in keys:
+        flag, text = table.get(plain(name)), " ".join(value.text for value in key.values)
+        if flag is not None and flag.is_off(text) and all(value.known for value in key.values):
+            continue
+        aside.add(name, key.values, key.line, key.file)
+        found = aside.entries[plain(name)]
+        found[-1] = dataclasses.replace(found[-1], spelled=key.dotted[:80])
+    aside.remark_unread()
+    given.remarks += aside.remarks

@@ -1,0 +1,146 @@
+"""Writing a question down in a framework's words: the rows of its table, reversed.
+
+`take` reads ``--tensor-model-parallel-size 2`` as ``{"layout.tensor_parallel": 2}``; `word` turns the target and its
+value back into the word. What a framework's code reads by name it also writes by name.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.frameworks.flags import ANY_TEXT, Flag, FlagTable, Meaning
+from simulator.question.frameworks.profile import switches
+from simulator.question.frameworks.profiles import profile_of
+from simulator.question.frameworks.stacks import framework
+from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.catalogue import load_model
+
+Word = tuple[str, str]
+"""A flag or key by the name that its table has, and its text; a switch has none."""
+_WIDTH: Final = 100
+"""Columns of a line of flags."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The launch, and what stands at the top of the file."""
+
+    nodes: int
+    devices_per_node: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A question that is written in words of a table."""
+
+    scenario: Scenario
+    layout: Layout
+    table: FlagTable
+
+    def word(self, target: str, value: Any) -> Iterator[Word]:
+        """The word that sets a target so; nothing where its absence does. Raises UnsupportedError where none does."""
+        pairs = self.table.meanings.get(target, ())
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if any(meaning.otherwise == text for _, meaning in pairs):
+            return
+        for flag, meaning in pairs:
+            if (said := _said(flag, meaning, text)) is not None:
+                yield flag.name, said
+                return
+        raise UnsupportedError(f"{target.partition('.')[2]} {text[:60]}: there is no word for it")
+
+    def sizes(self, *fields: str) -> Iterator[Word]:
+        """The words for fields of the model that it has."""
+        for field in fields:
+            value = getattr(self.scenario.model, field)
+            if value:
+                yield from self.word(f"model.{field}", value)
+
+    def degrees(self, *fields: str) -> Iterator[Word]:
+        """The words for fields of the layout."""
+        for field in fields:
+            yield from self.word(f"layout.{field}", getattr(self.layout, field))
+
+    def options(self, *without: str) -> Iterator[Word]:
+        """The words for switches that the table has and that are other than the framework's own."""
+        profile = self.scenario.framework
+        usual = profile_of(profile.name)
+        for switch in switches():
+            target, value = f"option.{switch.name}", getattr(profile, switch.name)
+            pairs = self.table.meanings.get(target, ())
+            stated = any(meaning.otherwise is not None for _, meaning in pairs)
+            if pairs and switch.name not in without and (stated or value != getattr(usual, switch.name)):
+                yield from self.word(target, value)
+
+    def refuse_switches(self, named: Iterable[str], title: str) -> None:
+        """Refuse switches that differ from the framework's usual ones, have no row, and are not `named` by its code."""
+        profile = self.scenario.framework
+        usual = framework(profile.name, stack=profile.stack)
+        known = {*named, *(target.removeprefix("option.") for target in self.table.meanings)}
+        for switch in switches():
+            value = getattr(profile, switch.name)
+            if value != getattr(usual, switch.name) and switch.name not in known:
+                raise UnsupportedError(f"--option {switch.name}={value}: {title} has no setting for it")
+
+    @property
+    def cut_is_usual(self) -> bool:
+        """Whether the layers are cut as the framework would by itself."""
+        usual = default_cut(self.scenario.model.num_hidden_layers, self.layout.pipeline_parallel)
+        return not self.layout.chunk_layers and self.layout.stage_layers == usual
+
+    @property
+    def cut_is_even(self) -> bool:
+        """Whether every stage has as many layers."""
+        return not self.layout.chunk_layers and len(set(self.layout.stage_layers)) == 1
+
+    @property
+    def accumulation(self) -> int:
+        """Micro batches of a replica in a step."""
+        return self.scenario.global_batch_size // (self.layout.micro_batch_size * self.layout.data_parallel)
+
+    def shipped_name(self, title: str, *, layers: bool = False) -> str:
+        """The shipped name of the model; with `layers` it may have another number of layers.
+
+        Raises UnsupportedError where the recipe could not name the model.
+        """
+        model = self.scenario.model
+        try:
+            shipped = load_model(model.name)
+        except InputError:
+            shipped = None
+        if shipped is not None and layers:
+            shipped = shipped.with_layers(model.num_hidden_layers)
+        if shipped is None or shipped.shape() != model.shape():
+            raise UnsupportedError(f"model {model.name}: a recipe of {title} names a published model; this is none")
+        return model.name
+
+
+def _said(flag: Flag, meaning: Meaning, value: str) -> str | None:
+    """The text of a flag that sets this value; None where no text of it does."""
+    if flag.kind == "switch":
+        return "" if value == meaning.values.get(ANY_TEXT, "true") else None
+    if not meaning.values:
+        return value
+    return next((text for text, result in meaning.values.items() if result == value and text != ANY_TEXT), None)
+
+
+def flags(words: Iterable[Word], *, dashes: bool = True) -> list[str]:
+    """Words as flags of a command line, several a line."""
+    shown = (f"--{name.replace('_', '-') if dashes else name} {text}".rstrip() for name, text in words)
+    # A flag and its value stay together: the blank between them is put back behind the wrapping.
+    joined = " ".join(flag.replace(" ", "\0") for flag in shown)
+    lines = textwrap.wrap(joined, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
+
+
+def shell(lines: Iterable[str], command: str, arguments: Iterable[str], head: Head) -> str:
+    """A launch script: comments, settings, and one command over several lines."""
+    comments = [f"# {line}" for line in head.lines]
+    call = " \\\n    ".join([command, *arguments])
+    return "\n".join(["#!/bin/bash", *comments, "set -e", "", *lines, "", call]) + "\n"

@@ -1,0 +1,169 @@
+"""The launches of a probe's plan, and the fit of what they measured.
+
+The fit is that of `evidence.calibration`, no other; rows that scatter too much store nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.evidence.calibration.cluster import Known
+from simulator.evidence.calibration.own import OwnFit, fit_own
+from simulator.evidence.calibration.sample import prepared
+from simulator.evidence.calibration.store import calibration_text
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.files import write_file
+from simulator.lab.probe.plan import KINDS, NOISE, Planned
+from simulator.lab.probe.pool import Candidate
+from simulator.lab.probe.prepare import SPREAD, TIMED_STEPS, WARM_UP_STEPS, Prepared
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, Tell, run, run_folder
+from simulator.lab.runner.engine import Engine, Pick
+from simulator.lab.runner.engines.launched import launched_row
+from simulator.lab.runner.launch import Launch, Launcher
+from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.record import Record, identity
+from simulator.lab.runner.reference import ReferenceEngine
+from simulator.question.coefficients.values import Coefficients, priors
+from simulator.search.build import estimate_layout
+
+UNDETERMINED: Final = 0.95
+"""Share of its prior's standard deviation from which a coefficient counts as not determined by the launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One launch: its step time as predicted before, as measured, and as the fit has it."""
+
+    planned: Planned
+    measured_seconds: float | None
+    """None where it did not end well."""
+    before_seconds: float
+    after_seconds: float | None
+    """None without a fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """Result of a probe."""
+
+    prepared: Prepared
+    campaign: Campaign
+    fitted: OwnFit | None
+    """None where no launch ended well."""
+    compared: tuple[Compared, ...]
+    """Every launch."""
+    calibration_file: Path | None
+    """None where nothing could be stored."""
+    undetermined: tuple[str, ...]
+    """Coefficients that stay at their priors, because no launch says anything about them."""
+
+
+def launch_all(
+    ready: Prepared, tell: Tell, *, engine: Engine | None = None, launcher: Launcher | None = None
+) -> Probed:
+    """Run the plan, fit what it measured, write the calibration; the reference trainer on this machine by default."""
+    request = ready.request
+    engine = engine or ReferenceEngine(backend=request.backend)
+    record = Record(request.rows_file)
+    record.check()
+    campaign = run(launch_plan(ready, engine, record), launcher or LocalLauncher(), engine, record, tell)
+    if campaign.unwritten:
+        tell(campaign.unwritten)
+    rows = [row for one in campaign.comparisons for row in one.ran]
+    family = ready.hardware.family
+    known = {kind: Known.of_priors(kind, ready.base, spread=SPREAD, noise=NOISE["time"]) for kind in KINDS}
+    fitted = fit_own(family, prepared(rows), known, ready.base) if rows else None
+    stored = None
+    if fitted is not None and (fitted.stored("time") or fitted.stored("memory")):
+        stored = request.folder / f"{family}.yaml"
+        write_file(stored, calibration_text(fitted.calibration()))
+    after = fitted.coefficients(ready.base) if fitted is not None and fitted.stored("time") else None
+    return Probed(
+        prepared=ready,
+        campaign=campaign,
+        fitted=fitted,
+        compared=tuple(_compared(ready, campaign, after)),
+        calibration_file=stored,
+        undetermined=undetermined(fitted, ready.base) if fitted is not None else (),
+    )
+
+
+def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
+    """The design's launches with what they read written; those that the record holds are not made again."""
+    before = record.rows() if ready.request.resume else ()
+    folder = run_folder(ready.request.launch_folder)
+    layouts: list[tuple[str, Estimate]] = []
+    launches: list[Launch] = []
+    known: dict[str, list[MeasuredRow]] = {}
+    for number, planned in enumerate(ready.design.launches, start=1):
+        title = f"{number}-{planned.candidate.title}"
+        pick = pick_of(ready, planned.candidate, record.table)
+        estimate = estimate_layout(pick.scenario, pick.layout)
+        layouts.append((title, estimate))
+        known[title] = _held(pick, before)
+        if known[title]:
+            continue
+        launches.append(
+            Launch(
+                title=title,
+                pick=pick,
+                estimate=estimate,
+                command=engine.prepare(pick, (folder / title).absolute()),
+                number=len(launches) + 1,
+                limit_seconds=ready.request.limit_seconds,
+            )
+        )
+    return LaunchPlan(layouts=tuple(layouts), launches=tuple(launches), known=known, refused=())
+
+
+def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:
+    """The launch of a candidate, with the names that its measured row will have."""
+    return Pick(
+        scenario=replace(candidate.scenario, coefficients=ready.base),
+        layout=candidate.layout,
+        model=candidate.model,
+        hardware=str(ready.spec_file),
+        steps=TIMED_STEPS,
+        warmup_steps=WARM_UP_STEPS,
+        table=table,
+    )
+
+
+def _held(pick: Pick, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    wanted = identity(launched_row(pick, "error"))
+    return [row for row in before if identity(row) == wanted]
+
+
+def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -> Iterator[Compared]:
+    for planned, one in zip(ready.design.launches, campaign.comparisons, strict=True):
+        candidate = planned.candidate
+        fitted = None
+        if after is not None:
+            scenario = replace(candidate.scenario, coefficients=after)
+            fitted = estimate_layout(scenario, candidate.layout).throughput.step_seconds
+        step = one.step
+        yield Compared(
+            planned=planned,
+            measured_seconds=None if step is None else step.measured,
+            before_seconds=planned.step_seconds,
+            after_seconds=fitted,
+        )
+
+
+def undetermined(fitted: OwnFit, base: Coefficients) -> tuple[str, ...]:
+    """Coefficients whose deviation after the fit is that of their prior."""
+    found: list[str] = []
+    for part in fitted.fits.values():
+        known = priors(part.kind)
+        values = getattr(base, part.kind)
+        for name, error in zip(part.names, np.sqrt(np.diag(part.covariance)), strict=True):
+            prior = SPREAD * known[name].spread * abs(float(getattr(values, name)))
+            if error >= UNDETERMINED * prior:
+                found.append(name)
+    return tuple(found)

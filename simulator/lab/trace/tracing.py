@@ -1,0 +1,97 @@
+"""A layout's stage priced, and traced in a process of its own.
+
+Prices without the coefficients that stand for no tensor: a trace sees tensors only. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from typing import Final
+
+import numpy as np
+
+from simulator.errors import InputError, UnsupportedError, one_line
+from simulator.lab.trace.result import TraceComparison, Traced, TraceRequest
+from simulator.lab.trainer.job import TrainingJob
+from simulator.lab.trainer.limits import check_job
+from simulator.question.coefficients.values import replaced
+from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.build import bare_estimate
+
+LIMIT_SECONDS: Final = 600.0
+"""Longest that a trace may take, many times what the stages of large models need."""
+NO_TENSORS: Final = ("workspace_bytes", "unfused_loss_bytes_per_logit")
+"""Coefficients inside the allocated bytes that stand for no tensor of the reference trainer."""
+
+
+def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> TraceComparison:
+    """Trace a pipeline rank of a layout and price it; by default the one that needs most.
+
+    Raises InputError for a rank that there is none of, and UnsupportedError for what the reference trainer cannot run,
+    without torch, and where the trace fails.
+    """
+    if scenario.framework.name != "torch":
+        raise UnsupportedError(f"framework {scenario.framework.name}: a trace runs PyTorch; allowed is torch")
+    if scenario.lora_rank is not None:
+        raise UnsupportedError(f"lora_rank {scenario.lora_rank}: the reference trainer trains all weights")
+    ranks = layout.pipeline_parallel
+    if stage is not None and not 0 <= stage < ranks:
+        raise InputError(f"stage {stage}: the pipeline has {ranks} ranks, allowed are 0 to {ranks - 1}")
+    priced = bare_estimate(tensors_only(scenario), layout)
+    if priced.violations:
+        broken = priced.violations[0]
+        raise UnsupportedError(f"rule {broken.rule}: {broken.message}; {broken.fix}")
+    count = scenario.global_batch_size // (layout.micro_batch_size * layout.data_parallel)
+    check_job(_job(scenario, layout, count))
+    if importlib.util.find_spec("torch") is None:
+        raise UnsupportedError("trace: torch is not installed; pip install '.[runner]' in a checkout brings it")
+    chosen = priced.memory.binding_stage if stage is None else stage
+    job = _job(scenario, layout, _enough(layout, chosen, count))
+    traced = _in_a_process(TraceRequest(job=job.to_json(), stage=chosen, micro_batches=count))
+    return TraceComparison(estimate=priced, traced=traced)
+
+
+def tensors_only(scenario: Scenario) -> Scenario:
+    """The scenario without what its coefficients add to the tensors."""
+    return replace(
+        scenario, coefficients=replaced(scenario.coefficients, "memory", NO_TENSORS, np.zeros(len(NO_TENSORS)))
+    )
+
+
+def _job(scenario: Scenario, layout: Layout, count: int) -> TrainingJob:
+    return TrainingJob.of(scenario, layout, global_batch_size=count * layout.micro_batch_size * layout.data_parallel)
+
+
+def _enough(layout: Layout, stage: int, count: int) -> int:
+    """Micro batches after which nothing new happens: the pipeline is full, and one more pass finds all gradients."""
+    ranks = layout.pipeline_parallel
+    if ranks == 1:
+        return min(count, 3)
+    # Interleaved schedules go in rounds of as many micro batches as ranks.
+    return min(count, 3 * ranks if layout.virtual_stages > 1 else max(ranks, ranks - stage + 2))
+
+
+def _in_a_process(request: TraceRequest) -> Traced:
+    """Trace in a new process: torch keeps what it learnt of a process group, and may end a process on its own."""
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-P", "-m", "simulator.lab.trace"],
+            input=json.dumps(asdict(request)),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnsupportedError(f"trace: torch did not end within {LIMIT_SECONDS:.0f} s") from error
+    if ended.returncode:
+        last = ended.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise UnsupportedError(f"trace: torch ended with status {ended.returncode}: {one_line(last[0])[:500]}")
+    return Traced.from_json(ended.stdout.strip().splitlines()[-1])

@@ -1,0 +1,49 @@
+"""Folders as the files in them that may be recipes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import InputError
+
+SUFFIXES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".json")
+"""Ends of the names of files that may be recipes."""
+_MOST_BYTES: Final = 1 << 20
+"""Above it a file is no recipe: a tokenizer, a data set."""
+_MOST_FILES: Final = 100_000
+_OTHERS: Final = frozenset(["node_modules", "site-packages", "__pycache__"])
+"""Folders whose content is not the repository's own; hidden ones are left out too."""
+
+
+def expanded(files: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Yield each file, and for each folder the files below it that may be recipes, with whether a folder gave it.
+
+    A file is yielded once, however often it is named; a folder without any file is yielded itself. Links to folders
+    are not followed. Raises InputError for more files than any repository has.
+    """
+    seen: set[str] = set()
+    for file in files:
+        walked = "\0" not in file and os.path.isdir(file)  # noqa: PTH112  false where nobody may look
+        count = 0
+        for path in _below(file) if walked else (file,):
+            count += 1
+            if count > _MOST_FILES:
+                raise InputError(f"{file}: more than {_MOST_FILES} files that may be recipes; name a folder of it")
+            if (plain := os.path.normpath(path)) not in seen:
+                seen.add(plain)
+                yield path, walked
+        if not count:
+            yield file, False
+
+
+def _below(folder: str) -> Iterator[str]:
+    """Yield the files below a folder by name, each as it is reached from there."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _OTHERS)
+        for name in sorted(names):
+            path = Path(place) / name
+            if name.lower().endswith(SUFFIXES) and path.is_file() and path.stat().st_size <= _MOST_BYTES:
+                yield str(path)

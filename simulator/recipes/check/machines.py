@@ -1,0 +1,152 @@
+"""The machines of a recipe that nobody states: none of them decides that a recipe fails.
+
+A number of nodes or devices is unstated where the recipe leaves it out, counts it with a command as it runs, or takes
+it from a variable with a default (`${SLURM_NNODES:-1}`). What fails on such machines is tried on others; where some
+others pass, the answer is how many, and no verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from simulator.cluster import cluster
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.recipe import Recipe, Remark
+
+_LISTED: Final = r"nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc -l"
+_TORCH: Final = r"python3?\s+-c\s+[\"']import torch; ?print\(torch\.cuda\.device_count\(\)\)[\"']"
+_ON_A_NODE: Final = re.compile(rf"(?:\$\(|`)\s*(?:{_TORCH}|{_LISTED})\s*[)`]")
+"""Commands that print the number of devices of the node, as an unknown value shows them."""
+_IN_ALL: Final = re.compile(rf"\$\(\s*ds_ssh\s+{_LISTED}\s*\)")
+"""The same on every node, with the two lines that `ds_ssh` prints before; scripts take them off."""
+_LINES_BEFORE: Final = 2
+COUNTED: Final = "devices-counted"
+"""Rule of the remark that a command which counts devices is taken to print those of the hardware."""
+HOSTS: Final = "hosts-assumed"
+"""Rule of the remark that a launcher takes its nodes from a file of hosts that is not at hand."""
+_COUNTS_MACHINES: Final = re.compile(r"(?i)\w*(?:node|world|slurm|gpus?|devices|nproc|npu|replica|ranks|hosts)\w*")
+"""Names of variables that may hold a number of machines."""
+_FACTORS: Final = (2, 4, 8, 16, 32, 64, 128)
+_MOST_TRIED: Final = 14
+
+
+def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> Mapping[str, str]:
+    """Return what the commands of recipes print that count the devices of a node, or of all nodes.
+
+    Parameters
+    ----------
+    devices : of a node of the hardware that is asked about
+    nodes : that are asked about
+    """
+    names = sorted({unknown.name for recipe in recipes for unknown in recipe.unknowns if unknown.affects})
+    each = {name: str(devices) for name in names if _ON_A_NODE.fullmatch(name)}
+    return each | {name: str(devices * nodes + _LINES_BEFORE) for name in names if _IN_ALL.fullmatch(name)}
+
+
+def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[Recipe, ...]:
+    """Return recipes with a remark on each command that is taken to print a number."""
+    remarks = tuple(
+        Remark("devices-counted", "note", f"{name[:80]} is taken to print {text}", fix="--hardware NAME --nodes N")
+        for name, text in values.items()
+    )
+    return tuple(replace(recipe, remarks=(*recipe.remarks, *remarks)) for recipe in recipes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unstated:
+    """What is not stated of a recipe's machines."""
+
+    nodes: bool
+    devices_per_node: bool
+    counted: bool = False
+    """Whether a command counts them as the recipe runs."""
+    variable: str = ""
+    """The variable whose default is taken, where it is one."""
+
+    def __bool__(self) -> bool:
+        """Return whether anything is not stated."""
+        return self.nodes or self.devices_per_node
+
+
+Reread = Callable[[Mapping[str, str], Asked], Recipe | None]
+"""The same launch with other values for what its file leaves to the run, on other machines; None where it has none."""
+
+
+def unstated(recipe: Recipe, asked: Asked, reread: Reread) -> Unstated:
+    """Return which numbers of machines neither the recipe nor the user states."""
+    if recipe.is_question or asked.nodes or asked.devices or ":" in asked.hardware:
+        return Unstated(nodes=False, devices_per_node=False)
+    sized = recipe.layout is not None and "dp" in recipe.places and recipe.nodes is None
+    counted = [remark.message for remark in recipe.remarks if remark.rule == COUNTED]
+    hosts = any(remark.rule == HOSTS for remark in recipe.remarks) or any("ds_ssh" in command for command in counted)
+    missing = Unstated(
+        nodes=(recipe.nodes is None and not sized) or hosts,
+        devices_per_node=(recipe.devices_per_node is None and not sized) or bool(counted),
+        counted=bool(counted),
+    )
+    return missing if missing.nodes else _defaulted(recipe, asked, missing, reread)
+
+
+def _defaulted(recipe: Recipe, asked: Asked, missing: Unstated, reread: Reread) -> Unstated:
+    """Add what the defaults of variables of the environment decide; a variable of nodes is named before others."""
+    for name in _defaults(recipe):
+        other = reread({name: "3"}, asked)
+        if other is None:
+            continue
+        if other.nodes != recipe.nodes:
+            missing = replace(missing, nodes=True, variable=name)
+        if other.devices_per_node != recipe.devices_per_node:
+            missing = replace(missing, devices_per_node=True, variable=missing.variable or name)
+    return missing
+
+
+def _defaults(recipe: Recipe) -> Iterator[str]:
+    """Yield the variables that are taken as not set and may hold a number of machines."""
+    for remark in recipe.remarks:
+        if remark.rule == "assumed-unset":
+            yield from (name for name in re.findall(r"\$(\w+)", remark.message) if _COUNTS_MACHINES.fullmatch(name))
+
+
+def launched_devices(recipe: Recipe, asked: Asked) -> int:
+    """Return the devices that a recipe starts on, one node and all its devices where it leaves them out."""
+    spec = cluster(asked.hardware, None, None, asked.calibration).hardware
+    return (recipe.nodes or 1) * (recipe.devices_per_node or spec.devices_per_node)
+
+
+def others(recipe: Recipe, asked: Asked, missing: Unstated, devices: int) -> Iterator[tuple[str, Asked]]:
+    """Yield other machines for a recipe, as options and as they are asked for: more nodes, fewer devices, fewer nodes.
+
+    Parameters
+    ----------
+    devices : of the machines on which the recipe fails
+    """
+    spec = cluster(asked.hardware, None, None, asked.calibration).hardware
+    per_node = recipe.devices_per_node or spec.devices_per_node
+    nodes = max(devices // per_node, 1)
+    if missing.nodes:
+        yield from ((f"--nodes {nodes * factor}", replace(asked, nodes=nodes * factor)) for factor in _FACTORS)
+    if missing.devices_per_node:
+        fewer = (devices // 2**power for power in range(1, devices.bit_length()) if devices % 2**power == 0)
+        yield from ((f"--devices {count}", replace(asked, devices=count)) for count in fewer)
+    if missing.nodes:
+        yield from ((f"--nodes {fewer}", replace(asked, nodes=fewer)) for fewer in _below(nodes))
+
+
+def _below(nodes: int) -> list[int]:
+    return [count for count in range(nodes - 1, 0, -1) if nodes % count == 0][:_MOST_TRIED]
+
+
+def on_others(passing: str, failure: str, missing: Unstated) -> Remark:
+    """Return what is told of a recipe that fails on machines nobody states, and passes on others."""
+    what = "how many nodes run it" if missing.nodes else "how many devices of a node run it"
+    source = f"takes {what} from ${missing.variable}, which is not set" if missing.variable else f"does not say {what}"
+    tells = "--nodes N" if missing.nodes else "--devices N"
+    return Remark(
+        rule="unknown-nodes",
+        severity="error",
+        message=f"the recipe {source}: {failure}; with {passing} it passes",
+        fix=tells if not missing.variable else f"{tells}, or --set {missing.variable}=N",
+    )

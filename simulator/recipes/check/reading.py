@@ -1,0 +1,66 @@
+"""Recipe files as their launches, read with what the user tells, as often as a question needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from simulator.cluster import cluster
+from simulator.errors import SimulateError
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.machines import Reread, counts, with_counts
+from simulator.recipes.recipe import Recipe
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How files are read."""
+
+    asked: Asked
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Values for what files leave to the run (`--set NAME=VALUE`)."""
+    environment: Mapping[str, str] | None = None
+    """Variables that scripts may see; None for none."""
+    root: Path | None = None
+    """Folder that reading does not leave; None for the repository of each file."""
+
+    def recipes(
+        self, file: str, more: Mapping[str, str] = NOTHING, machines: Asked | None = None
+    ) -> tuple[Recipe, ...]:
+        """Return the launches of a file; where it counts devices, with those of the machines that are asked about.
+
+        Parameters
+        ----------
+        more : values beside the settings, which stand above them
+        machines : machines to count; the question's own unless others are named
+        """
+        from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
+
+        machines = machines or self.asked
+        recipes = read_recipe(file, {**more, **self.settings}, self.environment, self.root)
+        spec = cluster(machines.hardware, None, None, machines.calibration).hardware
+        devices = min(machines.devices or spec.devices_per_node, spec.devices_per_node)
+        values = counts(recipes, devices, machines.nodes or 1)
+        if not values:
+            return recipes
+        known = {**more, **self.settings, **values}
+        return with_counts(read_recipe(file, known, self.environment, self.root), values)
+
+    def launches(self, file: str) -> Iterator[tuple[Recipe, Reread]]:
+        """Yield each launch of a file with its reader: the same launch with other values. Raises as a reader does."""
+        recipes = self.recipes(file)
+        for number, recipe in enumerate(recipes):
+            yield recipe, partial(self._again, file, number, len(recipes))
+
+    def _again(self, file: str, number: int, count: int, more: Mapping[str, str], machines: Asked) -> Recipe | None:
+        """Return one launch of a file with other values; None where the file then has others."""
+        with suppress(SimulateError):
+            recipes = self.recipes(file, more, machines)
+            return recipes[number] if len(recipes) == count else None
+        return None

@@ -1,0 +1,99 @@
+"""What stands beside an answer: another precision, another stack, and where nothing fits what would and why.
+
+A ranking in bf16 on H100 also names the best layout in fp8; one for which nothing fits names single changes after which
+something does, such as `--offload optimizer` or twice the nodes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.violation import Violation
+from simulator.question.frameworks.stacks import DEFAULT, stacks_of
+from simulator.question.frameworks.stacks import framework as framework_profile
+from simulator.question.scenario.inputs import MOST_DEVICES
+from simulator.question.scenario.layout import Layout
+from simulator.search.build import estimates_of
+from simulator.search.query import Query
+from simulator.search.rank import Found, best_of, fastest_of
+from simulator.search.result import Remedy, StackBest
+from simulator.search.rules import ACROSS_NODES, RULES
+
+
+def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
+    """The best layout in fp8, where something else was asked for and the device has it."""
+    scenario = query.scenario
+    if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
+        return None
+    return _best(replace(query, scenario=replace(scenario, precision="fp8")), near)
+
+
+def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBest]:
+    """The best layout under the framework's defaults, where a stack was assumed, else under what is tuned for it."""
+    scenario, profile = query.scenario, query.scenario.framework
+    tuned = (stack.name for stack in stacks_of(profile.name) if stack.tuned)
+    for name in (DEFAULT,) if profile.stack != DEFAULT else tuned:
+        other = replace(scenario, framework=framework_profile(profile.name, query.options, name))
+        yield StackBest(name, _best(replace(query, scenario=other), near))
+
+
+def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
+    best = best_of(query, near)
+    return None if best is None else estimates_of([best])[0]
+
+
+def reasons(query: Query, found: Found) -> Iterator[Violation]:
+    """What each rule says of one layout that it dropped."""
+    for rule in (*RULES, ACROSS_NODES):
+        if rule.id in found.examples:
+            layout = found.examples[rule.id]
+            yield Violation(rule.id, rule.message(query.scenario, layout), rule.fix(query.scenario, layout))
+
+
+def remedies(query: Query) -> Iterator[Remedy]:
+    """Changes after which something fits, each with its fastest layout; single changes only."""
+    for change, changed in _changes(query):
+        best = fastest_of(changed)
+        if best is not None:
+            yield Remedy(change, estimates_of([best])[0])
+
+
+def _changes(query: Query) -> Iterator[tuple[str, Query]]:
+    space = query.space
+    for axis in dataclasses.fields(space):
+        if getattr(space, axis.name) != axis.default:
+            free: dict[str, Any] = {axis.name: axis.default}
+            yield f"free choice of {axis.name}", replace(query, space=replace(space, **free))
+    for offload in ("optimizer", "optimizer_tensorwise"):
+        if offload not in (space.offload or ()):
+            yield f"--offload {offload}", replace(query, space=replace(space, offload=(offload,)))
+    larger = None if query.scenario.groups else _on_enough_nodes(query)
+    if larger is not None:
+        yield f"--nodes {larger.scenario.nodes}", larger
+
+
+def _on_enough_nodes(query: Query) -> Query | None:
+    """The question on the fewest whole nodes, up to 64 times as many, on which something fits; None if none does."""
+    per_node = query.scenario.hardware.devices_per_node
+
+    def on(nodes: int) -> Query:
+        return replace(query, scenario=replace(query.scenario, devices=nodes * per_node))
+
+    low = high = query.scenario.devices // per_node
+    for _ in range(6):
+        high = max(2 * high, 1)
+        if high * per_node > MOST_DEVICES:
+            return None
+        if fastest_of(on(high)) is not None:
+            break
+        low = high
+    else:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fastest_of(on(middle)) is not None else (middle, high)
+    return on(high)

@@ -1,0 +1,133 @@
+"""A framework's table says what its words set, and its code names what no row can say."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from simulator.frameworks import registry
+from simulator.frameworks.flags import FOLDER, Flag, table_names, table_of
+from simulator.frameworks.names import plain
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.take import type_of
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.scenario.layout import BY_NAME
+from simulator.question.specs.model import ModelSpec
+
+READING = ("entry", "has", "text", "integer", "integers", "share", "switch", "any_switch")
+"""Methods of `Arguments` that read a flag by its name."""
+LATER = frozenset(
+    {
+        *("bridge", "deepspeed", "llamafactory", "neox", "nemo", "paddleformers", "paddlenlp", "primus", "swift"),
+        *("torchtitan", "transformers"),
+    }
+)
+"""Tables whose rows are still read by code alone."""
+
+
+PARTLY = frozenset({"moe_alltoall_overlap_comm", "moe_permutation_async_comm", "reset_attention_mask"})
+"""Flags whose memory is priced and whose time is not: they are read, and warned of."""
+ELSEWHERE = frozenset({"lora_dim", "peft_type"})
+"""Keys of FlagScale's files that NeMo's reader takes."""
+TELLING = frozenset({"load", "merge_file"})
+"""Flags without effect that tell which vocabulary a run has."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Tables that stand behind one another, and the folders whose code reads them."""
+
+    tables: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+    def flags(self) -> dict[str, Flag]:
+        return dict(table_of(*self.tables))
+
+    def trees(self) -> Iterator[ast.AST]:
+        for folder in self.folders:
+            for file in sorted(folder.glob("*.py")):
+                yield ast.parse(file.read_text(encoding="utf-8"))
+
+    def named(self) -> set[str]:
+        """Every text of the code that may name a flag."""
+        return {plain(text) for tree in self.trees() for text in _texts(tree)}
+
+    def read(self) -> set[str]:
+        """What the code asks arguments for by name."""
+        calls = (node for tree in self.trees() for node in ast.walk(tree) if isinstance(node, ast.Call))
+        asked = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr in READING)
+        texts = (text for call in asked for word in call.args for text in _texts(word))
+        return {plain(text) for text in texts if re.fullmatch(r"[a-z][\w-]+", text)}
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    nodes = ast.walk(tree)
+    return (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def families() -> dict[str, Family]:
+    found = {}
+    for name in registry.frameworks():
+        tables = registry.tables(name)
+        if registry.frameworks()[name].extends in ("", name) and not set(tables) & LATER:
+            folders = [other for other, one in registry.frameworks().items() if one.extends == name] or [name]
+            found[name] = Family(tables, tuple(FOLDER / folder for folder in folders))
+    return found
+
+
+FAMILIES = families()
+
+
+@pytest.mark.parametrize("table", table_names())
+def test_what_a_row_sets_is_there_to_set(table: str) -> None:
+    for flag in table_of(table).values():
+        assert not flag.sets or flag.effect == "priced", flag.name
+        for meaning in flag.meanings():
+            owner = {"option": FrameworkProfile, "workload": AskedRun}.get(meaning.kind)
+            fields = {"layout": BY_NAME, "model": ModelSpec.model_fields}.get(meaning.kind)
+            names = fields if owner is None else owner.__dataclass_fields__  # type: ignore[attr-defined]  # dataclasses
+            assert names is not None
+            assert meaning.name in names, (flag.name, meaning.target)
+            assert type_of(meaning) in (bool, int, float, str), (flag.name, meaning.target)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_other_names_are_of_flags_that_are_there(name: str) -> None:
+    flags = FAMILIES[name].flags()
+    for flag in flags.values():
+        for other, _ in flag.aliases():
+            assert flags[other].effect == "priced", flag.name
+            assert not list(flags[other].aliases()), f"{flag.name}: another name of another name"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_priced_flag_says_what_it_sets_or_is_read_by_name(name: str) -> None:
+    named = FAMILIES[name].named()
+    unread = [flag.name for flag in FAMILIES[name].flags().values() if flag.effect == "priced" and not flag.sets]
+    assert [flag for flag in unread if flag not in named | ELSEWHERE] == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_code_reads_priced_flags_alone(name: str) -> None:
+    flags = FAMILIES[name].flags()
+    settings = {setting.key for setting in BY_NAME.values()}
+    read = FAMILIES[name].read() - settings - PARTLY - TELLING
+    assert sorted(flag for flag in read if flag in flags and flags[flag].effect != "priced") == []
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_name_in_two_tables_sets_the_same(name: str) -> None:
+    first = FAMILIES[name].flags()
+    for table in FAMILIES[name].tables:
+        for flag in table_of(table).values():
+            assert flag.sets in ("", first[flag.name].sets), flag.name
+
+
+def test_every_table_is_of_a_framework() -> None:
+    tables = {table for family in FAMILIES.values() for table in family.tables}
+    tables |= {table for form in registry.log_forms().values() for table in form.tables}
+    assert tables | LATER == set(table_names())
+    assert not tables & LATER

@@ -1,0 +1,327 @@
+"""The script and the log of one run ask the same question, for every flag that both can say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.evidence.measurements.log import read_log
+from simulator.evidence.measurements.question import question
+from simulator.evidence.measurements.row import MeasuredRow
+from simulator.frameworks import registry
+from simulator.frameworks.flags import Flag, table_of
+from simulator.question.frameworks.profile import switches
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.case import Case, case_of
+from simulator.recipes.readers.read import read_recipe
+from tests.measurements.test_wild_logs import dump, steps
+
+HARDWARE = "h100-sxm-80g"
+BASE: dict[str, object] = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "ffn_hidden_size": 14336,
+    "num_attention_heads": 32,
+    "group_query_attention": True,
+    "num_query_groups": 8,
+    "swiglu": True,
+    "untie_embeddings_and_output_weights": True,
+    "max_position_embeddings": 8192,
+    "vocab_size": 128256,
+    "make_vocab_size_divisible_by": 128,
+    "normalization": "RMSNorm",
+    "disable_bias_linear": True,
+    "position_embedding_type": "rope",
+    "attention_dropout": 0.0,
+    "hidden_dropout": 0.0,
+    "micro_batch_size": 2,
+    "global_batch_size": 64,
+    "seq_length": 4096,
+    "bf16": True,
+    "transformer_impl": "transformer_engine",
+}
+EXPERTS: dict[str, object] = {
+    "num_experts": 8,
+    "moe_router_topk": 2,
+    "moe_ffn_hidden_size": 4096,
+    "moe_token_dispatcher_type": "alltoall",
+}
+LATENT: dict[str, object] = {"multi_latent_attention": True, "kv_lora_rank": 512, "q_lora_rank": 1536}
+PIPED: dict[str, object] = {"pipeline_model_parallel_size": 4}
+PARALLEL: dict[str, object] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+BESIDE: dict[str, dict[str, object]] = {
+    "account_for_embedding_in_pipeline_split": {"num_layers": 31} | PIPED,
+    "account_for_loss_in_pipeline_split": {"num_layers": 31} | PIPED,
+    "context_parallel_size": {},
+    "cp_comm_type": {"context_parallel_size": 2},
+    "cpu_offloading_num_layers": {"cpu_offloading": True},
+    "data_parallel_sharding_strategy": {"use_megatron_fsdp": True},
+    "decoder_first_pipeline_num_layers": PIPED,
+    "decoder_last_pipeline_num_layers": PIPED,
+    "exp_avg_dtype": {"use_precision_aware_optimizer": True, "exp_avg_sq_dtype": "bf16"},
+    "exp_avg_sq_dtype": {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16"},
+    "expert_tensor_parallel_size": EXPERTS | PARALLEL,
+    "fp8_recipe": {"fp8_format": "hybrid"},
+    "fp8_param_gather": {"fp8_format": "hybrid"},
+    "hierarchical_context_parallel_sizes": {"context_parallel_size": 4, "cp_comm_type": "a2a+p2p"},
+    "main_grads_dtype": {"use_precision_aware_optimizer": True},
+    "main_params_dtype": {"use_precision_aware_optimizer": True},
+    "no_overlap_p2p_communication": PIPED | {"num_virtual_stages_per_pipeline_rank": 2},
+    "num_layers_per_virtual_pipeline_stage": PIPED,
+    "num_virtual_stages_per_pipeline_rank": PIPED,
+    "pipeline_model_parallel_layout": PIPED,
+    "num_distributed_optimizer_instances": {"use_distributed_optimizer": True},
+    "optimizer_offload_fraction": {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True},
+    "overlap_param_gather": {"overlap_grad_reduce": True, "use_distributed_optimizer": True},
+    "recompute_method": {"recompute_granularity": "full", "recompute_num_layers": 2},
+    "recompute_num_layers": {"recompute_granularity": "full", "recompute_method": "uniform"},
+    "recompute_modules": {"recompute_granularity": "selective"},
+    "tp_comm_overlap": PARALLEL,
+    "sequence_parallel": {"tensor_model_parallel_size": 2},
+    "no_async_tensor_model_parallel_allreduce": {"tensor_model_parallel_size": 2},
+    "wgrad_deferral_limit": {"defer_embedding_wgrad_compute": True} | PIPED,
+    "use_megatron_fsdp": {"data_parallel_sharding_strategy": "optim"},
+    "use_custom_fsdp": {"data_parallel_sharding_strategy": "optim"},
+    "virtual_pipeline_model_parallel_size": PIPED,
+    "moe_flex_dispatcher_backend": EXPERTS | {"moe_token_dispatcher_type": "flex"},
+    "moe_pad_expert_input_to_capacity": EXPERTS | {"moe_expert_capacity_factor": 1.5},
+    "moe_router_group_topk": EXPERTS | {"moe_router_num_groups": 4},
+    "moe_router_num_groups": EXPERTS | {"moe_router_group_topk": 2},
+    "moe_shared_expert_gate": EXPERTS | {"moe_shared_expert_intermediate_size": 4096},
+    "multi_latent_attention": LATENT,
+    "moe_layer_recompute": EXPERTS,
+}
+"""What stands beside a flag for it to mean something."""
+SAMPLES: dict[str, object] = {
+    "attention_backend": "unfused",
+    "attention_dropout": 0.1,
+    "context_parallel_size": 2,
+    "cp_comm_type": "a2a",
+    "cpu_offloading_num_layers": 31,
+    "data_parallel_sharding_strategy": "optim",
+    "decoder_first_pipeline_num_layers": 5,
+    "decoder_last_pipeline_num_layers": 5,
+    "exp_avg_dtype": "bf16",
+    "exp_avg_sq_dtype": "bf16",
+    "expert_model_parallel_size": 2,
+    "expert_tensor_parallel_size": 1,
+    "fp8": "hybrid",
+    "fp8_format": "hybrid",
+    "fp8_recipe": "mxfp8",
+    "global_batch_size": 128,
+    "hidden_dropout": 0.1,
+    "hierarchical_context_parallel_sizes": "2 2",
+    "main_grads_dtype": "bf16",
+    "main_params_dtype": "fp32",
+    "micro_batch_size": 4,
+    "batch_size": 4,
+    "moe_expert_capacity_factor": 0.5,
+    "moe_flex_dispatcher_backend": "hybridep",
+    "moe_layer_freq": "([0]*1+[1]*31)",
+    "moe_token_dispatcher_type": "allgather",
+    "mtp_num_layers": 1,
+    "num_distributed_optimizer_instances": 2,
+    "num_layers_per_virtual_pipeline_stage": 4,
+    "num_virtual_stages_per_pipeline_rank": 2,
+    "virtual_pipeline_model_parallel_size": 2,
+    "optimizer": "muon",
+    "optimizer_offload_fraction": 0.5,
+    "pipeline_model_parallel_layout": "Etttttttt|tttttttt|tttttttt|ttttttttL",
+    "pipeline_model_parallel_size": 2,
+    "recompute_granularity": "full",
+    "recompute_method": "block",
+    "recompute_modules": "moe_act layernorm",
+    "recompute_num_layers": 4,
+    "activations_checkpoint_method": "block",
+    "activations_checkpoint_num_layers": 2,
+    "seq_length": 2048,
+    "tensor_model_parallel_size": 2,
+    "model_parallel_size": 2,
+    "transformer_impl": "local",
+    "wgrad_deferral_limit": 2,
+    "hidden_size": 2048,
+    "num_layers": 16,
+    "ffn_hidden_size": 8192,
+    "num_attention_heads": 16,
+    "num_query_groups": 4,
+    "kv_channels": 64,
+    "moe_router_topk": 4,
+    "moe_ffn_hidden_size": 2048,
+    "moe_shared_expert_intermediate_size": 8192,
+    "moe_router_group_topk": 2,
+    "moe_router_num_groups": 4,
+    "q_lora_rank": 1024,
+    "kv_lora_rank": 256,
+    "qk_head_dim": 64,
+    "qk_pos_emb_head_dim": 32,
+    "v_head_dim": 64,
+    "normalization": "LayerNorm",
+    "position_embedding_type": "learned_absolute",
+    "num_experts": 4,
+    "num_moe_experts": 4,
+    "padded_vocab_size": 128512,
+    "vocab_size": 100352,
+    "max_position_embeddings": 4096,
+    "make_vocab_size_divisible_by": 256,
+    "experimental_attention_variant": "gated_delta_net",
+    "linear_attention_type": "gated_delta_net",
+    "rampup_batch_size": "16 16 1000",
+    "step_batch_size_schedule": "0:64 1B:128",
+}
+ONE_SIDED = frozenset(
+    {
+        *("add_bias_linear", "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"),
+        *("tokenizer_model", "tokenizer_type", "spec", "encoder_seq_length", "no_add_bias_linear"),
+        *("hybrid_attention_ratio", "hybrid_layer_pattern", "hybrid_mlp_ratio", "hybrid_override_pattern"),
+        *("linear_attention_freq", "linear_conv_kernel_dim", "linear_key_head_dim", "linear_num_key_heads"),
+        *("linear_num_value_heads", "linear_value_head_dim", "mamba_head_dim", "mamba_num_groups"),
+        *("mamba_num_heads", "mamba_state_dim", "moe_grouped_gemm", "use_mcore_models"),
+    }
+)
+"""Names that only files have, what says nothing of a question alone, and parts of other models."""
+FLAGS = [flag for flag in table_of("megatron").values() if flag.effect == "priced" and flag.name not in ONE_SIDED]
+PRINTED = {"torch": {"fp32": "torch.float32", "bf16": "torch.bfloat16"}}
+OPPOSITES = {
+    name: flag.name
+    for flag in table_of("megatron_dump", "megatron").values()
+    for name, text in flag.aliases()
+    if text == "!"
+}
+"""For a flag that switches off the variable that the program keeps it in."""
+
+
+def said(flag: Flag) -> dict[str, object]:
+    """The run's words: those of every run, what stands beside the flag, and the flag."""
+    value: object = True if flag.kind == "switch" else SAMPLES[flag.name]
+    moe = flag.name.startswith(("moe", "num_moe", "expert", "overlap_moe", "num_experts"))
+    latent = flag.name in LATENT or flag.name in ("qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+    beside = BESIDE.get(flag.name, EXPERTS if moe else LATENT if latent else {})
+    words = BASE | beside | {flag.name: value}
+    if "multi_latent_attention" in words:
+        del words["group_query_attention"]
+    if flag.name == "fp16":
+        words.pop("bf16")
+    for canonical, other in (("micro_batch_size", "batch_size"), ("tensor_model_parallel_size", "model_parallel_size")):
+        if flag.name == other:
+            words.pop(canonical, None)
+    if flag.name == "num_moe_experts":
+        words.pop("num_experts")
+    return words
+
+
+def script(words: dict[str, object], folder: Path) -> Case:
+    flags = " ".join(
+        f"--{name.replace('_', '-')}" + ("" if x is True else f" {_quoted(x)}") for name, x in words.items()
+    )
+    file = folder / "run.sh"
+    file.write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {flags}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    case = case_of(recipe, Asked(hardware=HARDWARE))
+    assert isinstance(case, Case), case
+    return case
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if any(mark in str(value) for mark in "|()*[") else str(value)
+
+
+def log(words: dict[str, object], folder: Path) -> MeasuredRow:
+    printed = {"fp16": False, "bf16": False, **words, "world_size": 16}
+    for name, value in words.items():
+        if name in OPPOSITES:
+            printed.pop(name)
+            printed[OPPOSITES[name]] = False
+        elif name.endswith("_dtype"):
+            printed[name] = PRINTED["torch"].get(str(value), value)
+        elif name in ("recompute_modules", "cp_comm_type"):
+            printed[name] = str(value).split()
+    file = folder / "train.log"
+    batch = int(str(words.get("global_batch_size", 64)))
+    file.write_text(dump(printed) + steps(25.0, 25.0, 25.0, batch=batch), encoding="utf-8")
+    (row,) = read_log(file, hardware=HARDWARE)
+    return row
+
+
+def asked(profile: Any) -> dict[str, object]:
+    """The switches of a profile that a log can show."""
+    return {switch.name: getattr(profile, switch.name) for switch in switches() if switch.name != "expandable_segments"}
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
+def test_the_log_and_the_script_of_one_run_ask_the_same(flag: Flag, tmp_path: Path) -> None:
+    words = said(flag)
+    case = script(words, tmp_path)
+    row = log(words, tmp_path)
+    scenario, layout = question(row)
+    assert layout == case.layout
+    assert asked(scenario.framework) == asked(case.scenario.framework)
+    workload = ("seq_length", "global_batch_size", "precision", "lora_rank", "devices")
+    assert {name: getattr(scenario, name) for name in workload} == {
+        name: getattr(case.scenario, name) for name in workload
+    }
+    loose = ("architecture", "max_position_embeddings", "vocab_size")
+    shapes = [
+        model.model_dump(exclude={*loose, "name", "note", "sources", "provenance", "published"})
+        for model in (scenario.model, case.scenario.model)
+    ]
+    assert shapes[0] == shapes[1]
+    refused = [remark for remark in case.recipe.remarks if remark.severity == "error"]
+    assert (row.status == "unpriced") == bool(refused)
+    assert all(remark.message in row.evidence for remark in refused)
+
+
+def test_every_flag_of_a_run_is_tried() -> None:
+    names = {flag.name for flag in FLAGS if flag.kind != "switch"}
+    assert names <= SAMPLES.keys()
+    assert table_of(*registry.tables("megatron")).keys() >= ONE_SIDED
+
+
+def row_of(more: dict[str, object], folder: Path) -> MeasuredRow:
+    return log(BASE | more, folder)
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "evidence"),
+    [
+        ({"deterministic_mode": True}, "consistent", "deterministic_mode: slower deterministic kernels"),
+        ({"deterministic_mode": False}, "consistent", ""),
+        ({"window_size": "(1024, 0)"}, "consistent", "window_size: small copies"),
+        ({"some_new_offload_depth": 3}, "unpriced", "some_new_offload_depth is not read"),
+        ({"some_new_offload_depth": 0}, "consistent", ""),
+        ({"recompute_granularity": "some"}, "unpriced", "recompute_granularity some: allowed are selective, full"),
+        ({"optimizer": "muon"}, "unpriced", "optimizer muon: only Adam is modelled"),
+        (
+            {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"},
+            "unpriced",
+            "FSDP of gradients",
+        ),
+    ],
+)
+def test_what_is_not_read_is_said(more: dict[str, object], status: str, evidence: str, tmp_path: Path) -> None:
+    row = row_of(more, tmp_path)
+    assert row.status == status
+    assert evidence in row.evidence
+
+
+def test_switches_of_a_log_are_those_of_a_script(tmp_path: Path) -> None:
+    """What a log's own reading left out: types of the state, dropouts, fusions, the fraction that is offloaded."""
+    row = row_of(
+        {
+            "use_precision_aware_optimizer": True,
+            "exp_avg_dtype": "torch.bfloat16",
+            "exp_avg_sq_dtype": "torch.bfloat16",
+            "main_grads_dtype": "torch.bfloat16",
+            "attention_dropout": 0.1,
+            "hidden_dropout": 0.1,
+            "bias_swiglu_fusion": False,
+            "optimizer_cpu_offload": True,
+            "optimizer_offload_fraction": 0.5,
+        },
+        tmp_path,
+    )
+    assert row.status == "consistent"
+    assert row.offload == "optimizer_tensorwise"
+    told = {"optimizer_dtype": "bf16", "gradient_dtype": "bf16", "attention_dropout": "true", "hidden_dropout": "true"}
+    assert told.items() <= dict(row.options).items()
+    assert dict(row.options)["fused_swiglu"] == "false"
+    assert dict(row.options)["offload_fraction"] == "0.5"
