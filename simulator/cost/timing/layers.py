@@ -17,7 +17,13 @@ from simulator.cost.operations.sums import attended_share
 from simulator.cost.operations.work import Work, layer_work, partly_repeated, repeated_work
 from simulator.cost.timing.layer_exchanges import collective_seconds, exchange_seconds
 from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
-from simulator.cost.timing.products import Products, dense_products, expert_products, product_compute, product_flops
+from simulator.cost.timing.products import (
+    Products,
+    dense_products,
+    expert_products,
+    product_flops,
+    product_passes,
+)
 from simulator.cost.timing.rates import attention_rate, counted_head_width, gemm_rate, memory_rate
 from simulator.cost.timing.waits import beside_weight_gradients, exposed, host_seconds
 from simulator.question.scenario.block import Array
@@ -144,7 +150,7 @@ def _overlapped(pricing: Pricing, work: Work, tensor: Array, gemm: Array, index:
     for collective, products in work.paired:
         # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
         name = ("weights" if collective.pattern == "gather" else "inputs") if index else "forward"
-        seconds = (getattr(product_compute(pricing, product), name) for product in products)
+        seconds = (getattr(product_passes(pricing, product), name) for product in products)
         exchange = (collective.backward if index else 1.0) * collective_seconds(pricing, collective)
         left = left + exposed(share, exchange, sum(seconds, np.zeros_like(tensor)))
     return left

@@ -13,7 +13,7 @@ from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.operations.extents import tokens_per_device
 from simulator.cost.timing.collectives import gather_seconds, tensor_group
 from simulator.cost.timing.parts import PassSeconds
-from simulator.cost.timing.products import Moved, Products, Shape, product_seconds, shaped_seconds
+from simulator.cost.timing.products import Shape, product_seconds
 from simulator.cost.timing.rates import gemm_rate, memory_rate, wide_gemm_rate
 
 
@@ -22,18 +22,10 @@ def projection_seconds(pricing: Pricing) -> PassSeconds:
     """The projection that joins embedding and hidden state in one prediction layer."""
     scenario, hidden = pricing.scenario, float(pricing.scenario.model.hidden_size)
     shape = Shape(tokens_per_device(pricing), hidden / pricing.block.tensor_parallel, 2.0 * hidden)
-    products = _products(pricing, shape, gemm_rate(scenario))
+    element = element_bytes(scenario)
+    products = product_seconds(scenario, gemm_rate(scenario), shape, element, element)
     forward, backward = products.passes
     return PassSeconds({"gemm": forward}, {"gemm": backward}, products.weights)
-
-
-def _products(pricing: Pricing, shape: Shape, rate: float) -> Products:
-    """A product and its gradients, all in 16 bit."""
-    rows, outputs, depth, _ = shape
-    element, held = element_bytes(pricing.scenario), outputs * depth
-    moved = element * (held + rows * (outputs + depth))
-    compute = shaped_seconds(pricing.scenario, rate, shape)
-    return product_seconds(pricing.scenario, compute, held, Moved(moved, moved, moved - element * held))
 
 
 @derived
@@ -45,7 +37,8 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
     scenario, block = pricing.scenario, pricing.block
     labelled, outputs = labelled_tokens(pricing), scenario.outputs_per_token / block.tensor_parallel
     shape = Shape(labelled, outputs, float(scenario.model.hidden_size))
-    products = _products(pricing, shape, wide_gemm_rate(scenario))
+    element = element_bytes(scenario)
+    products = product_seconds(scenario, wide_gemm_rate(scenario), shape, element, element)
     per_logit = 16.0 if scenario.framework.fused_cross_entropy else float(scenario.framework.loss_traffic_bytes)
     passes = per_logit / 2.0 * logits_per_micro_batch(pricing) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0
@@ -54,7 +47,7 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
     parts = {"vocabulary": forward + around}, {"vocabulary": backward + around}
     if not scenario.framework.vocabulary_parallel_loss:
         # Every rank takes its own part of the gradient: nothing is sent back.
-        whole = element_bytes(scenario) * labelled * scenario.outputs_per_token
+        whole = element * labelled * scenario.outputs_per_token
         parts[0]["tensor_parallel"] = gather_seconds(scenario, tensor_group(block), whole)
         parts[1]["tensor_parallel"] = np.zeros(len(pricing))
     return PassSeconds(*parts, products.weights)

@@ -6,13 +6,13 @@ its weights, `2 T n m` FLOPs each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes
-from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.extents import extent, sequence_split
 from simulator.cost.operations.sums import WeightTotals
 from simulator.cost.operations.work import Product, Work
@@ -39,32 +39,36 @@ class Products(NamedTuple):
         return self.forward, self.inputs + self.weights
 
 
-class Moved(NamedTuple):
-    """Bytes that products with weights read and write by pass, shape (n,)."""
+class Shape(NamedTuple):
+    """A forward product on a device."""
 
-    forward: Array
-    inputs: Array
-    weights: Array
-    """Both sides of the product; what adding its result up moves stands apart."""
+    rows: Array
+    """Tokens, shape (n,)."""
+    outputs: Side
+    depth: Side
+    """Inputs."""
+    at_once: Side = 1.0
+    """Equal products that run together."""
 
 
-def product_seconds(scenario: Scenario, compute: Products, parameters: Array | float, moved: Moved) -> Products:
-    """Seconds of matrix products with weights, by roofline.
+def product_seconds(scenario: Scenario, rate: float, shape: Shape, entering: float, weight: float) -> Products:
+    """Seconds of a product and its gradients, by roofline; `entering` and `weight` are bytes of a number of either.
 
-    The weight gradient reads and writes the accumulated gradients, while it is computed or in a kernel behind it.
-    Frozen weights have no weight gradient.
+    What leaves a pass is in 16 bit. The weight gradient reads and writes the accumulated gradients, while it is
+    computed or in a kernel behind it. Frozen weights have no weight gradient.
     """
-    rate = memory_rate(scenario)
-    forward = roofline(scenario, compute.forward, moved.forward / rate)
-    inputs = roofline(scenario, compute.inputs, moved.inputs / rate)
+    compute, element, memory = shaped_seconds(scenario, rate, shape), element_bytes(scenario), memory_rate(scenario)
+    held = shape.at_once * shape.outputs * shape.depth
+    inputs, outputs = shape.at_once * shape.rows * shape.depth, shape.at_once * shape.rows * shape.outputs
+    forward = roofline(scenario, compute.forward, (weight * held + entering * inputs + element * outputs) / memory)
+    backward = roofline(scenario, compute.inputs, (weight * held + entering * outputs + element * inputs) / memory)
     if scenario.lora_rank is not None:
-        return Products(forward, inputs)
-    if scenario.framework.fused_gradient_accumulation:
-        accumulated = 2.0 * gradient_bytes(scenario) * parameters
-        return Products(forward, inputs, roofline(scenario, compute.weights, (moved.weights + accumulated) / rate))
-    written = (moved.weights + element_bytes(scenario) * parameters) / rate
-    weights = roofline(scenario, compute.weights, written)
-    return Products(forward, inputs, weights + accumulation_seconds(scenario, parameters))
+        return Products(forward, backward)
+    fused = scenario.framework.fused_gradient_accumulation
+    written = 2.0 * gradient_bytes(scenario) if fused else element
+    moves = (entering * (inputs + outputs) + written * held) / memory
+    weights = roofline(scenario, compute.weights, moves)
+    return Products(forward, backward, weights if fused else weights + accumulation_seconds(scenario, held))
 
 
 def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
@@ -81,18 +85,6 @@ def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -
 
 _NO_TIME = 1e-30
 """Seconds in place of none, by which others can be divided."""
-
-
-class Shape(NamedTuple):
-    """A forward product on a device."""
-
-    rows: Array
-    """Tokens, shape (n,)."""
-    outputs: Side
-    depth: Side
-    """Inputs."""
-    at_once: Side = 1.0
-    """Equal products that run together."""
 
 
 def shaped_seconds(scenario: Scenario, rate: float, shape: Shape) -> Products:
@@ -142,34 +134,28 @@ def product_flops(pricing: Pricing, totals: WeightTotals) -> tuple[Array, Array]
 
 
 def dense_products(pricing: Pricing, work: Work) -> Products:
-    """Seconds of all products but those of routed experts, each at the rate of its shape."""
+    """Seconds of all products but those of routed experts."""
     nothing = np.zeros_like(extent(pricing, "whole"))
-    compute = Products(nothing, nothing, nothing)
-    for product in work.shapes:
-        here = product_compute(pricing, product)
-        compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
-    held = whole_layer(pricing, WeightTotals(work.products.split, work.products.replicated))
-    return product_seconds(pricing.scenario, compute, held, _moved(pricing, work))
+    return sum_products(nothing, (product_passes(pricing, product) for product in work.shapes))
 
 
-def _moved(pricing: Pricing, work: Work) -> Moved:
-    """What all products but those of routed experts read and write: weights in 16 bit, what enters and what leaves."""
-    scenario, nothing = pricing.scenario, np.zeros_like(extent(pricing, "whole"))
-    narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
+def sum_products(nothing: Array, products: Iterable[Products]) -> Products:
+    """Seconds of products one after the other; `nothing` are zeros of their shape."""
     forward, inputs, weights = nothing, nothing, nothing
-    for product in work.shapes:
-        rows, outputs, depth, _ = product_shape(pricing, product)
-        held = wide * outputs * depth
-        forward = forward + held + rows * (narrow * depth + wide * outputs)
-        inputs = inputs + held + rows * (narrow * outputs + wide * depth)
-        weights = weights + narrow * rows * (depth + outputs)
-    return Moved(forward, inputs, weights)
+    for product in products:
+        forward, inputs, weights = forward + product.forward, inputs + product.inputs, weights + product.weights
+    return Products(forward, inputs, weights)
 
 
 @derived
-def product_compute(pricing: Pricing, product: Product) -> Products:
-    """Compute of one product and its gradients."""
-    return shaped_seconds(pricing.scenario, gemm_rate(pricing.scenario), product_shape(pricing, product))
+def product_passes(pricing: Pricing, product: Product) -> Products:
+    """Seconds of one product and its gradients: the weights of routed experts are read in 8 bits in fp8, others in 16.
+
+    All products of a device's experts run at once.
+    """
+    scenario, narrow = pricing.scenario, narrow_element_bytes(pricing.scenario)
+    weight = narrow if product.split in ("expert_column", "expert_row") else element_bytes(scenario)
+    return product_seconds(scenario, gemm_rate(scenario), product_shape(pricing, product), narrow, weight)
 
 
 def product_shape(pricing: Pricing, product: Product) -> Shape:
@@ -191,37 +177,20 @@ def product_shape(pricing: Pricing, product: Product) -> Shape:
 
 
 def expert_products(pricing: Pricing, work: Work) -> Products:
-    """Seconds of the routed experts' products, each at the rate of its shape; those of a device run at once.
-
-    Weights are read in 8 bits in fp8, and so is what enters a pass.
-    """
-    scenario, nothing = pricing.scenario, np.zeros(len(pricing))
-    parameters = whole_layer(pricing, WeightTotals(routed=work.products.routed))
-    narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
-    compute, entered, left = Products(nothing, nothing, nothing), nothing, nothing
-    for product in work.grouped:
-        here, shape = product_compute(pricing, product), product_shape(pricing, product)
-        compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
-        entered, left = entered + shape.depth, left + shape.outputs
-    copies, weights = extent(pricing, "copies"), narrow * parameters
-    moved = Moved(
-        weights + (narrow * entered + wide * left) * copies,
-        weights + (narrow * left + wide * entered) * copies,
-        narrow * (entered + left) * copies,
-    )
-    forward, inputs, gradients = product_seconds(scenario, compute, parameters, moved)
-    joined, parted = (apart / memory_rate(scenario) for apart in _sliced(pricing, copies))
-    return Products(forward + joined, inputs + parted, gradients)
+    """Seconds of the routed experts' products."""
+    products = sum_products(np.zeros(len(pricing)), (product_passes(pricing, product) for product in work.grouped))
+    if not pricing.scenario.framework.sliced_experts:
+        return products
+    joined, parted = (moved / memory_rate(pricing.scenario) for moved in _sliced(pricing, extent(pricing, "copies")))
+    return products._replace(forward=products.forward + joined, inputs=products.inputs + parted)
 
 
-def _sliced(pricing: Pricing, copies: Array) -> tuple[Array | float, Array | float]:
+def _sliced(pricing: Pricing, copies: Array) -> tuple[Array, Array]:
     """Bytes beside the products where experts run one by one on slices, forward and backward.
 
     Forward, outputs are zeroed and copied into slices. Backward, every expert copies the gradient of all outputs,
     and fills and adds one of all inputs: SequentialMLP of megatron-core up to 0.8.
     """
     scenario = pricing.scenario
-    if not scenario.framework.sliced_experts:
-        return 0.0, 0.0
     whole = element_bytes(scenario) * scenario.model.expert_width * copies
     return 3.0 * whole, 6.0 * scenario.model.num_experts / pricing.block.expert_parallel * whole
