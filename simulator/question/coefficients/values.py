@@ -146,10 +146,10 @@ class TimeCoefficients:
         0.30, "share of the same", 0.03, 0.9, 0.2, "the same by FlashAttention 1 or Triton's kernel"
     )
     attention_efficiency_sdpa: float = coefficient(
-        0.40, "share of the same", 0.03, 0.9, 0.15, "the same by PyTorch's own kernel"
+        0.40, "share of the same", 0.03, 0.9, 0.08, "the same by PyTorch's own kernel"
     )
     attention_efficiency_flash_3: float = coefficient(
-        0.58, "share of the dense 16-bit peak", 0.05, 0.95, 0.2, "the same by FlashAttention 3 or cuDNN 9"
+        0.58, "share of the dense 16-bit peak", 0.05, 0.95, 0.1, "the same by FlashAttention 3 or cuDNN 9"
     )
     attention_efficiency_ck: float = coefficient(
         0.35, "share of the dense 16-bit peak", 0.05, 0.95, 0.3, "the same by the kernels of AMD's Composable Kernel"
@@ -198,7 +198,7 @@ class TimeCoefficients:
         "how well a product's computing hides what it reads and writes: 1 adds both up, a large one shows the longer",
     )
     memory_efficiency: float = coefficient(
-        0.70, "share of the memory bandwidth", 0.1, 1.0, 0.2, "rate of elementwise kernels"
+        0.70, "share of the memory bandwidth", 0.1, 1.0, 0.1, "rate of elementwise kernels"
     )
     layer_overhead_seconds: float = coefficient(
         1.1e-3,
@@ -258,14 +258,14 @@ class TimeCoefficients:
         "what matrix products lose when tensor-parallel collectives run under them: smaller pieces, shared units",
     )
     context_exposed: float = coefficient(
-        0.7, "share", 0.0, 3.0, 0.5, "part of the context-parallel exchange that attention does not hide"
+        0.7, "share", 0.0, 3.0, 0.25, "part of the context-parallel exchange that attention does not hide"
     )
     ring_bytes_per_query_element: float = coefficient(
         17.0,
         "bytes",
         0.0,
         60.0,
-        0.45,
+        0.2,
         "what a ring step reads and writes to merge partial results of attention, per element of the queries",
     )
     point_to_point_exposed: float = coefficient(
@@ -276,7 +276,7 @@ class TimeCoefficients:
         "share",
         0.0,
         1.0,
-        0.7,
+        0.35,
         "part of overlapped reduction and gathering not hidden, once a step: between its first and last bucket",
     )
     shard_exposed: float = coefficient(
@@ -300,7 +300,7 @@ class TimeCoefficients:
         "share of a step's passes",
         0.0,
         0.1,
-        1.0,
+        0.5,
         "waiting for the slowest of ever more ranks, for each doubling of the nodes",
     )
     functional_copies: float = coefficient(
@@ -312,7 +312,7 @@ class TimeCoefficients:
         "what a tensor-parallel collective of PyTorch in eager mode moves beside the copies that it documents",
     )
     micro_batch_overhead_seconds: float = coefficient(
-        5e-3, "seconds per micro batch", 0.0, 3e-2, 0.7, "time of a pipeline rank outside its layers: schedule, host"
+        5e-3, "seconds per micro batch", 0.0, 3e-2, 0.35, "time of a pipeline rank outside its layers: schedule, host"
     )
     link_efficiency: float = coefficient(
         0.75, "share of a link's nominal bandwidth", 0.2, 1.0, 0.2, "rate of large collectives"
@@ -335,7 +335,7 @@ class TimeCoefficients:
         0.55, "share", 0.0, 2.0, 0.5, "part of an overlapped expert-parallel exchange that is not hidden"
     )
     step_overhead_seconds: float = coefficient(
-        0.02, "seconds per step", 0.0, 2.0, 1.0, "time of an optimizer step outside all of it: gradient norm, logging"
+        0.02, "seconds per step", 0.0, 2.0, 0.5, "time of an optimizer step outside all of it: gradient norm, logging"
     )
     attention_score_width: float = coefficient(
         0.0,
