@@ -15,7 +15,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
 from simulator.frameworks.run import AskedRun
-from simulator.frameworks.write import Head, Word
+from simulator.frameworks.write import Head, WordPair
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import FrameworkName
@@ -40,7 +40,7 @@ class RecipeWriter:
 
     text: Callable[[Scenario, Layout, Head], str]
     """The whole recipe. Raises UnsupportedError for what the framework has no words for."""
-    words: Callable[[Scenario, Layout], Iterable[Word]]
+    words: Callable[[Scenario, Layout], Iterable[WordPair]]
     """The words that say how a question is laid out, which a patch of a recipe changes. Raises UnsupportedError."""
     dialects: tuple[str, ...]
     """Forms of recipes whose words these are."""

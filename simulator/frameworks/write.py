@@ -20,7 +20,7 @@ from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
 
-Word = tuple[str, str]
+WordPair = tuple[str, str]
 """A flag or key by the name that its table has, and its text; a switch has none."""
 _WIDTH: Final = 100
 """Columns of a line of flags."""
@@ -43,7 +43,7 @@ class Writing:
     layout: Layout
     table: FlagTable
 
-    def word(self, target: str, value: Any) -> Iterator[Word]:
+    def word(self, target: str, value: Any) -> Iterator[WordPair]:
         """The word that sets a target so; nothing where its absence does. Raises UnsupportedError where none does."""
         pairs = self.table.meanings.get(target, ())
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -55,19 +55,19 @@ class Writing:
                 return
         raise UnsupportedError(f"{target.partition('.')[2]} {text[:60]}: there is no word for it")
 
-    def sizes(self, *fields: str) -> Iterator[Word]:
+    def sizes(self, *fields: str) -> Iterator[WordPair]:
         """The words for fields of the model that it has."""
         for field in fields:
             value = getattr(self.scenario.model, field)
             if value:
                 yield from self.word(f"model.{field}", value)
 
-    def degrees(self, *fields: str) -> Iterator[Word]:
+    def degrees(self, *fields: str) -> Iterator[WordPair]:
         """The words for fields of the layout."""
         for field in fields:
             yield from self.word(f"layout.{field}", getattr(self.layout, field))
 
-    def options(self, *without: str) -> Iterator[Word]:
+    def options(self, *without: str) -> Iterator[WordPair]:
         """The words for switches that the table has and that are other than the framework's own."""
         profile = self.scenario.framework
         usual = profile_of(profile.name)
@@ -130,7 +130,7 @@ def _said(flag: Flag, meaning: Meaning, value: str) -> str | None:
     return next((text for text, result in meaning.values.items() if result == value and text != ANY_TEXT), None)
 
 
-def flags(words: Iterable[Word], *, dashes: bool = True) -> list[str]:
+def flags(words: Iterable[WordPair], *, dashes: bool = True) -> list[str]:
     """Words as flags of a command line, several a line."""
     shown = (f"--{name.replace('_', '-') if dashes else name} {text}".rstrip() for name, text in words)
     # A flag and its value stay together: the blank between them is put back behind the wrapping.

@@ -19,7 +19,7 @@ from simulator.search.rules import ACROSS_NODES, RULES, Rule
 from simulator.search.space import CHUNK, Space, blocks
 
 
-class Judged(NamedTuple):
+class JudgedBlock(NamedTuple):
     """A block of candidates."""
 
     pricing: Pricing
@@ -31,13 +31,13 @@ class Judged(NamedTuple):
     """How many of the space's candidates these are; what is solved from candidates is none."""
 
 
-def walk(scenario: Scenario, space: Space) -> Iterator[Judged]:
+def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
     """Look at every candidate of the space once, in a fixed order, each block followed by what is solved from it."""
     for pricing in blocks(scenario, space, chunk=CHUNK):
         kept, broken = lawful(space, pricing)
         several = [*sizes(space, kept)]
-        yield Judged(pricing, broken, several[0] if several else None, len(pricing))
-        yield from (Judged(partial.pricing, (), partial, 0) for partial in several[1:])
+        yield JudgedBlock(pricing, broken, several[0] if several else None, len(pricing))
+        yield from (JudgedBlock(partial.pricing, (), partial, 0) for partial in several[1:])
 
 
 def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
@@ -52,7 +52,7 @@ def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
 
 
 def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
-    """The layouts of a block that break no rule, and the rules broken as in `Judged`."""
+    """The layouts of a block that break no rule, and the rules broken as in `JudgedBlock`."""
     broken: list[tuple[Rule, Mask]] = []
     alive = np.ones(len(pricing), dtype=np.bool_)
     for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):

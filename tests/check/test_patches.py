@@ -125,7 +125,7 @@ def test_nothing_is_proposed_that_the_framework_cannot_do(hardware: str, vendor_
 )
 def test_paddle_moves_its_state_where_the_trainer_can(more: str, has: bool, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
-    file.write_text(_on_one_node("16384") + more, "utf-8")
+    file.write_text(_on_one_node("17408") + more, "utf-8")
     (found,) = checked(str(file), "--hardware", "a100-sxm-40g", "--nodes", "1", code=1)
     assert any("--offload" in change["options"] for change in found["changes"]) == has
 

@@ -9,7 +9,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.operations.extents import inner_context
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.write import Head, Word, Writing, flags, shell
+from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
 from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario
 
@@ -62,7 +62,7 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     return shell(lines, "torchrun", arguments, head)
 
 
-def megatron_words(scenario: Scenario, layout: Layout) -> Iterator[Word]:
+def megatron_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """The flags that say how a question is laid out. Raises UnsupportedError for what there is none for."""
     case = _writing(scenario, layout)
     yield from _experts(case)
@@ -74,7 +74,7 @@ def _writing(scenario: Scenario, layout: Layout) -> Writing:
     return Writing(scenario, layout, table_of("megatron"))
 
 
-def _model(case: Writing) -> Iterator[Word]:
+def _model(case: Writing) -> Iterator[WordPair]:
     model, tensor = case.scenario.model, case.layout.tensor_parallel
     yield from case.sizes("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
     if model.attention == "mla":
@@ -101,7 +101,7 @@ def _model(case: Writing) -> Iterator[Word]:
         yield from case.sizes("num_nextn_predict_layers")
 
 
-def _experts(case: Writing) -> Iterator[Word]:
+def _experts(case: Writing) -> Iterator[WordPair]:
     model = case.scenario.model
     if not model.is_moe:
         return
@@ -128,7 +128,7 @@ def _experts(case: Writing) -> Iterator[Word]:
     yield from case.degrees("expert_parallel", "expert_tensor_parallel")
 
 
-def _workload(case: Writing) -> Iterator[Word]:
+def _workload(case: Writing) -> Iterator[WordPair]:
     scenario = case.scenario
     yield "seq_length", str(scenario.seq_length)
     yield from case.degrees("micro_batch_size")
@@ -148,7 +148,7 @@ def _workload(case: Writing) -> Iterator[Word]:
     yield "transformer_impl", "transformer_engine"
 
 
-def _layout(case: Writing) -> Iterator[Word]:
+def _layout(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
     yield from case.degrees("tensor_parallel", "pipeline_parallel", "context_parallel")
     if layout.sequence_parallel:
@@ -161,7 +161,7 @@ def _layout(case: Writing) -> Iterator[Word]:
     yield from _offload(case)
 
 
-def _scheduled(case: Writing) -> Iterator[Word]:
+def _scheduled(case: Writing) -> Iterator[WordPair]:
     """The order of passes. Raises UnsupportedError for one that it has none for."""
     name, profile = case.layout.schedule, case.scenario.framework
     match name:
@@ -189,7 +189,7 @@ def _scheduled(case: Writing) -> Iterator[Word]:
             assert_never(name)
 
 
-def _stages(case: Writing) -> Iterator[Word]:
+def _stages(case: Writing) -> Iterator[WordPair]:
     cut, chunks = case.layout.stage_layers, case.layout.virtual_stages
     if case.layout.chunk_layers or (chunks > 1 and not case.cut_is_even):
         held = model_chunks(cut, chunks, case.layout.chunk_layers)
@@ -210,7 +210,7 @@ def _stages(case: Writing) -> Iterator[Word]:
         yield "decoder_last_pipeline_num_layers", str(cut[-1])
 
 
-def _described_cut(case: Writing, sizes: list[int]) -> Word:
+def _described_cut(case: Writing, sizes: list[int]) -> WordPair:
     """Layers of every chunk. Since Megatron-core 0.13: E embedding, t layer, m prediction module, L loss, | between."""
     mtp = case.scenario.model.num_nextn_predict_layers if case.scenario.framework.mtp else 0
     chunks = ["t" * layers for layers in sizes]
@@ -218,7 +218,7 @@ def _described_cut(case: Writing, sizes: list[int]) -> Word:
     return "pipeline_model_parallel_layout", f"'{text}'"
 
 
-def _recompute(case: Writing) -> Iterator[Word]:
+def _recompute(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
     mode, method = layout.recompute, layout.recompute_method
     match mode:
@@ -242,7 +242,7 @@ def _recompute(case: Writing) -> Iterator[Word]:
             raise UnsupportedError(f"--recompute {mode}: Megatron-LM recomputes modules or whole layers")
 
 
-def _offload(case: Writing) -> Iterator[Word]:
+def _offload(case: Writing) -> Iterator[WordPair]:
     offload = case.layout.offload
     match offload:
         case "none":
@@ -262,7 +262,7 @@ def _offload(case: Writing) -> Iterator[Word]:
             assert_never(offload)
 
 
-def _switches(case: Writing) -> Iterator[Word]:
+def _switches(case: Writing) -> Iterator[WordPair]:
     profile, layout = case.scenario.framework, case.layout
     if profile.tp_comm_overlap and layout.tensor_parallel > 1 and not layout.sequence_parallel:
         raise UnsupportedError(
@@ -283,7 +283,7 @@ def _switches(case: Writing) -> Iterator[Word]:
         yield from _context(case)
 
 
-def _types(case: Writing) -> Iterator[Word]:
+def _types(case: Writing) -> Iterator[WordPair]:
     profile = case.scenario.framework
     if not profile.flash_attention:
         yield "attention_backend", "unfused"
@@ -298,7 +298,7 @@ def _types(case: Writing) -> Iterator[Word]:
         yield "exp_avg_sq_dtype", moments
 
 
-def _context(case: Writing) -> Iterator[Word]:
+def _context(case: Writing) -> Iterator[WordPair]:
     layout, kind = case.layout, case.scenario.framework.cp_communication
     match kind:
         case "ring":

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.write import Head, Word, Writing, flags, shell
+from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
@@ -67,7 +67,7 @@ def paddle_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     return shell(lines, "python -m paddle.distributed.launch", arguments, head)
 
 
-def _workload(case: Writing, *, ernie: bool) -> Iterator[Word]:
+def _workload(case: Writing, *, ernie: bool) -> Iterator[WordPair]:
     scenario, layout = case.scenario, case.layout
     yield "max_seq_len" if ernie else "max_seq_length", str(scenario.seq_length)
     yield "per_device_train_batch_size", str(layout.micro_batch_size)
@@ -88,7 +88,7 @@ def _workload(case: Writing, *, ernie: bool) -> Iterator[Word]:
         yield "num_hidden_layers", str(layers)
 
 
-def _layout(case: Writing) -> Iterator[Word]:
+def _layout(case: Writing) -> Iterator[WordPair]:
     layout, model = case.layout, case.scenario.model
     yield "tensor_parallel_degree", str(layout.tensor_parallel)
     yield "pipeline_parallel_degree", str(layout.pipeline_parallel)
@@ -117,7 +117,7 @@ def _layout(case: Writing) -> Iterator[Word]:
     yield from _offload(layout.offload)
 
 
-def _offload(offload: Offload) -> Iterator[Word]:
+def _offload(offload: Offload) -> Iterator[WordPair]:
     match offload:
         case "none":
             pass
@@ -131,7 +131,7 @@ def _offload(offload: Offload) -> Iterator[Word]:
             assert_never(offload)
 
 
-def _experts(case: Writing) -> Iterator[Word]:
+def _experts(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
     if layout.expert_parallel == layout.tensor_parallel and layout.expert_tensor_parallel == 1:
         yield "moe_group", "mp"
@@ -142,7 +142,7 @@ def _experts(case: Writing) -> Iterator[Word]:
         yield "expert_tensor_model_parallel_size", str(layout.expert_tensor_parallel)
 
 
-def _switches(case: Writing, *, ernie: bool) -> Iterator[Word]:
+def _switches(case: Writing, *, ernie: bool) -> Iterator[WordPair]:
     profile = case.scenario.framework
     if profile.gradient_dtype == "fp32":
         yield "amp_master_grad", "1"
@@ -173,7 +173,7 @@ def _switches(case: Writing, *, ernie: bool) -> Iterator[Word]:
         yield "loss_subbatch_sequence_length", str(profile.cross_entropy_chunk_tokens)
 
 
-def _recompute(case: Writing) -> Iterator[Word]:
+def _recompute(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
     mode = layout.recompute
     yield "recompute", str(int(mode != "none"))
@@ -193,7 +193,7 @@ def _recompute(case: Writing) -> Iterator[Word]:
             raise UnsupportedError(f"--recompute {mode}: the trainer recomputes the attention or whole layers")
 
 
-def _layers_done_again(case: Writing) -> Iterator[Word]:
+def _layers_done_again(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
     if layout.recompute_method == "list":
         others = [x for x in range(case.scenario.model.num_hidden_layers) if x not in layout.recompute_layer_list]
@@ -205,7 +205,7 @@ def _layers_done_again(case: Writing) -> Iterator[Word]:
         )
 
 
-def paddle_words(scenario: Scenario, layout: Layout) -> Iterator[Word]:
+def paddle_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """The flags that say how a question is laid out. Raises UnsupportedError for what there is none for."""
     case = _writing(scenario, layout)
     yield from _workload(case, ernie=scenario.model.architecture.startswith("ernie"))

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.write import Head, Word, Writing
+from simulator.frameworks.write import Head, WordPair, Writing
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -59,7 +59,7 @@ def torchtitan_config(scenario: Scenario, layout: Layout, head: Head) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sections(case: Writing) -> Iterator[tuple[str, Iterator[Word]]]:
+def _sections(case: Writing) -> Iterator[tuple[str, Iterator[WordPair]]]:
     """The sections that lay a case out, with their keys."""
     yield "training", _training(case)
     yield "parallelism", _parallelism(case)
@@ -69,7 +69,7 @@ def _sections(case: Writing) -> Iterator[tuple[str, Iterator[Word]]]:
         yield "quantize.linear.float8", _float8(case)
 
 
-def _model(case: Writing) -> Iterator[Word]:
+def _model(case: Writing) -> Iterator[WordPair]:
     name = case.shipped_name("torchtitan")
     if name not in _FLAVORS:
         raise UnsupportedError(f"model {name}: torchtitan has no flavor of it that is known")
@@ -80,7 +80,7 @@ def _model(case: Writing) -> Iterator[Word]:
         yield "converters", '["float8"]'
 
 
-def _training(case: Writing) -> Iterator[Word]:
+def _training(case: Writing) -> Iterator[WordPair]:
     scenario, layout = case.scenario, case.layout
     if scenario.lora_rank is not None:
         raise UnsupportedError("--lora-rank: torchtitan's training configuration has no adapters")
@@ -98,7 +98,7 @@ def _training(case: Writing) -> Iterator[Word]:
     yield "steps", "1000"
 
 
-def _parallelism(case: Writing) -> Iterator[Word]:
+def _parallelism(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
     if layout.sequence_parallel != (layout.tensor_parallel > 1):
         raise UnsupportedError("--no-sequence-parallel: torchtitan's tensor parallelism always has it")
@@ -142,7 +142,7 @@ def _shards(case: Writing) -> int:
     return layout.data_parallel if layout.data_parallel > 1 else -1
 
 
-def _pipeline(case: Writing) -> Iterator[Word]:
+def _pipeline(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
     if not case.cut_is_usual:
         raise UnsupportedError(f"--stage-layers {list(layout.stage_layers)}: torchtitan cuts the layers by itself")
@@ -171,7 +171,7 @@ def _schedule(layout: Layout) -> str:
             assert_never(layout.schedule)
 
 
-def _compile(case: Writing) -> Iterator[Word]:
+def _compile(case: Writing) -> Iterator[WordPair]:
     """What is compiled: layers, the loss, or both."""
     profile = case.scenario.framework
     if profile.fused_cross_entropy != (profile.loss_bytes_per_logit == _COMPILED_LOSS_BYTES):
@@ -190,17 +190,17 @@ _COMPILED_LOSS_BYTES = 4
 """The logits and their gradient, 16 bits each."""
 
 
-def _float8(case: Writing) -> Iterator[Word]:
+def _float8(case: Writing) -> Iterator[WordPair]:
     yield "enable_fsdp_float8_all_gather", str(case.scenario.framework.fp8_param_gather).lower()
 
 
-def _optimizer(case: Writing) -> Iterator[Word]:
+def _optimizer(case: Writing) -> Iterator[WordPair]:
     yield "name", '"AdamW"'
     yield "implementation", f'"{"foreach" if case.scenario.framework.foreach_optimizer else "fused"}"'
     yield "lr", "1e-5"
 
 
-def _recompute(case: Writing) -> Iterator[Word]:
+def _recompute(case: Writing) -> Iterator[WordPair]:
     mode = case.layout.recompute
     match mode:
         case "none":
@@ -216,7 +216,7 @@ def _recompute(case: Writing) -> Iterator[Word]:
         yield "early_stop", str(case.scenario.framework.recompute_stops_early).lower()
 
 
-def _layers_done_again(case: Writing) -> Iterator[Word]:
+def _layers_done_again(case: Writing) -> Iterator[WordPair]:
     """Every layer, or every n-th."""
     layout, layers = case.layout, case.scenario.model.num_hidden_layers
     if layout.recompute_method == "uniform" and layout.recompute_layers == 1:
@@ -229,7 +229,7 @@ def _layers_done_again(case: Writing) -> Iterator[Word]:
     yield "selective_ac_option", f'"{every}"'
 
 
-def torchtitan_words(scenario: Scenario, layout: Layout) -> Iterator[Word]:
+def torchtitan_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
     """The keys that say a layout, by section and name. Raises UnsupportedError for what there is none for."""
     for section, keys in _sections(_writing(scenario, layout)):
         yield from ((f"{section}.{name}", text) for name, text in keys)
