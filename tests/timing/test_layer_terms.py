@@ -18,7 +18,7 @@ from simulator.cost.timing.flops import (
 from simulator.cost.timing.layers import layer_seconds
 from simulator.cost.timing.output_layer import head_seconds, projection_seconds
 from simulator.cost.timing.parts import PassSeconds
-from simulator.cost.timing.products import Shape, product_seconds, shaped_seconds
+from simulator.cost.timing.products import ProductShape, product_seconds, shaped_seconds
 from simulator.cost.timing.rates import attention_rate
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
@@ -217,7 +217,7 @@ def test_collectives_beside_products(efficiency: float, fused: bool) -> None:
     for name, (outputs, inputs) in PRODUCTS.items():
         column = name in ("qkv", "gate_up")
         n, k = (outputs / 2, float(inputs)) if column else (float(outputs), inputs / 2)
-        seconds = shaped_seconds(scenario, GEMM, Shape(np.array([float(MANY)]), n, k))
+        seconds = shaped_seconds(scenario, GEMM, ProductShape(np.array([float(MANY)]), n, k))
         beside = seconds.weights if column else seconds.inputs
         forward += max(each / 2, each - only(seconds.forward))
         backward += max(each / 2, each - only(beside))
@@ -247,7 +247,7 @@ def test_collectives_beside_products(efficiency: float, fused: bool) -> None:
 def test_products_take_no_less_than_they_move(lora: int | None, fused: bool, tokens: int) -> None:
     """Weights' gradients are added up in the product, or in a kernel behind it; adapters' base has none."""
     scenario = asked(seq_length=64, lora_rank=lora, options={"fused_gradient_accumulation": str(fused).lower()})
-    found = product_seconds(scenario, GEMM, Shape(np.array([float(tokens)]), 1024.0, 512.0, 4.0), 1.0, 1.5)
+    found = product_seconds(scenario, GEMM, ProductShape(np.array([float(tokens)]), 1024.0, 512.0, 4.0), 1.0, 1.5)
     entered = product(tokens, 1024, 512, narrow=1.0, weight=1.5, fused=fused, at_once=4)
     assert only(found.forward) == pytest.approx(entered.forward)
     assert only(found.inputs) == pytest.approx(entered.inputs)

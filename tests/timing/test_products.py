@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.timing.products import Shape, roofline, shape_factor, shaped_seconds
+from simulator.cost.timing.products import ProductShape, roofline, shape_factor, shaped_seconds
 from simulator.cost.timing.rates import attention_kernel, attention_rate
 from simulator.question.coefficients.values import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
@@ -66,13 +66,13 @@ def test_smaller_products_are_never_relatively_faster() -> None:
 
 
 def test_each_pass_has_its_own_shape() -> None:
-    found = shaped_seconds(h100(), RATE, Shape(np.array([512.0]), 8192.0, 2048.0))
+    found = shaped_seconds(h100(), RATE, ProductShape(np.array([512.0]), 8192.0, 2048.0))
     flops = 2 * 512 * 8192 * 2048 / RATE
     for seconds, shape in ((found.forward, (512, 8192, 2048)), (found.inputs, (512, 2048, 8192))):
         assert float(seconds[0]) == pytest.approx(flops * factor(h100(), *shape))
     assert only(found.weights) == pytest.approx(flops * factor(h100(), 2048, 8192, 512))
     # Of eight at once, all fill the device together.
-    several = shaped_seconds(h100(), RATE, Shape(np.array([512.0]), 8192.0, 2048.0, 8.0))
+    several = shaped_seconds(h100(), RATE, ProductShape(np.array([512.0]), 8192.0, 2048.0, 8.0))
     assert only(several.forward) == pytest.approx(8 * flops * factor(h100(), 8 * 512, 8192, 2048))
 
 

@@ -104,7 +104,7 @@ def _shown(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
     return shown
 
 
-class Window(NamedTuple):
+class HidingWindow(NamedTuple):
     """What an exchange of once a step may hide behind, in passes of a micro batch."""
 
     own: float
@@ -113,7 +113,7 @@ class Window(NamedTuple):
     """Of whichever rank is slowest: in steady state every rank's passes come at that one's pace."""
 
 
-def _window(pricing: Pricing) -> Window:
+def _window(pricing: Pricing) -> HidingWindow:
     """Passes between a chunk's exchange and the step's first or last pass.
 
     Interleaved chunks gather and reduce one after the other, each beside p micro batches of another chunk, and one
@@ -121,8 +121,8 @@ def _window(pricing: Pricing) -> Window:
     """
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.virtual_stages
     if pricing.block.schedule != "1f1b":
-        return Window(1.0, 0.0)
-    return Window(1.0 / chunks, ranks * (chunks - 1.0) / chunks)
+        return HidingWindow(1.0, 0.0)
+    return HidingWindow(1.0 / chunks, ranks * (chunks - 1.0) / chunks)
 
 
 def _gather(pricing: Pricing) -> Exchange:

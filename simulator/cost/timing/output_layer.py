@@ -13,7 +13,7 @@ from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.operations.extents import tokens_per_device
 from simulator.cost.timing.collectives import gather_seconds, tensor_group
 from simulator.cost.timing.parts import PassSeconds
-from simulator.cost.timing.products import Shape, product_seconds
+from simulator.cost.timing.products import ProductShape, product_seconds
 from simulator.cost.timing.rates import gemm_rate, memory_rate, wide_gemm_rate
 
 
@@ -21,7 +21,7 @@ from simulator.cost.timing.rates import gemm_rate, memory_rate, wide_gemm_rate
 def projection_seconds(pricing: Pricing) -> PassSeconds:
     """The projection that joins embedding and hidden state in one prediction layer."""
     scenario, hidden = pricing.scenario, float(pricing.scenario.model.hidden_size)
-    shape = Shape(tokens_per_device(pricing), hidden / pricing.block.tensor_parallel, 2.0 * hidden)
+    shape = ProductShape(tokens_per_device(pricing), hidden / pricing.block.tensor_parallel, 2.0 * hidden)
     element = element_bytes(scenario)
     products = product_seconds(scenario, gemm_rate(scenario), shape, element, element)
     forward, backward = products.passes
@@ -36,7 +36,7 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
     """
     scenario, block = pricing.scenario, pricing.block
     labelled, outputs = labelled_tokens(pricing), scenario.outputs_per_token / block.tensor_parallel
-    shape = Shape(labelled, outputs, float(scenario.model.hidden_size))
+    shape = ProductShape(labelled, outputs, float(scenario.model.hidden_size))
     element = element_bytes(scenario)
     products = product_seconds(scenario, wide_gemm_rate(scenario), shape, element, element)
     per_logit = 16.0 if scenario.framework.fused_cross_entropy else float(scenario.framework.loss_traffic_bytes)

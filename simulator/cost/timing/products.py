@@ -39,7 +39,7 @@ class Products(NamedTuple):
         return self.forward, self.inputs + self.weights
 
 
-class Shape(NamedTuple):
+class ProductShape(NamedTuple):
     """A forward product on a device."""
 
     rows: Array
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
     """Equal products that run together."""
 
 
-def product_seconds(scenario: Scenario, rate: float, shape: Shape, entering: float, weight: float) -> Products:
+def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, entering: float, weight: float) -> Products:
     """Seconds of a product and its gradients, by roofline; `entering` and `weight` are bytes of a number of either.
 
     What leaves a pass is in 16 bit. The weight gradient reads and writes the accumulated gradients, while it is
@@ -87,7 +87,7 @@ _NO_TIME = 1e-30
 """Seconds in place of none, by which others can be divided."""
 
 
-def shaped_seconds(scenario: Scenario, rate: float, shape: Shape) -> Products:
+def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:
     """Compute of the three products of a layer with a weight."""
     rows, outputs, depth, at_once = shape
     seconds = 2.0 * at_once * rows * outputs * depth / rate
@@ -158,22 +158,22 @@ def product_passes(pricing: Pricing, product: Product) -> Products:
     return product_seconds(scenario, gemm_rate(scenario), product_shape(pricing, product), narrow, weight)
 
 
-def product_shape(pricing: Pricing, product: Product) -> Shape:
+def product_shape(pricing: Pricing, product: Product) -> ProductShape:
     """One product on a device, cut as its weight is."""
     block, m = pricing.block, extent(pricing, "whole")
     n, k = float(product.outputs), float(product.inputs)
     match product.split:
         case "column" | "vocabulary":
-            return Shape(m, n / block.tensor_parallel, k)
+            return ProductShape(m, n / block.tensor_parallel, k)
         case "row":
-            return Shape(m, n, k / block.tensor_parallel)
+            return ProductShape(m, n, k / block.tensor_parallel)
         case "expert_column" | "expert_row":
             held = np.maximum(pricing.scenario.model.num_experts / block.expert_parallel, 1.0)
             rows, tensor = extent(pricing, "copies") / held, block.expert_tensor_parallel
             by_outputs = product.split == "expert_column"
-            return Shape(rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held)
+            return ProductShape(rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held)
         case _:
-            return Shape(m / sequence_split(block), n, k)
+            return ProductShape(m / sequence_split(block), n, k)
 
 
 def expert_products(pricing: Pricing, work: Work) -> Products:

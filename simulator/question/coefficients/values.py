@@ -129,7 +129,7 @@ class TimeCoefficients:
     """Rates as shares of the device's peaks, and what is not hidden."""
 
     gemm_efficiency: float = coefficient(
-        0.74, "share of the dense 16-bit peak", 0.2, 0.95, 0.1, "rate of the matrix products in 16 bit"
+        0.74, "share of the dense 16-bit peak", 0.2, 0.95, 0.15, "rate of the matrix products in 16 bit"
     )
     gemm_efficiency_fp8: float = coefficient(
         0.70, "share of the dense fp8 peak", 0.15, 1.0, 0.15, "rate of the matrix products in fp8, casts apart"
