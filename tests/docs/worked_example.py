@@ -299,8 +299,8 @@ class Example:
         yield Row("`data_parallel`, rank 0, whose table is at the end", text, parts["data_parallel"], "s")
         written = DTYPE_BYTES[profile.parameter_dtype]
         touched = number(2 * optimizer_bytes_per_parameter(self.scenario) + gradient + written)
-        whole = times(profile.gradient_passes, gradient)
-        text = f"({touched} / {replicas} + {whole}) × {number(self.largest_rank)} / {self.rates[2]}"
+        passed = times(profile.gradient_passes, gradient)
+        text = f"({touched} / {replicas} + {passed}) × {number(self.largest_rank)} / {self.rates[2]}"
         yield Row("`optimizer`, larger rank", text, parts["optimizer"], "s")
 
     @property
