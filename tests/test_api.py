@@ -93,7 +93,7 @@ def test_a_calibration_is_used_unless_told_otherwise() -> None:
     assert calibrated.throughput.interval_seconds is not None
     priors = simulator.estimate(model="llama3.1-8b", calibration="none")
     assert priors.provenance.calibration == "priors"
-    assert priors.provenance.status == "analytic"
+    assert priors.provenance.status == "never"
     assert priors.memory.interval_bytes is None
     assert priors.throughput.interval_seconds is None
     assert priors.throughput.step_seconds != calibrated.throughput.step_seconds
@@ -211,7 +211,7 @@ def test_a_model_is_cut_to_a_number_of_layers() -> None:
     [
         ({"nodes": 1, "devices": 8}, InputError, "give nodes or devices, not both"),
         ({"nodes": 0}, InputError, "nodes 0"),
-        ({"hardware": "h100"}, InputError, "unknown hardware 'h100'"),
+        ({"hardware": "h1000"}, InputError, "unknown hardware 'h1000'"),
         ({"model": "llama3.1-80b"}, InputError, "unknown model 'llama3.1-80b', did you mean 'llama3.1-8"),
         (
             {"framework": "paddel"},

@@ -81,9 +81,9 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
     "swift": (
         ("swift/arguments/**/*.py", FIELDS),
         ("swift/trainers/arguments.py", FIELDS),
-        ("swift/megatron/arguments/*.py", FIELDS),
         ("swift/rlhf_trainers/arguments.py", FIELDS),
     ),
+    "megatron_swift": (("swift/megatron/arguments/*.py", FIELDS),),
     "neox": (("megatron/neox_arguments/neox_args.py", FIELDS), ("megatron/neox_arguments/deepspeed_args.py", FIELDS)),
     "primus": (
         ("primus/configs/modules/megatron/*.yaml", FILES),

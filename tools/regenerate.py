@@ -28,6 +28,7 @@ GENERATORS: Final[Mapping[str, str]] = {
     "types": "tests.scenario.typed_fields",
     "help": "tests.cli.help_text",
     "flags": "tools.flags_page",
+    "notice": "tools.notice",
     "keys": "tests.recipes.flag_tables",
     "rules": "tests.check.rule_table",
     "glossary": "tests.docs.glossary",

@@ -1,8 +1,9 @@
 """Print reports on the accuracy of predictions: `python -m benchmarks.accuracy [REPORT...]`.
 
-Without a name `targets` and `class`. `news` tells sources of whose organisation the fit has others from those of whose
-it has none; `own` is the user's own table, `doubts` and `thumb` its rows that cannot be what they say and the rules of
-thumb that came with it. With `--json` the targets and the judged rows as JSON.
+Without a name `targets`, `coverage` and `class`. `coverage` says how many rows lie inside their ranges, by what was
+left out; `news` tells sources of whose organisation the fit has others from those of whose it has none; `own` is the
+user's own table, `doubts` and `thumb` its rows that cannot be what they say and the rules of thumb that came with it.
+With `--json` the targets and the judged rows as JSON.
 """
 
 from __future__ import annotations
@@ -18,18 +19,23 @@ from benchmarks.accuracy.frameworks import by_framework
 from benchmarks.accuracy.hypotheses import doubtful_rows
 from benchmarks.accuracy.own import CLUSTER
 from benchmarks.accuracy.record import recorded
-from benchmarks.accuracy.rows import Judgement, judgement
+from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, by_news, by_organisation, by_source, every_row, of_choices, of_vendors
 from benchmarks.accuracy.targets import own_lines, target_lines, target_table
 from benchmarks.accuracy.thumb import check
 from benchmarks.machine import say
 from simulator.evidence.calibration.apply import applied
+from simulator.show.report.coverage import coverage_sections
 from simulator.show.report.sections import Section, sections_text
 
 
 def _targets(found: Judgement) -> Iterator[Section]:
     own = [line for line in own_lines(found) if line.id in ("own_memory", "own_memory_worst", "own_time")]
     yield target_table((*target_lines(found), *own), "Targets")
+
+
+def _coverage(found: Judgement) -> Iterator[Section]:
+    yield from coverage_sections({kind: found.of_kind(kind) for kind in KINDS})
 
 
 def _own(found: Judgement) -> Iterator[Section]:
@@ -48,6 +54,7 @@ def _thumb(_: Judgement) -> Iterator[Section]:
 
 REPORTS: Final[Mapping[str, Callable[[Judgement], Iterator[Section]]]] = {
     "targets": _targets,
+    "coverage": _coverage,
     "class": by_class,
     "source": by_source,
     "organisation": by_organisation,
@@ -82,7 +89,7 @@ def main() -> None:
         found = replace(found, rows=tuple(row for row in found.rows if row.source == asked.source))
         if not found.rows:
             parser.error(f"--source {asked.source}: no such source")
-    for name in asked.report or (("class", "rows") if asked.source else ("targets", "class")):
+    for name in asked.report or (("class", "rows") if asked.source else ("targets", "coverage", "class")):
         say(sections_text(REPORTS[name](found), "markdown" if asked.markdown else "table"))
 
 

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import io
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -86,9 +86,17 @@ class JudgedRow:
     known: Residual
     """With the other rows of its source."""
     source_out: Residual
-    organisation_out: Residual
+    left_out: Mapping[str, Residual]
+    """By what was left out, the source and organisation too."""
+    beyond: bool
+    """Whether without its source it lies beyond the other rows' stacks, nodes or features."""
     few: tuple[Residual, ...]
     """With three other rows of its source, for several draws."""
+
+    @property
+    def organisation_out(self) -> Residual:
+        """Without all sources of its organisation."""
+        return self.left_out["organisation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +250,8 @@ def _judged_row(kind: CoefficientKind, row: RowJudged) -> JudgedRow:
         fitted=row.fitted,
         known=row.known,
         source_out=row.source_out,
-        organisation_out=row.organisation_out,
+        left_out=row.left_out,
+        beyond=row.beyond,
         few=row.few,
     )
 

@@ -12,52 +12,14 @@ from simulator.frameworks.home import kept_inside
 from simulator.question.specs.catalogue import load_model, model_names
 from simulator.question.specs.folders import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import known_names, shipped_name
 
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
-_ALIASES: Final = {
-    "ernie-4.5-lite": "ernie-4.5-21b-a3b",
-    "ernie-4.5-21b": "ernie-4.5-21b-a3b",
-    "ernie-4.5-300b": "ernie-4.5-300b-a47b",
-    "mistral-7b": "mistral-7b-v0.1",
-    "mixtral-8x7b": "mixtral-8x7b-v0.1",
-    "mixtral-8x22b": "mixtral-8x22b-v0.1",
-    "llama4-17bx16e": "llama-4-scout",
-    "llama4-17b16e": "llama-4-scout",
-    "llama4-17bx128e": "llama-4-maverick",
-    "llama4-17b128e": "llama-4-maverick",
-    "deepseek-v3-236b": "deepseek-v2",
-    "qwen3-5-35b-a3b": "qwen3.5-35b-a3b",
-    "qwen3-5-27b": "qwen3.5-27b",
-    "llama3-405b": "llama3.1-405b",
-    "deepseek-v3-671b": "deepseek-v3",
-    "deepseek-v3-16b": "deepseek-v2-lite",
-    "deepseekv3-671b": "deepseek-v3",
-    "deepseek-r1": "deepseek-v3",
-    "deepseek-r1-distill-llama-8b": "llama3.1-8b",
-    "deepseek-r1-distill-llama-70b": "llama3.1-70b",
-    "qwq-32b": "qwen2.5-32b",
-    "llama3.3-70b": "llama3.1-70b",
-    "llama-3.3-70b": "llama3.1-70b",
-    # Their configurations differ from these in the longest sequence and the base of the rotation.
-    "chatglm3-6b": "chatglm2-6b",
-    "code-llama-python-7b": "llama-2-7b",
-    "codellama-7b-python": "llama-2-7b",
-    **{f"vicuna-{size}{version}": f"llama-{size}" for size in ("7b", "13b") for version in ("", "-v1.3")},
-    **{f"vicuna-{size}-v1.5{longer}": f"llama-2-{size}" for size in ("7b", "13b") for longer in ("", "-16k")},
-    **{f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")},
-    **{f"qwen2.5-coder-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "3b", "7b", "14b", "32b")},
-    **{f"qwen2.5-math-{size}": f"qwen2.5-{size}" for size in ("1.5b", "7b", "72b")},
-}
-"""Names that others use for shipped models, in lower case."""
 _LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
 """Longest sequence by the start of a name, for models that differ in nothing else."""
 _OTHER: Final = re.compile(r"-(distill|vl|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4)\b")
 """Parts of a name that make it another network, or other weights, than the one whose name it starts with."""
-_DECIMAL: Final = re.compile(r"(?<=\d)p(?=\d)")
-"""A point in a name that holds none: `4p5`."""
-_SUFFIXES: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
-_LLAMA: Final = re.compile(r"(?:meta-)?llama-?(\d(?:\.\d)?)-(\d+b)$")
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models of the sizes of LLaMA-7B, with another vocabulary: sizes alone do not tell them."""
 _LENGTH: Final = ("max_position_embeddings",)
@@ -76,30 +38,16 @@ _SHAPE: Final = (
 def by_name(name: str) -> tuple[str | None, bool]:
     """The shipped model that a name or path means, and whether that is a guess."""
     plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
-    plain = _DECIMAL.sub(".", plain)
     if not plain or len(plain) > 100:
         return None, False
-    names = model_names()
-    while True:
-        if plain in names:
-            return plain, False
-        if plain in _ALIASES:
-            return _ALIASES[plain], False
-        match = _LLAMA.match(plain)
-        if match:
-            version, size = match.groups()
-            for found in (f"llama{version}-{size}", f"llama-{version}-{size}"):
-                if found in names:
-                    return found, False
-        shorter = _SUFFIXES.sub("", plain)
-        if shorter == plain:
-            break
-        plain = shorter
-    starts = [known for known in (*names, *_ALIASES) if plain.startswith(f"{known}-")]
+    shipped = shipped_name("model", plain)
+    if shipped is not None:
+        return shipped, False
+    known = known_names("model")
+    starts = [word for word in known if plain.startswith(f"{word}-")]
     if not starts or _OTHER.search(plain):
         return None, False
-    found = max(starts, key=len)
-    return _ALIASES.get(found, found), True
+    return known[max(starts, key=len)], True
 
 
 def beside(name: str, recipe: Path) -> str | None:

@@ -43,19 +43,18 @@ def known_model(given: Given, name: str, *flags: str) -> str | None:
     return model
 
 
-def with_fewer_bits(recipe: AnyRun) -> AnyRun:
-    """The recipe with quantized weights under adapters as what only lessens the need: priced are those of 16 bits.
+def note_fewer_bits(arguments: Given, run: AnyRun) -> None:
+    """Remark quantized weights under adapters as what only lessens the need: priced are those of 16 bits.
 
     So it is where the trainer leaves all else in 16 bits (peft's `prepare_model_for_kbit_training`, which widens it, is
     called neither by ms-swift 3602360 nor by LLaMA-Factory ff6d4d1 nor by PaddleNLP 3.0.0b4), and where one layer's
     copies in 16 bits, made for its products, are all that is kept of them at a time: with checkpoints at every layer.
     """
-    if recipe.lora_rank is None or recipe.layout is None or recipe.layout.recompute != "full":
-        return recipe
-    remarks = (
+    if run.lora_rank is None or run.layout is None or run.layout.recompute != "full":
+        return
+    arguments.remarks = [
         replace(remark, rule="upper-bound", severity="warning", message=remark.message.replace(QUANTIZED, _IN_16_BITS))
         if remark.rule == "not-modelled" and remark.message.endswith(QUANTIZED)
         else remark
-        for remark in recipe.remarks
-    )
-    return replace(recipe, remarks=tuple(remarks))
+        for remark in arguments.remarks
+    ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import FOLDER, FlagTable, table_of
-from simulator.frameworks.framework import Framework, LaunchForm, RecipeWriter
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm, RecipeWriter
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm
 from simulator.frameworks.run import AskedRun, finished
@@ -30,9 +31,9 @@ def tables(name: str) -> tuple[str, ...]:
     return (*own.tables, *(table for names in others for table in names))
 
 
-def table(name: str) -> FlagTable:
-    """Their flags."""
-    return table_of(*tables(name))
+def table(name: str, form: LaunchForm | FileForm | None = None) -> FlagTable:
+    """Their flags, or those of one form of recipes."""
+    return table_of(*((form.tables if form is not None else ()) or tables(name)))
 
 
 @functools.cache
@@ -40,6 +41,18 @@ def launch_forms() -> tuple[tuple[str, LaunchForm], ...]:
     """Every form of launch with its framework's name, in the order in which they are asked whose a launch is."""
     forms = ((name, form) for name, framework in frameworks().items() for form in framework.launches)
     return tuple(sorted(forms, key=lambda pair: pair[1].order))
+
+
+@functools.cache
+def file_forms() -> tuple[tuple[str, FileForm], ...]:
+    """Every form of configuration file, likewise."""
+    forms = ((name, form) for name, framework in frameworks().items() for form in framework.files)
+    return tuple(sorted(forms, key=lambda pair: pair[1].order))
+
+
+def read_file(name: str, form: FileForm, arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a configuration file, likewise."""
+    return _extended(name, arguments, None, lambda: form.read(arguments, keys))
 
 
 def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> AskedRun:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from simulator.errors import InputError, did_you_mean
@@ -62,6 +63,15 @@ _SECONDS: Final[Mapping[str, Fraction]] = {
     "s": Fraction(1),
 }
 _COUNTS: Final[Mapping[str, int]] = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_LENGTHS: Final[Mapping[str, int]] = {"": 1, "K": 1024, "M": 1024**2}
+DAYS: Final[Mapping[str, Fraction]] = {
+    "min": Fraction(1, 1440),
+    "h": Fraction(1, 24),
+    "d": Fraction(1),
+    "w": Fraction(7),
+    "y": Fraction(365),
+}
+"""Days of the units of a long duration."""
 
 _AMOUNT: Final = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?) ?([A-Za-z/]*)", re.ASCII)
 _MAXIMUM_TEXT: Final = 100
@@ -87,21 +97,34 @@ def parse_seconds(text: str) -> float:
     return _parse(text, "duration", "5 us")
 
 
-def parse_count(text: str) -> int:
-    """Return the whole number a count stands for: ``100B``, ``1.5T``, ``300M`` or ``123``.
+def parse_count(text: str, *, length: bool = False) -> int:
+    """Return the whole number a count stands for: ``100B``, ``1.5T``, ``300M``, ``16k`` or ``123``.
 
-    K, M, B and T are powers of one thousand. A count that is not whole, such
-    as ``1.5``, is refused.
+    K, M, B and T are powers of one thousand; of a `length`, K and M are powers
+    of 1024, as sequences of 8k tokens are 8192 long. A count that is not whole,
+    such as ``1.5``, is refused.
     """
-    number, suffix = _split(text, "count", "1.5T")
-    if suffix not in _COUNTS:
-        raise InputError(f"count {_shown(text)}: unknown suffix '{suffix}'; allowed: K, M, B, T or none")
-    amount = number * _COUNTS[suffix]
+    suffixes = _LENGTHS if length else _COUNTS
+    number, suffix = _split(text, "count", "8k" if length else "1.5T")
+    if suffix.upper() not in suffixes:
+        allowed = ", ".join(filter(None, suffixes))
+        raise InputError(f"count {_shown(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
+    amount = number * suffixes[suffix.upper()]
     if amount.denominator != 1:
         raise InputError(f"count {_shown(text)} is not a whole number; write one like '1.5T'")
     if amount > _LIMIT:
         raise InputError(f"count {_shown(text)} is too large; at most 1e30")
     return int(amount)
+
+
+def parse_number(text: str, units: Mapping[str, Fraction] = MappingProxyType({})) -> float:
+    """Return a number such as ``2.5``, ``230k`` or ``1.5M``; with units, such as ``36h``, in the one of factor 1."""
+    number, suffix = _split(text, "number", "230k")
+    factor = units.get(suffix, _COUNTS.get(suffix.upper()))
+    if factor is None:
+        allowed = ", ".join((*units, *filter(None, _COUNTS)))
+        raise InputError(f"number {_shown(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
+    return float(number * factor)
 
 
 def to_mib(size: float) -> float:

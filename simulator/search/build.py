@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from simulator.question.arrays import Matrix
 from simulator.question.scenario.block import blocks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.hardware import ComputeRate
 from simulator.search.query import PricedLayout
 from simulator.search.rules import RULES
 
@@ -236,4 +237,13 @@ def provenance(scenario: Scenario) -> Provenance:
         notes.append(f"{scenario.model.name}: {scenario.model.note}")
     if scenario.lora_rank is not None:
         notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
-    return Provenance(scenario.coefficients.name, "analytic", tuple(notes))
+    assumed = "; ".join(_assumed_peaks(scenario))
+    return Provenance(scenario.coefficients.name, "never", tuple(notes), assumed_peak=assumed)
+
+
+def _assumed_peaks(scenario: Scenario) -> Iterator[str]:
+    for device in scenario.kinds_of_device:
+        peak: ComputeRate | None = getattr(device.peak_flops, scenario.precision)
+        if peak is not None and peak.status == "assumed":
+            note = f" ({peak.note.rstrip('.')})" if peak.note else ""
+            yield f"{peak.value} of {device.name}{note}"

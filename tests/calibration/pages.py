@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.accuracy import shipped as shipping
-from benchmarks.accuracy.rows import Judgement, judgement
+from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
 from simulator.evidence.calibration.judge import summary
 from simulator.evidence.calibration.store import Calibration, read_calibration
-from simulator.show.report.accuracy import TITLES
+from simulator.show.report.coverage import TITLES, coverage_sections
 from simulator.show.report.grid import grid
 from simulator.show.report.sections import Section
 from tests.docs import walk
@@ -39,6 +39,7 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
     page = {
         "targets": _targets(found),
         "classes": "\n\n".join(map(_table, by_class(found))),
+        "coverage": "\n\n".join(map(_table, coverage_sections({kind: found.of_kind(kind) for kind in KINDS}))),
         "news": _news(found),
     }
     return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}

@@ -103,7 +103,7 @@ def test_priors_have_no_interval() -> None:
     assert plain.memory.interval_bytes is None
     assert plain.memory.fit_probability is None
     assert plain.throughput.interval_seconds is None
-    assert (plain.provenance.calibration, plain.provenance.status) == ("priors", "analytic")
+    assert (plain.provenance.calibration, plain.provenance.status) == ("priors", "never")
 
 
 def document() -> dict[str, Any]:

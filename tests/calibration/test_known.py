@@ -89,7 +89,7 @@ def test_its_interval_is_the_noise_alone() -> None:
 
 def test_the_status_is_that_of_the_speed() -> None:
     found = simulator.estimate(**QUESTION).provenance
-    assert found.status == "assumed"
+    assert found.status == "never"
     assert found.calibration.startswith("memory: cpu (known); time: other (")
     assert [note for note in found.notes if note.startswith("memory: a processor")]
     assert not [note for note in found.notes if "memory: no measured run" in note]

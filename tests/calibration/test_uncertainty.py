@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import simulator
 from simulator.api import scenario_of
+from simulator.cost.pricing.estimate import Interval
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.uncertainty import (
     NORMAL_90,
     layout_variances,
     memory_interval,
     time_interval,
-    with_noise,
+    unit_of,
 )
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.search.build import estimate_layout
@@ -39,33 +41,36 @@ def test_a_measured_layout_says_so_and_holds_its_measurement() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "status"),
+    ("question", "words"),
     [
-        ({}, "measured"),
+        ({}, ("measured", "measured", "measured")),
         (
             {"global_batch_size": 1024, "layout": replace(MEASURED, micro_batch_size=1, virtual_stages=2)},
-            "interpolated",
+            ("measured", "measured", "between"),
         ),
-        ({"seq_length": 16384}, "analytic"),
-        ({"model": "llama3.2-1b"}, "analytic"),
-        ({"model": "mixtral-8x7b-v0.1"}, "analytic"),
-        ({"precision": "fp16"}, "analytic"),
-        ({"layout": replace(MEASURED, micro_batch_size=2)}, "analytic"),
-        ({"layout": Layout(pipeline_parallel=1, data_parallel=32, zero_stage=3)}, "analytic"),
-        ({"options": {"flash_attention": "false"}}, "analytic"),
-        ({"framework": "paddle"}, "analytic"),
-        ({"hardware": "h20"}, "analytic"),
-        ({"hardware": "a100-sxm-80g"}, "interpolated"),
-        ({"hardware": "bi150-64g"}, "assumed"),
-        ({"hardware": "ascend-910b-64g-8"}, "interpolated"),
-        ({"hardware": "mi300x"}, "analytic"),
-        ({"hardware": "mi355x"}, "assumed"),
+        ({"seq_length": 16384}, ("measured", "measured", "never")),
+        ({"model": "llama3.2-1b"}, ("measured", "measured", "beyond")),
+        ({"model": "mixtral-8x7b-v0.1"}, ("measured", "measured", "never")),
+        ({"precision": "fp16"}, ("measured", "measured", "beyond")),
+        ({"layout": replace(MEASURED, micro_batch_size=2)}, ("measured", "measured", "beyond")),
+        (
+            {"layout": Layout(pipeline_parallel=1, data_parallel=32, zero_stage=3)},
+            ("measured", "measured", "never"),
+        ),
+        ({"options": {"flash_attention": "false"}}, ("measured", "beyond", "between")),
+        ({"framework": "paddle"}, ("measured", "never", "between")),
+        ({"hardware": "h20"}, ("beyond", "measured", "between")),
+        ({"hardware": "a100-sxm-80g"}, ("measured", "measured", "between")),
+        ({"hardware": "bi150-64g"}, ("never", "never", "beyond")),
+        ({"hardware": "ascend-910b-64g-8"}, ("measured", "between", "between")),
+        ({"hardware": "mi355x"}, ("never", "never", "beyond")),
     ],
 )
-def test_status_says_how_well_a_layout_is_covered(question: dict[str, Any], status: str) -> None:
-    found = ask(**question)
-    assert found.provenance.status == status
-    assert bool(found.provenance.notes) == (status in ("analytic", "assumed"))
+def test_three_words_say_where_a_question_lies(question: dict[str, Any], words: tuple[str, str, str]) -> None:
+    found = ask(**question).provenance
+    assert (found.device, found.stack, found.layout) == words
+    assert found.status == max(words, key=("measured", "between", "beyond", "never").index)
+    assert bool(found.notes) == (found.status in ("beyond", "never"))
 
 
 def test_a_note_names_what_is_outside_the_range() -> None:
@@ -93,23 +98,49 @@ def test_the_interval_is_that_of_the_deviation() -> None:
     layout = replace(MEASURED, stage_layers=default_cut(32, 2))
     plain = estimate_layout(scenario, layout)
     used = applied("hopper", None, "z2000")
-    assert used.memory is not None
-    assert used.memory.memory is not None
-    assert used.time is not None
-    assert used.time.time is not None
-    of_memory, of_time = used.memory.memory, used.time.time
-    (variance,) = layout_variances("memory", scenario, [layout], of_memory)
-    deviation = float(with_noise("memory", scenario, variance, of_memory))
-    assert deviation >= used.memory.memory.noise
-    once = memory_interval(scenario, plain, of_memory, variance)
+    part = used.part("memory")
+    assert part is not None
+    (variance,) = layout_variances("memory", scenario, [layout], part)
+    deviation = unit_of("memory", scenario, layout, variance, part).deviation(part.sizes)
+    assert deviation >= part.noise
+    once = memory_interval(plain, deviation)
     assert once.interval_bytes is not None
-    ratio = once.interval_bytes.high / plain.memory.device_bytes
-    assert ratio == pytest.approx(2.718281828459045 ** (NORMAL_90 * deviation))
-    (variance,) = layout_variances("time", scenario, [layout], of_time)
-    seconds = time_interval(scenario, plain, of_time, variance).interval_seconds
+    assert once.interval_bytes.high / plain.memory.device_bytes == pytest.approx(np.exp(NORMAL_90 * deviation))
+    seconds = time_interval(plain, deviation).interval_seconds
     assert seconds is not None
-    assert seconds.low < plain.throughput.step_seconds < seconds.high
     assert seconds.low * seconds.high == pytest.approx(plain.throughput.step_seconds**2)
+
+
+def half_width(interval: Interval | None) -> float:
+    assert interval is not None
+    return float(np.log(interval.high / interval.low)) / 2.0
+
+
+def test_a_range_is_the_sum_of_its_contributions() -> None:
+    """Of every figure, listed with the largest first; a family that was never measured dominates its own range."""
+    for hardware in ("z2000", "h100-sxm-80g", "mi355x"):
+        found = ask(hardware=hardware)
+        for figure, interval in (("time", found.throughput.interval_seconds), ("memory", found.memory.interval_bytes)):
+            widths = [one.half_width for one in found.provenance.contributions if one.figure == figure]
+            assert widths == sorted(widths, reverse=True)
+            assert half_width(interval) == pytest.approx(np.sqrt(np.sum(np.square(widths))), rel=1e-3)
+    first = next(one for one in found.provenance.contributions if one.figure == "time")
+    assert (first.name, first.because) == ("device", "no run of family cdna4 was measured")
+    best = found.provenance.next_measurement
+    assert best is not None
+    assert best.run == "any layout with megatron on one node of mi355x"
+    assert best.half_width < 0.5 * half_width(found.throughput.interval_seconds)
+
+
+def test_ranges_widen_with_doublings_beyond_what_was_measured() -> None:
+    widths = []
+    for devices in (64, 8192, 65536):
+        layout = replace(MEASURED, data_parallel=devices // 2)
+        found = ask(layout, hardware="h100-sxm-80g", devices=devices, global_batch_size=4 * devices)
+        widths.append(half_width(found.throughput.interval_seconds))
+        names = {one.name for one in found.provenance.contributions}
+        assert ("nodes" in names) == (devices > 4096)
+    assert widths == sorted(widths)
 
 
 def test_the_probability_rises_with_capacity() -> None:
@@ -133,7 +164,7 @@ def test_the_probability_rises_with_capacity() -> None:
 def test_a_family_without_rows_takes_what_all_families_say() -> None:
     found = ask(hardware="mi355x").provenance
     assert found.calibration.startswith("other (")
-    assert found.status == "assumed"
+    assert found.status == "never"
 
 
 def test_a_cluster_comes_before_its_family() -> None:

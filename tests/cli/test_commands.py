@@ -123,7 +123,7 @@ def test_the_answer_goes_to_the_file(tmp_path: Path) -> None:
     file = tmp_path / "answer.json"
     result = run(*TINY, "--format", "json", "--output", str(file), "--color", "always")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
-    assert json.loads(file.read_text(encoding="utf-8"))["schema_version"] == "1"
+    assert json.loads(file.read_text(encoding="utf-8"))["schema_version"] == "2"
     assert run(*TINY, "-q", "--output", "-").stdout == run(*TINY, "-q").stdout
 
 

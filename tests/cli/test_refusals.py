@@ -22,7 +22,12 @@ from tests.cli.running import TINY, refusal, run
         (("--nodes", "2"), "missing option '--model'"),
         (("estimate",), "missing option '--model'; `simulate models` lists the names"),
         (("--model", "lama3.1-8b"), "did you mean 'llama3.1-8b'?"),
-        ((*TINY, "--hardware", "h2o"), "did you mean 'h20'?"),
+        (("--model", "llama3.1-8b", "--hardware", "h2o"), "did you mean 'h20'?"),
+        ((*TINY, "--model", "llama3.1-8b"), "--model is given 2 times: give it once"),
+        ((*TINY, "--tp", "2", "--tp=4"), "--tp is given 2 times: give it once"),
+        (("--model", "llama3.1-8b", "--global-batch-tokens", "4M", "--seq-length", "7k"), "no whole sequences of 7168"),
+        (("--model", "llama3.1-8b", "--global-batch-tokens", "4G"), "such as 8k"),
+        ((*TINY, "--global-batch-tokens", "4M"), "--global-batch-size and --global-batch-tokens exclude each other"),
         ((*TINY, "--precision", "bf61"), "'bf61' is not one of bf16, fp16, fp8, fp32, did you mean 'bf16'?"),
         (
             (*TINY, "--recompute", "none,ful"),

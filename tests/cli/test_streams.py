@@ -1,13 +1,20 @@
 """Colours, progress and characters that the terminal lacks."""
 
 import io
+import re
+import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
 from simulator.show.cli import streams
+from simulator.show.cli.main import cli
 from simulator.show.cli.streams import progress_bar, wants_colour, write
+from tests.cli.running import TINY, run
+from tests.project.tree import ROOT
 
 
 @pytest.mark.parametrize(
@@ -67,3 +74,38 @@ def test_a_character_that_stdout_lacks_is_escaped(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii"))
     write("a é\n", None)
     assert buffer.getvalue() == b"a \\xe9\n"
+
+
+def test_progress_of_a_second_search_goes_on_from_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    clock = iter([0.0, *[2.0] * 20])
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(streams, "monotonic", lambda: next(clock))
+    with progress_bar(quiet=False) as progress:
+        assert progress is not None
+        for done in (1, 5, 9, 1, 5, 9):
+            progress(done, 10)
+    assert max(int(share) for share in re.findall(r"(\d+)%", terminal.getvalue())) == 90
+
+
+@pytest.mark.parametrize(
+    ("command", "label"),
+    [
+        (("plan", "--model", "llama3.2-1b", "--train-tokens", "1B", "--offer", "h20:1,2@1"), "choices priced"),
+        (("check", "a.sh", "b.sh", "--hardware", "h20"), "files judged"),
+        (("estimate", *TINY, "--format", "html"), "questions of the page priced"),
+    ],
+)
+def test_what_takes_long_shows_its_progress(
+    command: tuple[str, ...], label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(streams, "PROGRESS_AFTER_SECONDS", 0.0)
+    for name in ("a.sh", "b.sh"):
+        shutil.copy(ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh", name)
+    terminal = Terminal()
+    with pytest.raises(SystemExit), redirect_stderr(terminal), redirect_stdout(io.StringIO()):
+        cli.main(list(command))
+    assert label in terminal.getvalue()
+    assert label not in run(*command).stderr  # no terminal

@@ -13,7 +13,7 @@ from simulator.api import scenario_of
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.moment import MOMENTS
-from simulator.cost.pricing.estimate import PredictionStatus
+from simulator.cost.pricing.estimate import Coverage
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.frameworks.profile import switches
 from simulator.question.scenario.layout import Layout
@@ -67,7 +67,7 @@ def test_parts_and_moments_are_defined() -> None:
 
 def test_statuses_are_defined() -> None:
     lines = page("model.md").splitlines()
-    for status in get_args(PredictionStatus):
+    for status in get_args(Coverage):
         assert any(line.startswith(f"| `{status}` |") for line in lines), status
         assert defined(status)
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from simulator.frameworks.registry import framework_of, writers
+from simulator.question.frameworks.stacks import stacks_of
+from simulator.question.specs.catalogue import hardware_names
 from simulator.question.vocabulary import RECIPE_FORMATS, RecipeFormat
 from tests.cli.running import refusal, run
 
@@ -34,6 +36,13 @@ LAYOUTS = [
         (
             "--model llama3.1-8b --nodes 2 --pp 4 --stack mindspeed-llm --schedule dualpipev "
             "--option overlap_grad_reduce=false --option overlap_param_gather=false"
+        ),
+    ),
+    (
+        "megatron",
+        (
+            "--model llama3.1-8b --nodes 2 --cp 2 --stack mindspeed-llm --option cp_communication=all_to_all "
+            "--option repeat_kv=true"
         ),
     ),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"),
@@ -149,7 +158,7 @@ def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path) -> None:
     recipe = tmp_path / f"recipe{SUFFIX[target]}"
     # A file of estimates does not hold the switches.
     switches = [word for i, word in enumerate(words) if "--option" in words[max(i - 1, 0) : i + 1]]
-    written = run("emit", str(file), "--framework", target, "--output", str(recipe), *switches)
+    written = run("emit", str(file), "--framework", target, "--force", "--output", str(recipe), *switches)
     assert written.exit_code == 0, written.stderr
     hardware = words[words.index("--hardware") + 1] if "--hardware" in words else "z2000"
     # A configuration of torchtitan that shards over all that is left does not hold how many devices start it.
@@ -172,7 +181,7 @@ def test_every_framework_has_a_writer_and_layouts() -> None:
 
 
 def test_a_schedule_gives_its_chunks() -> None:
-    asked = "emit --framework torchtitan --model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"
+    asked = "emit --framework torchtitan --force --model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"
     written = run(*asked.split())
     assert written.exit_code == 0, written.stderr
     assert 'pipeline_parallel_schedule = "ZBVZeroBubble"' in written.stdout
@@ -214,6 +223,11 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ("megatron", "--model llama3.1-8b --option loss_bytes_per_logit=4", "has no setting"),
         ("megatron", "--model llama3.1-8b --tp 2 --no-sequence-parallel", "tp_comm_overlap=false"),
         ("megatron", "--model llama3.1-8b --zero-stage 3", "would refuse the layout"),
+        (
+            "megatron",
+            "--model llama3.1-8b --nodes 2 --cp 2 --stack mindspeed-llm --option cp_communication=all_to_all",
+            "repeat_kv=true",
+        ),
         ("megatron", "--model llama3.1-8b --tp 2 --model-field vocab_size=32001", "pads it to a multiple"),
         ("paddle", "--model llama3.1-8b --offload activations", "keeps activations on the device"),
         ("paddle", "--model llama3.1-8b --precision fp8", "--precision fp8"),
@@ -270,8 +284,84 @@ def test_estimates_of_other_questions(tmp_path: Path) -> None:
     options = ["--model", "llama3.1-8b", "--option", "gradient_dtype=bf16"]
     other, _ = estimated("megatron", options, tmp_path)
     assert "other options or coefficients" in refusal("emit", str(other), "--framework", "megatron")
-    assert run("emit", str(other), "--framework", "megatron", *options[2:]).exit_code == 0
-    assert "missing option '--framework'" in refusal("emit", str(file))
+    assert run("emit", str(other), "--framework", "megatron", "--force", *options[2:]).exit_code == 0
     assert "no such file" in refusal("emit", str(tmp_path / "none.json"), "--framework", "megatron")
     assert "holds one estimate" in refusal("emit", str(file), "--rank", "2", "--framework", "paddle")
     assert "--model NAME" in refusal("emit", "--framework", "megatron")
+
+
+@pytest.mark.parametrize(
+    ("framework", "mark"), [("megatron", "pretrain_gpt.py"), ("torch", "torchtitan"), ("paddle", "{")]
+)
+def test_the_framework_is_that_of_the_answer(framework: str, mark: str, tmp_path: Path) -> None:
+    options = ["--framework", framework, "--model", "llama3.1-8b", "--nodes", "2", "--tp", "2", "--recompute", "full"]
+    file = tmp_path / "answer.json"
+    assert run("estimate", *options, "--format", "json", "--output", str(file)).exit_code == 0
+    alone = run("emit", str(file))
+    assert mark in alone.stdout
+    assert alone.stdout == run("emit", str(file), "--framework", framework).stdout
+
+
+def test_what_would_not_run_is_not_written_unasked(tmp_path: Path) -> None:
+    file, layout = tmp_path / "run.sh", ("--model", "llama3.1-70b", "--nodes", "1", "--tp", "8")
+    done = run("emit", *layout, "--output", str(file))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.startswith("simulate: error: the layout does not fit: needs 174.")
+    assert done.stderr.endswith("; --force writes it all the same\n")
+    assert not file.exists()
+    forced = run("emit", *layout, "--force", "--output", str(file))
+    assert forced.exit_code == 0
+    assert forced.stderr.startswith("simulate: note: the layout does not fit: needs 174.")
+    assert "pretrain_gpt.py" in file.read_text(encoding="utf-8")
+
+
+SMALL = {
+    "megatron": (
+        "--model llama3.1-8b --devices 16 --tp 2 --pp 2 --recompute full",
+        "--model deepseek-v2-lite --devices 16 --ep 8 --seq-length 4096 --global-batch-size 256",
+    ),
+    "paddle": ("--model llama3.1-8b --devices 16 --tp 2 --pp 2 --recompute full",),
+    "torchtitan": ("--model llama3.1-8b --devices 16 --tp 2 --global-batch-size 64 --recompute full",),
+}
+STACKS = [
+    (target, question, "h100-sxm-80g", stack.name)
+    for target in RECIPE_FORMATS
+    for question in SMALL[target]
+    for stack in stacks_of(framework_of(target))
+]
+EVERYWHERE = [
+    (target, question, name, None)
+    for target in RECIPE_FORMATS
+    for question in SMALL[target]
+    for name in hardware_names()
+]
+
+
+@pytest.mark.parametrize(("target", "question", "hardware", "stack"), [*STACKS, *EVERYWHERE])
+def test_hardware_and_stacks(
+    target: RecipeFormat, question: str, hardware: str, stack: str | None, tmp_path: Path
+) -> None:
+    """The stack of a hardware's own runs, or another, is read from the recipe alone."""
+    words = [*question.split(), "--hardware", hardware, *(["--stack", stack] if stack else [])]
+    result = run("estimate", "--framework", framework_of(target), *words, "--format", "json")
+    if result.exit_code == 3 and stack is None:
+        assert "peak" in result.stderr or "16 devices" in result.stderr, result.stderr
+        return
+    file, recipe = tmp_path / "estimate.json", tmp_path / f"recipe{SUFFIX[target]}"
+    file.write_text(result.stdout, encoding="utf-8")
+    before = json.loads(result.stdout)
+    written = run("emit", str(file), "--force", "--output", str(recipe))
+    assert written.exit_code == 0, written.stderr
+    checked = run("check", str(recipe), "--hardware", hardware, "--format", "json", "--exit-zero")
+    after = json.loads(checked.stdout)["results"][0]["estimate"]
+    assert (after["memory"], after["throughput"]) == (before["memory"], before["throughput"])
+
+
+def test_a_mixture_on_ascend_is_of_mindspeed() -> None:
+    words = "--model deepseek-v3 --hardware ascend-910c --nodes 32 --tp 2 --pp 16 --ep 16 --etp 1 --recompute full"
+    cut = "--stage-layers 3,4,4,4,4,4,4,4,4,4,4,4,4,4,4,2"
+    script = run("emit", *words.split(), *cut.split(), "--force").stdout
+    assert "PYTORCH_NPU_ALLOC_CONF" in script
+    assert "--use-mcore-models" in script
+    assert "--transformer-impl" not in script
+    assert "--tokenizer-type PretrainedFromHF --tokenizer-name-or-path" in script

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.frameworks import registry
-from simulator.frameworks.flags import FOLDER, Flag, table_names, table_of
+from simulator.frameworks.flags import Flag, table_file, table_names, table_of
 from simulator.frameworks.names import plain
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import type_of
@@ -21,8 +21,7 @@ READING = ("entry", "has", "text", "integer", "integers", "share", "switch", "an
 """Methods of `Arguments` that read a flag by its name."""
 LATER = frozenset(
     {
-        *("bridge", "deepspeed", "llamafactory", "neox", "nemo", "paddleformers", "paddlenlp", "primus", "swift"),
-        *("torchtitan", "transformers"),
+        *("bridge", "neox", "nemo", "paddleformers", "paddlenlp", "primus", "torchtitan"),
     }
 )
 """Tables whose rows are still read by code alone."""
@@ -69,13 +68,15 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 
 def families() -> dict[str, Family]:
-    found = {}
-    for name in registry.frameworks():
-        tables = registry.tables(name)
-        if registry.frameworks()[name].extends in ("", name) and not set(tables) & LATER:
-            folders = [other for other, one in registry.frameworks().items() if one.extends == name] or [name]
-            found[name] = Family(tables, tuple(FOLDER / folder for folder in folders))
-    return found
+    found = {name: registry.tables(name) for name, own in registry.frameworks().items() if own.extends in ("", name)}
+    for name, framework in registry.frameworks().items():
+        forms = (*(form.tables for form in framework.launches), *(form.tables for form in framework.files))
+        found |= {f"{name}, {' '.join(tables)}": tables for tables in forms if tables}
+    return {
+        name: Family(tables, tuple(dict.fromkeys(table_file(table).parent for table in tables)))
+        for name, tables in found.items()
+        if not set(tables) & LATER
+    }
 
 
 FAMILIES = families()

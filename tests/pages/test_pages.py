@@ -212,7 +212,7 @@ def test_a_page_tells_how_it_was_made_and_asks_for_nothing(written_pages: dict[s
     for name, page in written_pages.items():
         text = page.read_text(encoding="utf-8")
         assert f"simulate {COMMANDS[name][0]} " in text
-        assert name == "accuracy" or "Status: " in text
+        assert name == "accuracy" or "Known: " in text
         assert name == "accuracy" or ", source " in text
         shell = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
         assert not re.findall(r'(?:src|href)="(?!data:|#)', shell)
@@ -257,8 +257,11 @@ def test_a_label_is_the_file_before_it_is_cut() -> None:
 def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
     rows = read_rows(next(path for path in public_tables() if path.stem == "korthikanti-a100"))[:6]
     off = Residual(0.1, 0.2)
-    known = tuple(RowJudged(sample, "dense", 0.1, off, off, off, off, ()) for sample in prepared(rows))
-    judged = SourcesJudged("time", cast("Any", None), known)
+    left_out = {"source": off, "organisation": off}
+    known = tuple(
+        RowJudged(sample, "dense", 0.1, off, off, left_out, beyond=False, few=()) for sample in prepared(rows)
+    )
+    judged = SourcesJudged("time", cast("Any", None), known, ())
     text = accuracy_page([judged], "simulate accuracy")
     page = tmp_path / "page.html"
     page.write_text(text, encoding="utf-8")

@@ -39,12 +39,13 @@ class Extension:
 
 
 def _questions(given: str, found: str, *, emit: Asked, rank: str = "", check: str = "") -> tuple[Asked, ...]:
-    small = "--devices 2 --seq-length 2048 --global-batch-size 16"
-    question = f"--model llama3.2-1b --hardware h20 {small}"
+    hardware = "" if "--hardware" in given else "--hardware h20 "
+    small = f"{hardware}--devices 2 --seq-length 2048 --global-batch-size 16"
+    question = f"{'' if '--model ' in given else '--model llama3.2-1b '}{small}"
     return (
         Asked(command=f"rank {question} {given} --top 2", says=rank or found),
         Asked(command=f"estimate {question} {given}", says=found),
-        Asked(command=f"check {MEGATRON} --hardware h20 --global-batch-size 32 {given}", says=check or found),
+        Asked(command=f"check {MEGATRON} {hardware}--global-batch-size 32 {given}", says=check or found),
         Asked(command=f"emit {question} {given} {emit.command}", says=emit.says, status=emit.status),
     )
 
@@ -83,6 +84,7 @@ DEVICE = Extension(
     edits={
         _HARDWARE: (
             ("name: h20\n", "name: abacus\n"),
+            ("aliases: [h20-96gb, h20-sxm, nvidia-h20]\n", ""),
             ('bf16: {value: "148 TFLOP/s"', 'bf16: {value: "15 TFLOP/s"'),
         )
     },

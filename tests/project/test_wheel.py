@@ -54,6 +54,17 @@ def test_wheel_carries_the_data(wheel: Path, folder: str) -> None:
     assert {name for name in names if name.startswith(f"simulator/_data/{folder}/")} == expected
 
 
+def test_wheel_says_whose_figures_it_holds(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith("licenses/NOTICE") for name in names)
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    files = {path.name for folder in DATA_FOLDERS for path in files_under(folder) if path.suffix in (".yaml", ".csv")}
+    fitted = {path.name for path in (ROOT / "calibration").glob("*.yaml")} | {
+        path.name for part in ("models", "hardware") for path in (ROOT / "calibration").rglob(f"{part}/*.yaml")
+    }
+    assert all(f"{name}: " in notice for name in files - fitted)
+
+
 def test_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "simulator/py.typed" in names

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from simulator.frameworks.deepspeed import configuration
-from simulator.frameworks.flags import Flag
+from simulator.frameworks.flags import Flag, table_of
 from simulator.recipes.readers import nemo, torchtitan
 from tests.recipes.seeds import ROOT
 
@@ -14,7 +13,9 @@ PAGE = ROOT / "docs" / "recipes.md"
 TABLES: Mapping[str, Mapping[str, Flag]] = {
     "NeMo and Megatron-Bridge keys": nemo.FLAGS,
     "torchtitan keys": torchtitan.FLAGS,
-    "Trainer flags and DeepSpeed keys": configuration.FLAGS,
+    "Trainer flags and DeepSpeed keys": {
+        name: flag for name, flag in table_of("transformers", "deepspeed").items() if flag.effect == "priced"
+    },
 }
 
 

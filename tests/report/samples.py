@@ -87,7 +87,7 @@ def estimate(
         memory=memory(activations_gib),
         throughput=throughput(step_seconds),
         violations=(),
-        provenance=Provenance(calibration="priors", status="analytic", notes=("Links carry one job.",)),
+        provenance=Provenance(calibration="priors", status="beyond", notes=("Links carry one job.",)),
     )
 
 
@@ -97,7 +97,7 @@ def calibrated() -> Estimate:
         plain,
         memory=replace(plain.memory, interval_bytes=Interval(49 * GIB, 51 * GIB), fit_probability=0.9876),
         throughput=replace(plain.throughput, interval_seconds=Interval(1.9, 2.1)),
-        provenance=Provenance(calibration="boxes (runs)", status="interpolated"),
+        provenance=Provenance(calibration="boxes (runs)", status="between"),
     )
 
 

@@ -205,7 +205,7 @@ def test_csv_has_intervals_and_what_the_numbers_rest_on() -> None:
     [row] = csv.DictReader(io.StringIO(ANSWERS["estimate"].text(samples.calibrated(), "csv", PLAIN)))
     assert [float(row[f"device_{end}_mib"]) for end in ("low", "high")] == [49 * 1024, 51 * 1024]
     assert [float(row[f"step_time_{end}_s"]) for end in ("low", "high")] == [1.9, 2.1]
-    assert (row["fit_probability"], row["calibration"], row["status"]) == ("0.9876", "boxes (runs)", "interpolated")
+    assert (row["fit_probability"], row["calibration"], row["status"]) == ("0.9876", "boxes (runs)", "between")
     [row] = csv.DictReader(io.StringIO(ANSWERS["estimate"].text(samples.estimate(), "csv", PLAIN)))
     assert (row["device_low_mib"], row["step_time_high_s"]) == ("", "")
     assert row["notes"] == "Links carry one job."

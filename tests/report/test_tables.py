@@ -135,7 +135,10 @@ def test_nothing_fits_without_remedy_or_candidate() -> None:
 def test_question_names_lora_and_works_without_nodes() -> None:
     query = {**samples.QUERY, "nodes": None, "devices": None, "lora_rank": 16}
     first = ranking_table(samples.ranking(query=query), PLAIN, "table").splitlines()[0]
-    assert first == "tiny on box (8 devices): bf16, LoRA of rank 16, sequence 4096, global batch 64, megatron"
+    assert (
+        first
+        == "tiny on box (8 devices): bf16, LoRA of rank 16, sequence 4096, global batch 64 = 262,144 tokens, megatron"
+    )
 
 
 def test_verdict_is_coloured_on_request_only() -> None:

@@ -91,7 +91,7 @@ def test_ranking_cuts_by_speed() -> None:
     ranking = simulator.rank(hardware=MIXED, space=Space(pipeline_parallel=(2,)), **QUESTION)
     cut = ranking.estimates[0].layout.stage_layers
     assert cut[0] > 3 * cut[1]
-    assert ranking.estimates[0].provenance.status == "assumed"
+    assert ranking.estimates[0].provenance.status == "never"
     assert ranking.query["nodes"] == 2
 
 

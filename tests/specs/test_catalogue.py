@@ -82,17 +82,15 @@ def test_a_wheel_carries_the_specs_inside(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("name", "message"),
     [
         ("llama3-8", "unknown model 'llama3-8', did you mean 'llama3-8b'?"),
-        ("Llama3-8B", "did you mean 'llama3-8b'?"),
-        ("zzz", "unknown model 'zzz'; known: baichuan2-7b, bloomz-7b1, "),
-        ("", "unknown model ''; known: "),
-        (".", "unknown model '.'; known: "),
+        ("zzz", "unknown model 'zzz'; `simulate models` lists the shipped ones"),
+        ("", "unknown model ''; `simulate models`"),
+        (".", "unknown model '.'; `simulate models`"),
         ("..", "unknown model"),
         ("../model_specs/llama3-8b", "a path must end in .yaml, .yml, .json, or a folder with config.json"),
         ("none.yaml", "none.yaml: no such file"),
         ("none.json", "none.json: no such file"),
         ("a\0b", "NUL"),
         ("x" * 100_000, "unknown model"),
-        ("llama3-8b\n", "unknown model"),
     ],
 )
 def test_unknown_models(name: str, message: str) -> None:
@@ -103,8 +101,8 @@ def test_unknown_models(name: str, message: str) -> None:
 
 
 def test_unknown_hardware() -> None:
-    with pytest.raises(InputError, match="unknown hardware 'h100-sxm', did you mean 'h100-sxm-80g'"):
-        load_hardware("h100-sxm")
+    with pytest.raises(InputError, match="unknown hardware 'h100-sx', did you mean 'h100-sxm-80g'"):
+        load_hardware("h100-sx")
     with pytest.raises(InputError, match=r"a path must end in \.yaml, \.yml$"):
         load_hardware("some/config.json")
 

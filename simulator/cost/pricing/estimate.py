@@ -16,7 +16,8 @@ from simulator.tabular import Tabular
 
 Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
 """`starved`: so near capacity that the allocator keeps freeing and asking again; it may run, slowly."""
-PredictionStatus = Literal["measured", "interpolated", "analytic", "assumed"]
+Coverage = Literal["measured", "between", "beyond", "never"]
+"""Where a question lies beside the measured runs: among them, between them, beyond them, or where none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +150,52 @@ class ThroughputEstimate:
     """The order of passes that it is the speed of."""
 
 
+class Contribution(NamedTuple):
+    """One part of what a range is made of; the squares of the half-widths add up."""
+
+    figure: Literal["memory", "time"]
+    """The range that it is a part of."""
+    name: str
+    """`coefficients`, `scatter`, `sources`, `device`, `stack`, `nodes` or `layout`."""
+    half_width: float
+    """Half of the 90 % range if it were the only part, in the logarithm of the figure."""
+    because: str
+    """What is not known."""
+
+
+class NextMeasurement(NamedTuple):
+    """The one measurement that would narrow the range of the step time most."""
+
+    run: str
+    """What to run."""
+    half_width: float
+    """Half of the 90 % range after it, in the logarithm; what the run itself shows is not known before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """What the numbers rest on."""
 
     calibration: str
     """Name of the coefficient set."""
-    status: PredictionStatus
-    """How well the numbers are known: of this very run, between measured runs, beyond them, or from other devices."""
+    status: Coverage
+    """The worst of `device`, `stack` and `layout`."""
     notes: tuple[str, ...] = ()
     """What was assumed, one sentence each."""
+    device: Coverage = "never"
+    """`measured`: runs of this device; `beyond`: of its family; `never`: of neither."""
+    stack: Coverage = "never"
+    """`measured`: runs with these switches on the family; `between`: each switch in some run; `beyond`: the framework
+    with other switches; `never`: another framework."""
+    layout: Coverage = "never"
+    """`measured`: this very run; `between`: inside the sizes and choices of the runs; `beyond`: outside of some;
+    `never`: with a feature that no run of the framework on the family has."""
+    contributions: tuple[Contribution, ...] = ()
+    """What the ranges are made of, the largest of each figure first; none without a calibration."""
+    next_measurement: NextMeasurement | None = None
+    """None without a calibration of time."""
+    assumed_peak: str = ""
+    """The dense peaks of the precision trained in that no document states, with what is known of each; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

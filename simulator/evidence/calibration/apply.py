@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.cost.pricing.estimate import Estimate, PredictionStatus, Provenance
+from simulator.cost.pricing.estimate import Contribution, Coverage, Estimate
 from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
-from simulator.evidence.calibration.ranges import status_of
+from simulator.evidence.calibration.contributions import BEYOND, Unit
+from simulator.evidence.calibration.coverage import FEATURES
+from simulator.evidence.calibration.ranges import WORST, Words, words_of
 from simulator.evidence.calibration.store import (
     KINDS,
     OTHER_FAMILY,
@@ -28,9 +30,10 @@ from simulator.evidence.calibration.uncertainty import (
     normal_below,
     relative_variances,
     time_interval,
-    with_noise,
+    unit_of,
 )
-from simulator.question.arrays import Index
+from simulator.evidence.calibration.widths import contributed, next_measurement
+from simulator.question.arrays import Index, Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced
 from simulator.question.scenario.block import Mask
@@ -41,8 +44,7 @@ from simulator.question.vocabulary import StackName
 PRIMARY_FAMILY = "hopper"
 """The family of the main table, whose targets are held."""
 
-_WORST: tuple[PredictionStatus, ...] = ("measured", "interpolated", "analytic", "assumed")
-_COVERED: tuple[PredictionStatus, ...] = ("measured", "interpolated")
+_COVERED: tuple[Coverage, ...] = ("measured", "between")
 
 
 class Applied(NamedTuple):
@@ -53,7 +55,7 @@ class Applied(NamedTuple):
 
     def part(self, kind: CoefficientKind) -> FittedPart | None:
         """The coefficients of one kind."""
-        calibration = self.memory if kind == "memory" else self.time
+        calibration = self.calibration(kind)
         return None if calibration is None else calibration.part(kind)
 
     def coefficients(self) -> Coefficients:
@@ -91,27 +93,43 @@ class Applied(NamedTuple):
             for estimate, of_memory, of_time in zip(estimates, memory, time, strict=True)
         ]
 
+    def calibration(self, kind: CoefficientKind) -> Calibration | None:
+        """The calibration behind one kind of figure."""
+        return self.memory if kind == "memory" else self.time
+
     def likely_to_fit(self, scenario: Scenario, priced: Sized, index: Index, least: float) -> Mask:
         """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
 
         Without a calibration of memory nothing tells, and all pass.
         """
-        if self.memory is None or self.memory.memory is None:
+        if self.memory is None or self.memory.memory is None or not len(index):
             return np.ones(len(index), dtype=np.bool_)
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
         variances = relative_variances("memory", scenario, block, part)
+        narrow, wide = (_serving(self.memory, part, "memory", covered=covered) for covered in (True, False))
+        bounds = [
+            unit_of("memory", scenario, block.layout(0), 0.0, one)._replace(features=count)
+            for one, count in ((narrow, 0), (wide, len(FEATURES)))
+        ]
 
-        def likely(known: FittedPart) -> Mask:
-            spread = with_noise("memory", scenario, variances, known)
-            return np.array([normal_below(float(margin)) >= least for margin in margins / spread], dtype=np.bool_)
+        def likely(variance: Vector, margin: Vector, unit: Unit, known: FittedPart) -> Mask:
+            spreads = np.hypot(
+                known.sizes.get(unit.key("coefficients"), 1.0) * np.sqrt(variance), unit.deviation(known.sizes)
+            )
+            return np.array([normal_below(float(one)) >= least for one in margin / spreads], dtype=np.bool_)
 
-        outside, inside = likely(_own(self.memory, part, "memory", "analytic")), likely(part)
-        for i in np.flatnonzero(outside != inside):  # only there it matters which of them a layout is
-            covered = _status("memory", self.memory, scenario, block.layout(int(i))) in _COVERED
-            outside[i] = inside[i] if covered else outside[i]
-        return outside
+        result, other = (
+            likely(variances, margins, unit, known) for unit, known in zip(bounds, (narrow, wide), strict=True)
+        )
+        for i in np.flatnonzero(result != other):  # only there it matters what the layout's own range is
+            layout, at = block.layout(int(i)), slice(int(i), int(i) + 1)
+            covered = _where(self.memory, "memory", scenario, layout).worst in _COVERED
+            known = narrow if covered else wide
+            unit = unit_of("memory", scenario, layout, 0.0, known)
+            result[i] = likely(variances[at], margins[at], unit, known)[0]
+        return result
 
 
 def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:
@@ -138,54 +156,80 @@ def with_calibration(
 ) -> Estimate:
     """`Applied.judged` of one estimate; `variances` are those of `layout_variances`."""
     result, notes = estimate, list(estimate.provenance.notes)
-    statuses: list[PredictionStatus] = []
-    for kind, calibration in (("memory", used.memory), ("speed", used.time)):
-        if calibration is None:
-            statuses.append("analytic")
+    words: list[Words] = []
+    contributions: list[Contribution] = []
+    measurement = None
+    for kind in KINDS:
+        calibration, part = used.calibration(kind), used.part(kind)
+        if calibration is None or part is None:
             continue
-        status = _status(kind, calibration, scenario, estimate.layout)
-        if kind == "memory" and calibration.memory is not None and calibration.memory.known:
-            # Nothing was fitted, so there is no range to be outside of: the status is that of the speed.
-            notes.append(f"memory: {calibration.memory.known}")
-            result = replace(result, memory=memory_interval(scenario, result, calibration.memory, variances["memory"]))
+        where = _where(calibration, kind, scenario, estimate.layout)
+        serving = _serving(calibration, part, kind, covered=where.worst in _COVERED)
+        unit = unit_of(kind, scenario, estimate.layout, variances[kind], serving)
+        contributions += contributed(kind, unit, serving.sizes, scenario)
+        deviation = unit.deviation(serving.sizes)
+        if kind == "memory":
+            result = replace(result, memory=memory_interval(result, deviation))
+        else:
+            result = replace(result, throughput=time_interval(result, deviation))
+            measurement = next_measurement(unit, serving.sizes, scenario)
+        if part.known:
+            # Nothing was fitted, so there is no range to be outside of: the words are those of the speed.
+            notes.append(f"{kind}: {part.known}")
             continue
-        statuses.append(status)
-        notes += _notes(kind, scenario, estimate, calibration, status)
-        if kind == "memory" and calibration.memory is not None:
-            own = _own(calibration, calibration.memory, "memory", status)
-            result = replace(result, memory=memory_interval(scenario, result, own, variances["memory"]))
-        elif calibration.time is not None:
-            own = _own(calibration, calibration.time, "time", status)
-            result = replace(result, throughput=time_interval(scenario, result, own, variances["time"]))
-    worst = max(statuses, key=_WORST.index)
-    return replace(result, provenance=Provenance(used.name, worst, tuple(dict.fromkeys(notes))))
+        words.append(where)
+        notes += _notes(_FIGURES[kind], scenario, estimate, calibration, where)
+    if not words:
+        return replace(result, provenance=replace(result.provenance, calibration=used.name))
+    worst = Words(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
+    provenance = replace(
+        result.provenance,
+        calibration=used.name,
+        status=worst.worst,
+        notes=tuple(dict.fromkeys(notes)),
+        **worst._asdict(),
+        contributions=tuple(contributions),
+        next_measurement=measurement,
+    )
+    return replace(result, provenance=provenance)
 
 
-def _own(calibration: Calibration, part: FittedPart, kind: CoefficientKind, status: PredictionStatus) -> FittedPart:
-    """A part as it serves a layout: outside the range of own rows, these scatter as the family's sources do."""
+_FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
+
+
+def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, *, covered: bool) -> FittedPart:
+    """A part as it serves a layout.
+
+    One fitted to own rows takes from its family's sources how ranges widen beyond what was measured; a layout that its
+    own range does not cover also scatters as theirs do.
+    """
     family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)
     others = None if family is None else family.part(kind)
-    if others is None or part.noise_by or status in _COVERED:
+    if others is None or part.sizes or part.known:
         return part
-    return replace(part, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
+    sizes = {name: size for name, size in others.sizes.items() if name in BEYOND}
+    both = [one.coverage for one in (part, others) if one.coverage is not None]
+    result = replace(part, sizes=sizes, coverage=both[0] | both[-1] if both else None)
+    if covered or part.noise_by:
+        return result
+    return replace(result, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
 
 
-def _status(kind: str, calibration: Calibration, scenario: Scenario, layout: Layout) -> PredictionStatus:
-    """How well a layout is covered; memory of which nothing was fitted has no range to be outside of."""
-    if kind == "memory" and calibration.memory is not None and calibration.memory.known:
-        return "measured"
-    return status_of(calibration.range, calibration.family, scenario, layout)
+def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> Words:
+    """Where a layout lies; of figures that need no rows, among them."""
+    part = calibration.part(kind)
+    if part is None or part.known:
+        return Words("measured", "measured", "measured")
+    return words_of(calibration.range, part.coverage, calibration.family, scenario, layout)
 
 
-def _notes(
-    kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, status: PredictionStatus
-) -> list[str]:
-    """What a reader must know of the status, in one sentence."""
-    if status == "assumed":
+def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: Words) -> list[str]:
+    """What a reader must know of the words, in one sentence."""
+    if where.device == "never":
         family = scenario.hardware.family
-        where = f"{kind}: no measured run of family {family}; coefficients as shares of this device's peaks"
-        return [f"{where} from the families that have some, and the interval as wide as families differ"]
-    if status == "analytic":
+        text = f"{kind}: no measured run of family {family}; coefficients as shares of this device's peaks"
+        return [f"{text} from the families that have some, and the range as wide as families left out are missed"]
+    if where.worst not in _COVERED:
         reasons = "; ".join(calibration.range.outside(scenario, estimate.layout))
-        return [f"outside the calibrated range: {reasons}"]
+        return [f"outside the calibrated range: {reasons}"] if reasons else []
     return []

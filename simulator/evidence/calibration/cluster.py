@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from simulator.evidence.calibration.coverage import coverage_of
 from simulator.evidence.calibration.hierarchy import (
     HUBER,
     Design,
@@ -154,7 +155,17 @@ class ClusterFit:
             rows_used=self.keys,
             rows_left_out={key: self.residuals[key] for key in self.left_out},
             decided_by=self._decided_by(),
+            coverage=coverage_of(((s.scenario, s.layout) for s in self._samples_used), sources=1),
         )
+
+    @property
+    def _samples_used(self) -> list[Sample]:
+        return [s for s, used in zip(self.state.design.samples, self.used, strict=True) if used]
+
+    @property
+    def helped(self) -> bool:
+        """Whether rows left out one by one are predicted better by the others than by what was known before."""
+        return self.state.helped(self.prior, self.used)
 
     def _decided_by(self) -> dict[str, tuple[str, ...]]:
         """For each coefficient, the rows that hold most of what is known of it, beside what was known before."""

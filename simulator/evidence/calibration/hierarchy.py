@@ -32,6 +32,9 @@ LEAST_NOISE = 0.003
 """Relative scatter below which no source's rows are believed: figures are printed with so many digits."""
 FIRST_NOISE = 0.08
 """Relative scatter that learning starts from."""
+HELPED = 1.5
+"""Standard errors of their gain from which own rows are believed to help."""
+_LEAST_OWN = 2
 _STEP = 0.01
 """Change of a coefficient's logarithm by which slopes are taken."""
 _SHRINK = 4.0
@@ -250,6 +253,37 @@ class Linearization:
         family = str(self.design.families[mine][0])
         told = self.message(mine if rows is None else rows, cap=cap)
         return self.unseen(family, {source}).told(told)
+
+    def helped(self, prior: Gauss, rows: Mask) -> bool:
+        """Whether some rows of one source are predicted better by the others of them than by the prior alone.
+
+        The gain, in absolute error, has to be more than so many of its standard errors; a single row tells nothing.
+        """
+        mine = np.flatnonzero(rows)
+        if len(mine) < _LEAST_OWN:
+            return True
+        gains = []
+        for index in mine:
+            others = rows.copy()
+            others[index] = False
+            told = prior.told(self.message(others, cap=False))
+            before, after = (abs(self.target[index] - self.slopes[index] @ by.mean) for by in (prior, told))
+            gains.append(before - after)
+        return bool(np.mean(gains) > HELPED * np.std(gains, ddof=1) / np.sqrt(len(gains)))
+
+    def restricted(self, rows: Mask) -> Linearization:
+        """The model with only some of the rows."""
+        found, at = self.design, np.flatnonzero(rows)
+        part = replace(
+            found,
+            samples=tuple(found.samples[i] for i in at),
+            logs=found.logs[at],
+            families=found.families[at],
+            sources=found.sources[at],
+            organisations=found.organisations[at],
+            groups=found.groups[at],
+        )
+        return Linearization(part, self.hyper, self.slopes[at], self.target[at], self.pull[at])
 
     def point(self, found: Gauss) -> Vector:
         """The coefficients' logarithms."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from simulator.evidence.calibration.hierarchy import (
-    MOST_ROWS,
-    Design,
-    Gauss,
-    Linearization,
-    design,
-    hierarchical,
-    learned,
-)
+from simulator.evidence.calibration.hierarchy import Design, Gauss, Linearization, design, hierarchical, learned
+from simulator.evidence.calibration.holdouts import RELEARNED, Held, left_out, sizes_of
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.arrays import Vector
@@ -29,12 +22,8 @@ FEW = 3
 """Own rows of the few-shot errors."""
 DRAWS = 8
 """Random subsets of a source."""
-RELEARNED = 3
+
 """Rounds of learning the spreads again without what is left out."""
-LEAST_ROWS = 10
-"""Rows from which a class sizes its own intervals."""
-FACTORS = (0.5, 3.0)
-"""Least and most that leaving sources out may change an interval by."""
 PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell", "cdna3": "MI300"}
 """What the device families are called in reports."""
 
@@ -108,8 +97,10 @@ class RowJudged:
     fitted: Residual
     known: Residual
     """With the other rows of its source, and not itself."""
-    source_out: Residual
-    organisation_out: Residual
+    left_out: Mapping[str, Residual]
+    """By what was left out, a word of `holdouts`; its range is sized by the other sources."""
+    beyond: bool
+    """Whether, with its source left out, it lies beyond the other rows' stacks, nodes or features."""
     few: tuple[Residual, ...]
     """With FEW other rows of its source, once for every draw that does not hold it."""
 
@@ -119,15 +110,30 @@ class RowJudged:
         return self.sample.row.table
 
     @property
+    def organisation(self) -> str:
+        """Who ran it."""
+        return self.sample.row.organisation or self.source
+
+    @property
+    def devices(self) -> int:
+        """Devices of the run."""
+        return self.sample.scenario.devices
+
+    @property
     def platform(self) -> str:
         """Class of the device."""
         family = self.sample.scenario.hardware.family
         return PLATFORMS.get(family, family)
 
-    def widened(self, factor: float) -> RowJudged:
-        """The row with the interval it has when its source is left out sized anew."""
-        apart = self.source_out
-        return replace(self, source_out=Residual(apart.error, factor * apart.deviation))
+    @property
+    def source_out(self) -> Residual:
+        """Without its source."""
+        return self.left_out["source"]
+
+    @property
+    def organisation_out(self) -> Residual:
+        """Without all sources of its organisation."""
+        return self.left_out["organisation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,55 +143,83 @@ class SourcesJudged:
     kind: CoefficientKind
     state: Linearization
     rows: tuple[RowJudged, ...]
+    held: tuple[Held, ...]
+    """Every prediction with something left out, from which ranges are sized."""
+
+    def sizes(self, without: Collection[str] = ()) -> dict[str, float]:
+        """Sizes of a range's contributions; sources in `without` are not asked."""
+        return sizes_of(self.kind, [one for one in self.held if one.source not in without])
 
 
 def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
-    """Fit all levels to the samples of a kind and judge every row with its source, and its organisation, left out."""
+    """Fit all levels to the samples of a kind and judge every row with its source, and more, left out."""
     found = design(kind, samples, base)
     state = hierarchical(found)
-    rows: list[RowJudged] = []
+    held = left_out(state)
     random = np.random.default_rng(SEED)
+    sized = _Sized(kind, held)
+    rows: list[RowJudged] = []
     for source in dict.fromkeys(found.sources.tolist()):
-        rows += _judged_source(state, source, random)
-    # Each row's interval is sized by the rows of other sources.
-    others = {source: [row for row in rows if row.source != source] for source in {row.source for row in rows}}
-    rows = [row.widened(interval_factor(others[row.source], row.platform, row.sort)) for row in rows]
-    return SourcesJudged(kind, state, tuple(rows))
+        rows += _judged_source(state, source, random, sized)
+    return SourcesJudged(kind, state, tuple(rows), held)
 
 
-def _judged_source(state: Linearization, source: str, random: np.random.Generator) -> Iterator[RowJudged]:
+class _Sized:
+    """Residuals whose ranges are sized by other sources than what they lack."""
+
+    def __init__(self, kind: CoefficientKind, held: Sequence[Held]) -> None:
+        self._kind, self._held = kind, held
+        self._sizes: dict[tuple[str, str], dict[str, float]] = {}
+        self.by_row: dict[int, list[Held]] = {}
+        for one in held:
+            self.by_row.setdefault(one.row, []).append(one)
+
+    def residual(self, one: Held) -> Residual:
+        """The residual of a prediction, its range sized without the source, organisation or family."""
+        level = one.left_out if one.left_out in ("organisation", "device") else "source"
+        name = {"organisation": one.organisation, "device": one.family}.get(level, one.source)
+        if (level, name) not in self._sizes:
+            field = {"organisation": "organisation", "device": "family"}.get(level, "source")
+            others = [other for other in self._held if getattr(other, field) != name]
+            self._sizes[level, name] = sizes_of(self._kind, others)
+        return Residual(one.error, one.unit.deviation(self._sizes[level, name]))
+
+
+def _judged_source(
+    state: Linearization, source: str, random: np.random.Generator, sized: _Sized
+) -> Iterator[RowJudged]:
     found = state.design
     mine = np.flatnonzero(found.sources == source)
-    family, organisation = str(found.families[mine[0]]), found.organisations[mine[0]]
+    family = str(found.families[mine[0]])
     alone = learned(state, RELEARNED, {source})
-    theirs = set(found.sources[found.organisations == organisation].tolist())
-    without = alone if theirs == {source} else learned(state, RELEARNED, theirs)
-    fitted, apart, strange = state.cluster(source), alone.unseen(family, {source}), without.unseen(family, theirs)
+    fitted, apart = state.cluster(source), alone.unseen(family, {source})
     few: dict[int, list[Gauss]] = {int(i): [] for i in mine}
     for _ in range(DRAWS if len(mine) > FEW else 0):
         chosen = np.isin(np.arange(len(found.samples)), random.choice(mine, FEW, replace=False))
-        told = alone.cluster(source, chosen)
+        told = alone.cluster(source, chosen) if alone.helped(apart, chosen) else apart
         for index in mine[~chosen[mine]]:
             few[int(index)].append(told)
     for index in mine.tolist():
         others = (found.sources == source) & (np.arange(len(found.samples)) != index)
         known = state.cluster(source, others)
-        levels = [(state, fitted, True), (state, known, True), (alone, apart, False), (without, strange, False)]
+        levels = [(state, fitted, True), (state, known, True)]
         levels += [(alone, told, False) for told in few[index]]
         prior, *errors = _errors(found, index, [found.centre, *(state.point(by) for _, by, _ in levels)])
         residuals = [
             Residual(error, _deviation(level, by, index, known=seen))
             for error, (level, by, seen) in zip(errors, levels, strict=True)
         ]
-        fitted_to, known_by, source_out, organisation_out, *with_few = residuals
+        fitted_to, known_by, *with_few = residuals
+        lacking = {one.left_out: one for one in sized.by_row[index]}
+        distance = lacking["source"].unit.distance
         yield RowJudged(
             sample=found.samples[index],
             sort=found.sort(index),
             uncalibrated=prior,
             fitted=fitted_to,
             known=known_by,
-            source_out=source_out,
-            organisation_out=organisation_out,
+            left_out={name: sized.residual(one) for name, one in lacking.items()},
+            beyond=bool(distance.device or distance.stack or distance.doublings or distance.features),
             few=tuple(with_few),
         )
 
@@ -200,25 +234,6 @@ def _deviation(state: Linearization, by: Gauss, index: int, *, known: bool) -> f
     """Standard deviation expected of a row; a `known` source's rows scatter as they were seen to."""
     found = state.design
     return state.deviation(by, index, str(found.groups[index]) if known else found.sort(index))
-
-
-def interval_factor(rows: Sequence[RowJudged], platform: str, sort: str) -> float:
-    """Factor on the deviation of a cluster never seen by which intervals hold 90 % of such rows.
-
-    Of the class where it has rows enough from sources left out, else of its sort on all platforms, else 1.
-    """
-    same_sort = [row for row in rows if row.sort == sort]
-    for kept in ([row for row in same_sort if row.platform == platform], same_sort):
-        if len(kept) >= LEAST_ROWS and len({row.source for row in kept}) > 1:
-            weights = {source: sum(row.source == source for row in kept) for source in {row.source for row in kept}}
-            each = sorted(
-                (abs(row.source_out.error) / row.source_out.deviation, 1.0 / max(weights[row.source], MOST_ROWS))
-                for row in kept
-            )
-            held = np.cumsum([weight for _, weight in each])
-            at = float(each[int(np.searchsorted(held, 0.9 * held[-1]))][0]) / NORMAL_90
-            return float(np.clip(at, *FACTORS))
-    return 1.0
 
 
 @dataclass(frozen=True, slots=True)

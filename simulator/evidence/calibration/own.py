@@ -66,9 +66,9 @@ class OwnFit:
         return self.fits.get(kind)
 
     def stored(self, kind: CoefficientKind) -> ClusterFit | None:
-        """The fit of one kind, where it describes its rows well enough to be used."""
+        """The fit of one kind, where it describes its rows well enough to be used, and is better than none."""
         found = self.fit(kind)
-        return None if found is None or found.scatter > MOST_SCATTER else found
+        return None if found is None or found.scatter > MOST_SCATTER or not found.helped else found
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """The fitted set; what was not fitted comes from `base`."""
@@ -93,6 +93,11 @@ class OwnFit:
         found = self.fit(kind)
         if found is None or self.stored(kind) is not None:
             return ""
+        if found.scatter <= MOST_SCATTER:
+            return (
+                f"{kind} of family {self.family} is not stored: left out one by one, its {len(found.keys)} rows are "
+                "not predicted better by the others than without any; what was known before stays"
+            )
         errors = found.residuals
         used = [errors[key] for key in found.keys]
         side = "" if min(used) < 0.0 < max(used) else ", all on one side"

@@ -8,7 +8,8 @@ import numpy as np
 
 from simulator._version import __version__
 from simulator.evidence.calibration.hierarchy import SORTS, Gauss, Linearization, scatter_of
-from simulator.evidence.calibration.judge import PLATFORMS, SourcesJudged, interval_factor
+from simulator.evidence.calibration.holdouts import family_coverage
+from simulator.evidence.calibration.judge import SourcesJudged
 from simulator.evidence.calibration.ranges import range_of
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, FittedPart
@@ -46,19 +47,14 @@ def _samples(state: Linearization, family: str) -> Iterator[Sample]:
 
 
 def unseen_part(found: SourcesJudged, family: str, without: Collection[str] = ()) -> FittedPart:
-    """What is known of a cluster of the family that gave no row, its interval sized by leaving sources out.
-
-    Sources in `without` are not asked.
-    """
+    """What is known of a cluster of the family that gave no row; sources in `without` are not asked."""
     state = found.state
+    asked = state.restricted(~np.isin(state.design.sources, list(without)))
     known = state.unseen(family, without)
-    rows = [row for row in found.rows if row.source not in without]
     usual, *others = SORTS[found.kind] if found.kind == "time" else tuple(reversed(SORTS[found.kind]))
-    platform = PLATFORMS.get(family, family)
-    factors = {sort: interval_factor(rows, platform, sort) for sort in (usual, *others)}
     values = _values(found, known)
-    scale = values * state.design.spread * factors[usual]
-    noise = {sort: factors[sort] * scatter_of(state.hyper, sort, family) for sort in (usual, *others)}
+    scale = values * state.design.spread
+    noise = {sort: scatter_of(state.hyper, sort, family) for sort in (usual, *others)}
     return FittedPart(
         values=dict(zip(state.design.names, values.tolist(), strict=True)),
         covariance=known.covariance * np.outer(scale, scale),
@@ -67,6 +63,8 @@ def unseen_part(found: SourcesJudged, family: str, without: Collection[str] = ()
         rows_left_out={},
         decided_by=dict(zip(state.design.names, _decided(state, family), strict=True)),
         noise_by=noise,
+        sizes=found.sizes(without),
+        coverage=family_coverage(asked, family),
     )
 
 

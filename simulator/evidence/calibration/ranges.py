@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from simulator.cost.operations.sums import total_parameters
-from simulator.cost.pricing.estimate import PredictionStatus
+from simulator.cost.pricing.estimate import Coverage
+from simulator.evidence.calibration.coverage import RowsCoverage
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import Layout, sizes_text
@@ -83,6 +84,13 @@ def signature(scenario: Scenario, layout: Layout) -> str:
     return " ".join([*map(str, parts), sizes, *described.values()]).strip()
 
 
+def stack_text(scenario: Scenario, layout: Layout) -> str:
+    """The framework with the switches that are not its usual ones."""
+    usual, mine = (_switched(profile, layout) for profile in (PROFILES[scenario.framework.name], scenario.framework))
+    switched = (f"{name.removeprefix(_SWITCH)}={word}" for name, word in mine.items() if usual.get(name) != word)
+    return " ".join((scenario.framework.name, *switched))
+
+
 class CalibratedRange(NamedTuple):
     """Sizes and words of the rows a calibration used."""
 
@@ -92,17 +100,23 @@ class CalibratedRange(NamedTuple):
     """Words seen by feature."""
     runs: tuple[str, ...]
     """Signatures of the rows used."""
+    stacks: tuple[str, ...] = ()
+    """Their frameworks with the switches that are not the framework's usual ones."""
 
     def outside(self, scenario: Scenario, layout: Layout) -> Iterator[str]:
         """Why a layout is not inside the range, one phrase a feature."""
+        return (phrase for _, phrase in self.outside_by_feature(scenario, layout))
+
+    def outside_by_feature(self, scenario: Scenario, layout: Layout) -> Iterator[tuple[str, str]]:
+        """The features in which a layout is not inside the range, with a phrase each."""
         for name, value in numbers(scenario, layout).items():
             low, high = self.sizes.get(name, (0.0, 0.0))
             if not low <= value <= high:
-                yield f"{name} {value:g} (calibrated {low:g} to {high:g})"
+                yield name, f"{name} {value:g} (calibrated {low:g} to {high:g})"
         for name, word in words(scenario, layout).items():
             seen = self.seen.get(name, usual_words(name))
             if word not in seen:
-                yield f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in seen)})"
+                yield name, f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in seen)})"
 
     def as_document(self) -> dict[str, Any]:
         """As written to a file."""
@@ -110,6 +124,7 @@ class CalibratedRange(NamedTuple):
             "sizes": {name: [low, high] for name, (low, high) in self.sizes.items()},
             "seen": {name: list(found) for name, found in self.seen.items()},
             "runs": list(self.runs),
+            "stacks": list(self.stacks),
         }
 
     @classmethod
@@ -119,6 +134,7 @@ class CalibratedRange(NamedTuple):
             sizes={str(k): (_bound(v[0]), _bound(v[1])) for k, v in document["sizes"].items()},
             seen={str(k): tuple(str(x) for x in v) for k, v in document["seen"].items()},
             runs=tuple(str(x) for x in document["runs"]),
+            stacks=tuple(str(x) for x in document.get("stacks", ())),
         )
 
 
@@ -126,9 +142,10 @@ def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
     """The range that some runs cover."""
     sizes: dict[str, tuple[float, float]] = {}
     seen: dict[str, set[str]] = {}
-    signatures: set[str] = set()
+    signatures, stacks = set[str](), set[str]()
     for scenario, layout in runs:
         signatures.add(signature(scenario, layout))
+        stacks.add(stack_text(scenario, layout))
         for name, value in numbers(scenario, layout).items():
             low, high = sizes.get(name, (value, value))
             sizes[name] = (min(low, value), max(high, value))
@@ -138,6 +155,7 @@ def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
         sizes=sizes,
         seen={name: tuple(sorted(found)) for name, found in seen.items() if not found <= set(usual_words(name))},
         runs=tuple(sorted(signatures)),
+        stacks=tuple(sorted(stacks)),
     )
 
 
@@ -148,10 +166,42 @@ def _bound(value: object) -> float:
     return float(value)
 
 
-def status_of(calibrated: CalibratedRange, family: str, scenario: Scenario, layout: Layout) -> PredictionStatus:
-    """How well a layout is covered."""
-    if any(hardware.family != family for hardware in scenario.kinds_of_device):
-        return "assumed"
+WORST: tuple[Coverage, ...] = ("measured", "between", "beyond", "never")
+"""The words, from what says most is known to what says least."""
+
+
+class Words(NamedTuple):
+    """Where a question lies beside the measured runs."""
+
+    device: Coverage
+    stack: Coverage
+    layout: Coverage
+
+    @property
+    def worst(self) -> Coverage:
+        """The word of the three that says least is known."""
+        return max(self, key=WORST.index)
+
+
+def words_of(
+    calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario, layout: Layout
+) -> Words:
+    """Where a layout lies beside the runs of a calibration of `family`."""
     if signature(scenario, layout) in calibrated.runs:
-        return "measured"
-    return "analytic" if any(calibrated.outside(scenario, layout)) else "interpolated"
+        return Words("measured", "measured", "measured")
+    outside = {feature for feature, _ in calibrated.outside_by_feature(scenario, layout)}
+    distance = None if covered is None else covered.distance(scenario, layout)
+    if any(hardware.family != family for hardware in scenario.kinds_of_device):
+        device: Coverage = "never"
+    else:
+        device = "beyond" if "hardware" in outside else "measured"
+    if (distance.stack if distance else "framework" in outside) or device == "never":
+        stack: Coverage = "never"
+    elif any(feature.startswith(_SWITCH) for feature in outside):
+        stack = "beyond"
+    else:
+        stack = "measured" if stack_text(scenario, layout) in calibrated.stacks else "between"
+    if distance is not None and distance.features:
+        return Words(device, stack, "never")
+    of_layout = {f for f in outside if f not in ("hardware", "framework") and not f.startswith(_SWITCH)}
+    return Words(device, stack, "beyond" if of_layout else "between")

@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 from simulator.errors import InputError
+from simulator.evidence.calibration.coverage import RowsCoverage
 from simulator.evidence.calibration.ranges import CalibratedRange
 from simulator.question.arrays import Matrix
 from simulator.question.coefficients import Coefficients
@@ -31,6 +32,8 @@ RETIRED = frozenset({"ring_slowdown"})
 """Coefficients of earlier formulas: a file that has one was fitted with them, and its others mean something else."""
 MOST_NOISE = 1.0
 """Largest relative scatter that a file may hold."""
+MOST_SIZE = 10.0
+"""Largest size of a range's contribution that a file may hold."""
 MOST_VARIANCE = 100.0
 """Largest variance that a file may hold, in squares of the width of the coefficient's bounds."""
 
@@ -51,6 +54,10 @@ class FittedPart:
     """For each coefficient, the rows that decide most of it."""
     noise_by: Mapping[str, float] = field(default_factory=dict)
     """The same by what scatters alike: `dense` and `moe` models, or kinds of memory figure; may be empty."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """Sizes of a range's contributions; of coefficients and scatter a missing one is 1, of others 0."""
+    coverage: RowsCoverage | None = None
+    """What the rows cover; None of files that say nothing of it."""
     known: str = ""
     """Why the values need no rows, in one sentence; empty for fitted ones."""
 
@@ -143,6 +150,8 @@ def _part_document(kind: CoefficientKind, part: FittedPart) -> dict[str, Any]:
     return {
         "noise": _rounded(part.noise),
         **by_sort,
+        **({"sizes": {name: _rounded(size) for name, size in part.sizes.items()}} if part.sizes else {}),
+        **({} if part.coverage is None else {"coverage": part.coverage.as_document()}),
         "coefficients": coefficients,
         "covariance_order": list(part.names),
         "covariance": [[_rounded(float(x)) for x in row] for row in part.covariance],
@@ -197,6 +206,11 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
             raise InputError(f"{path}: {kind}.{name}: {value:g} is not above 0 and at most {MOST_NOISE:g}")
     if reason:
         return FittedPart(values, np.zeros((len(values), len(values))), noise, (), {}, {}, known=reason)
+    sizes = {str(name): float(size) for name, size in (document.get("sizes") or {}).items()}
+    for name, size in sizes.items():
+        if not 0.0 <= size <= MOST_SIZE:
+            raise InputError(f"{path}: {kind}.sizes.{name}: {size:g} is not from 0 to {MOST_SIZE:g}")
+    covered = document.get("coverage")
     covariance = np.array(document["covariance"], dtype=np.float64)
     _check_covariance(f"{path}: {kind}.covariance", covariance, [priors(kind)[name] for name in values])
     return FittedPart(
@@ -210,6 +224,8 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
             for name, entry in document["coefficients"].items()
         },
         noise_by=noise_by,
+        sizes=sizes,
+        coverage=None if covered is None else RowsCoverage.from_document(covered),
     )
 
 

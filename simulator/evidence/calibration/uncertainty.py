@@ -12,6 +12,8 @@ from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.cost.timing.step import step_seconds
+from simulator.evidence.calibration.contributions import Unit
+from simulator.evidence.calibration.coverage import Distance
 from simulator.evidence.calibration.store import FittedPart
 from simulator.question.arrays import Vector
 from simulator.question.coefficients.values import CoefficientKind, priors, replaced
@@ -23,10 +25,12 @@ NORMAL_90 = 1.6448536269514722
 """Standard deviations on each side that hold 90 % of a normal distribution."""
 
 
-def with_noise(kind: CoefficientKind, scenario: Scenario, variance: Vector | float, part: FittedPart) -> Vector:
-    """Relative standard deviations, `sqrt(g' C g + noise^2)`: of the coefficients, and of how measured rows scatter."""
-    noise = part.noise_by.get(_sort(kind, scenario), part.noise)
-    return np.asarray(np.sqrt(variance + noise**2))
+def unit_of(kind: CoefficientKind, scenario: Scenario, layout: Layout, variance: float, part: FittedPart) -> Unit:
+    """The units of a prediction's contributions; `variance` is that of `layout_variances`."""
+    sort = sort_of_prediction(kind, scenario)
+    inside = Distance(device=False, share_of_source=0.0, stack=False, doublings=0.0, features=())
+    distance = inside if part.coverage is None else part.coverage.distance(scenario, layout)
+    return Unit(sort, math.sqrt(variance), part.noise_by.get(sort, part.noise), distance)
 
 
 def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
@@ -60,7 +64,7 @@ UNMEASURED_OUTSIDE = 0.5
 """Relative deviation of what is outside the allocator where documents alone give it: no figure of it was published."""
 
 
-def _sort(kind: CoefficientKind, scenario: Scenario) -> str:
+def sort_of_prediction(kind: CoefficientKind, scenario: Scenario) -> str:
     """What a prediction scatters like; of memory the device's figure is given."""
     if kind == "memory":
         return "device"
@@ -84,24 +88,19 @@ _AT_ONCE = 256
 """Layouts whose copies with moved coefficients are priced together: their arrays stay within tens of megabytes."""
 
 
-def memory_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, variance: float) -> MemoryEstimate:
-    """The memory estimate with its 90 % interval and the probability that the worst rank fits.
-
-    `variance` is that of `layout_variances`.
-    """
-    spread = float(with_noise("memory", scenario, variance, part))
+def memory_interval(estimate: Estimate, deviation: float) -> MemoryEstimate:
+    """The memory estimate with its 90 % interval and the probability that the worst rank fits."""
     memory = estimate.memory
     return replace(
         memory,
-        interval_bytes=_interval(memory.device_bytes, spread),
-        fit_probability=normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / spread),
+        interval_bytes=_interval(memory.device_bytes, deviation),
+        fit_probability=normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation),
     )
 
 
-def time_interval(scenario: Scenario, estimate: Estimate, part: FittedPart, variance: float) -> ThroughputEstimate:
-    """The throughput estimate with the 90 % interval of the step time; `variance` is that of `layout_variances`."""
-    spread = float(with_noise("time", scenario, variance, part))
-    return replace(estimate.throughput, interval_seconds=_interval(estimate.throughput.step_seconds, spread))
+def time_interval(estimate: Estimate, deviation: float) -> ThroughputEstimate:
+    """The throughput estimate with the 90 % interval of the step time."""
+    return replace(estimate.throughput, interval_seconds=_interval(estimate.throughput.step_seconds, deviation))
 
 
 def normal_below(deviations: float) -> float:

@@ -10,56 +10,12 @@ from simulator.errors import InputError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import Configuration, configuration
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
-from simulator.frameworks.flags import Flag, flags_of
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand, plain_path
 from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import known_value
 
-_SHARED: Final = frozenset(
-    (
-        *("model_name_or_path", "torch_dtype", "dtype", "quantization_bit", "bf16", "fp16", "pure_bf16", "deepspeed"),
-        *("per_device_train_batch_size", "gradient_accumulation_steps", "train_micro_batch_size_per_gpu"),
-        *("train_batch_size", "model_max_length", "max_length", "cutoff_len", "finetuning_type", "lora_rank", "fsdp"),
-        *("optim", "gradient_checkpointing", "disable_gradient_checkpointing", "use_liger_kernel"),
-        "enable_liger_kernel",
-    )
-)
-"""Names that stand in the tables of frameworks with such a trainer."""
-_VALUES: Final = {
-    "max_seq_length": "sequence length",
-    "max_seq_len": "sequence length",
-    "block_size": "sequence length",
-    "deepspeed_config": "the DeepSpeed configuration, read beside the recipe",
-    "attn_implementation": "flash attention",
-    "zero_stage": "ZeRO stage (DeepSpeed-Chat)",
-    "lora_dim": "LoRA rank (DeepSpeed-Chat)",
-    "lora_r": "LoRA rank",
-    "zero_optimization.stage": "ZeRO stage",
-    "zero_optimization.offload_optimizer.device": "offload of the optimizer, for cpu",
-    "zero_optimization.offload_optimizer.ratio": "switch offload_fraction",
-    "zero_optimization.offload_param.device": "switch offload_parameters, for cpu; nvme is refused",
-    "data_types.grad_accum_dtype": "type of gradients",
-}
-_SWITCHES: Final = {
-    "load_in_4bit": "refused: quantized weights are not modelled",
-    "load_in_8bit": "refused: quantized weights are not modelled",
-    "offload": "offload of the optimizer (DeepSpeed-Chat)",
-    "use_lora": "LoRA",
-    "use_peft": "LoRA",
-    "flash_attn": "flash attention",
-    "use_flash_attn": "flash attention",
-    "bf16.enabled": "precision bf16, unless auto",
-    "fp16.enabled": "precision fp16, unless auto",
-}
-FLAGS: Final = {
-    **{
-        name: Flag(flag.about, flag.kind)
-        for name, flag in flags_of("llamafactory", "swift", "transformers", "deepspeed").items()
-        if name in _SHARED
-    },
-    **{name: Flag(about) for name, about in _VALUES.items()},
-    **{name: Flag(about, "optional") for name, about in _SWITCHES.items()},
-}
+_TABLE: Final = table_of("deepspeed")
 _PRESETS: Final = {
     "z0": (0, False),
     "z1": (1, False),
@@ -88,10 +44,15 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
     if found is not None:
         remark_keys(arguments, _unread(found.keys), "deepspeed")
     for key in found.keys if found else ():
-        known = key.dotted in FLAGS or key.dotted == "gradient_accumulation_steps"
-        if known and key.dotted not in arguments.entries and key.values and key.values[0].text != "auto":
+        if _is_taken(key) and key.dotted not in arguments.entries and key.values and key.values[0].text != "auto":
             arguments.add(key.dotted, key.values, key.line, found.file if found else "")
     return True
+
+
+def _is_taken(key: Key) -> bool:
+    """Whether a key says something that is priced."""
+    flag = _TABLE.get(key.dotted)
+    return flag is not None and flag.effect == "priced"
 
 
 def _unread(keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
@@ -99,7 +60,7 @@ def _unread(keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
     for key in keys:
         section = key.path[0]
         on = key.name != "enabled" or (bool(key.values) and key.values[0].text != "false")
-        if section in _SECTIONS_OFF or "params" in key.path or key.dotted in FLAGS or not on:
+        if section in _SECTIONS_OFF or "params" in key.path or _is_taken(key) or not on:
             continue
         whole = len(key.path) > 1 and section not in _SECTIONS_READ
         if key.values and key.values[0].text != "auto":

@@ -26,7 +26,7 @@ _MARKS: Final = ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-
 def is_megatron(launch: LaunchCommand) -> bool:
     """Whether a launch has the flags that every Megatron run has."""
     flags = " ".join(value.text for value in launch.arguments)
-    return any(mark in flags for mark in _MARKS)
+    return launch.launcher not in ("accelerate", "other") and any(mark in flags for mark in _MARKS)
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:

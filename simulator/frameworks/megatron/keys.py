@@ -45,3 +45,11 @@ def with_model(run: AnyRun, model: str | None) -> AnyRun:
     remarks = tuple(remark for remark in run.remarks if remark.place or remark.rule not in _ANY_SHAPE)
     remarks = tuple(remark for remark in remarks if remark.rule != "no-vocabulary")
     return dataclasses.replace(run, model=model, model_fields=models.differing(model, own), remarks=remarks)
+
+
+def take_model(arguments: Arguments, run: AnyRun, model: str | None) -> AnyRun:
+    """The same of a run whose remarks and lines are still with its arguments."""
+    whole = dataclasses.replace(run, places=arguments.places, remarks=tuple(arguments.remarks))
+    settled = with_model(whole, model)
+    arguments.remarks = list(settled.remarks)
+    return settled

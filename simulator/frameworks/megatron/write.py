@@ -1,4 +1,4 @@
-"""A launch script of Megatron-LM."""
+"""A launch script of Megatron-LM, or of MindSpeed-LLM where the question is of its stack."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ _NAMED: Final = (
     *("fp8_recipe", "expert_dispatch", "splits_last_backward"),
 )
 """Switches without a row of their own that are written here."""
+_MINDSPEED: Final = "mindspeed-llm"
+_MINDSPEED_WORDS: Final = ("use_mcore_models", "use_fused_rmsnorm", "use_fused_swiglu", "no_masked_softmax_fusion")
+"""Switches of its examples for models of Megatron's core: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh, 2.2."""
 _PLAIN: Final = (("normalization", "RMSNorm"), ("swiglu", ""), ("disable_bias_linear", ""))
-_DATA: Final = (
-    "--tokenizer-type HuggingFaceTokenizer --tokenizer-model $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
-)
+_DATA: Final = "--tokenizer-type {} $TOKENIZER --data-path $DATA_PATH --split 99,1,0"
+_TOKENIZER: Final = {
+    False: "HuggingFaceTokenizer --tokenizer-model",
+    True: "PretrainedFromHF --tokenizer-name-or-path",
+}
+"""Kind of tokenizer and the flag of its path, by whether the trainer is MindSpeed-LLM."""
 
 
 def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     """The script. Raises UnsupportedError for what Megatron-LM has no flag for."""
     case = _writing(scenario, layout)
-    case.refuse_switches(_NAMED, "Megatron-LM")
+    case.refuse_switches((*_NAMED, "repeat_kv") if _is_mindspeed(case) else _NAMED, "Megatron-LM")
     if scenario.lora_rank is not None:
         raise UnsupportedError("--lora-rank: pretrain_gpt.py of Megatron-LM trains no adapters")
     lines = [
@@ -39,7 +45,7 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
         "MEGATRON_PATH=${MEGATRON_PATH:-.}",
         "DATA_PATH=${DATA_PATH:-data/corpus_text_document}",
         "TOKENIZER=${TOKENIZER:-data/tokenizer}",
-        f"DATA_ARGS=${{DATA_ARGS:-{_DATA}}}",
+        f"DATA_ARGS=${{DATA_ARGS:-{_DATA.format(_TOKENIZER[_is_mindspeed(case)])}}}",
         "TRAIN_ITERS=${TRAIN_ITERS:-1000}",
         "LOG_INTERVAL=${LOG_INTERVAL:-100}",
         "EVAL_ITERS=${EVAL_ITERS:-100}",
@@ -47,8 +53,9 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
         "export CUDA_DEVICE_MAX_CONNECTIONS=1",
     ]
     if scenario.framework.expandable_segments:
-        lines.append("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-    parts = (_model(case), _experts(case), _workload(case), _layout(case), _switches(case))
+        part = "NPU" if scenario.hardware.vendor == "Huawei" else "CUDA"
+        lines.append(f"export PYTORCH_{part}_ALLOC_CONF=expandable_segments:True")
+    parts = (_model(case), _experts(case), _workload(case), _layout(case), _mindspeed(case), _switches(case))
     arguments = [
         "--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank $NODE_RANK",
         "--master_addr $MASTER_ADDR --master_port $MASTER_PORT",
@@ -72,6 +79,23 @@ def megatron_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
 
 def _writing(scenario: Scenario, layout: Layout) -> Writing:
     return Writing(scenario, layout, table_of("megatron"))
+
+
+def _is_mindspeed(case: Writing) -> bool:
+    return case.scenario.framework.stack == _MINDSPEED
+
+
+def _mindspeed(case: Writing) -> Iterator[WordPair]:
+    """The switches of a launch of MindSpeed-LLM on Megatron's core 0.12, the first with --attention-backend."""
+    if not _is_mindspeed(case):
+        return
+    for switch in _MINDSPEED_WORDS:
+        yield switch, ""
+    if case.scenario.framework.flash_attention:
+        yield "use_flash_attn", ""
+        yield "attention_backend", "flash"
+    if case.scenario.framework.fused_rotary:
+        yield "use_fused_rotary_pos_emb", ""
 
 
 def _model(case: Writing) -> Iterator[WordPair]:
@@ -145,7 +169,8 @@ def _workload(case: Writing) -> Iterator[WordPair]:
             pass
         case _:
             assert_never(scenario.precision)
-    yield "transformer_impl", "transformer_engine"
+    if not _is_mindspeed(case):  # whose kernels are those of its own switches
+        yield "transformer_impl", "transformer_engine"
 
 
 def _layout(case: Writing) -> Iterator[WordPair]:
@@ -177,9 +202,6 @@ def _scheduled(case: Writing) -> Iterator[WordPair]:
                     "--schedule dualpipev: MindSpeed has it without overlapped gradients and context parallelism "
                     "(--option overlap_grad_reduce=false --cp 1)"
                 )
-            kernels = ("use_mcore_models", "use_flash_attn", "use_fused_swiglu", "use_fused_rmsnorm")
-            for switch in (*kernels, "use_fused_rotary_pos_emb"):
-                yield switch, ""
             yield "schedules_method", "dualpipev"
             if profile.splits_last_backward:
                 yield "dualpipev_dw_detach", ""
@@ -276,7 +298,7 @@ def _switches(case: Writing) -> Iterator[WordPair]:
         "fp8_param_gather": case.scenario.precision == "fp8",
         "overlap_expert_exchange": case.scenario.model.is_moe,
     }
-    written = ("offload_fraction", "mtp", "gradient_dtype")
+    written = ("offload_fraction", "mtp", "gradient_dtype", *(("fused_rotary",) if _is_mindspeed(case) else ()))
     yield from case.options(*written, *(name for name, on in works.items() if not on))
     yield from _types(case)
     if layout.context_parallel > 1:
@@ -299,7 +321,13 @@ def _types(case: Writing) -> Iterator[WordPair]:
 
 
 def _context(case: Writing) -> Iterator[WordPair]:
-    layout, kind = case.layout, case.scenario.framework.cp_communication
+    layout, kind, model = case.layout, case.scenario.framework.cp_communication, case.scenario.model
+    grouped = model.attention != "mla" and model.num_key_value_heads < model.num_attention_heads
+    if _is_mindspeed(case) and kind.startswith("all_to_all") and grouped and not case.scenario.framework.repeat_kv:
+        raise UnsupportedError(
+            f"--option cp_communication={kind}: MindSpeed-LLM up to v2.2 repeats key-value heads before it exchanges "
+            "tokens for heads (--option repeat_kv=true)"
+        )
     match kind:
         case "ring":
             return

@@ -12,7 +12,8 @@ from typing import Final
 
 from simulator.errors import InputError
 from simulator.frameworks.arguments import OFF, Arguments
-from simulator.frameworks.deepspeed.configuration import FLAGS, add_deepspeed
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.remarks import Remark
 from simulator.frameworks.run import AskedRun
@@ -80,7 +81,7 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
 
 def _configuration(arguments: Arguments, launch: LaunchCommand | None) -> Arguments:
     """The keys of the engine's configuration; none where it is not at hand and the flags tell the stage."""
-    keys = Arguments(arguments.file, FLAGS)
+    keys = Arguments(arguments.file, table_of("deepspeed"))
     if launch is None:
         return keys
     named = ("deepspeed_config",)

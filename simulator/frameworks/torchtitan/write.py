@@ -13,6 +13,7 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
 _EXPRESSIBLE: tuple[str, ...] = (
+    "expandable_segments",
     "sharding_degree",
     "sharding_replicas",
     "fp8_param_gather",
@@ -45,12 +46,17 @@ _FLAVORS: dict[str, tuple[str, str]] = {
 """Model and flavor in torchtitan by shipped name."""
 
 
+LAUNCH = "Launch: "
+"""Begins the comment that says how a configuration is launched: the environment and the size are in no key."""
+
+
 def torchtitan_config(scenario: Scenario, layout: Layout, head: Head) -> str:
     """The configuration. Raises UnsupportedError for what torchtitan has no key for."""
     case = _writing(scenario, layout)
     case.refuse_switches(_EXPRESSIBLE, "torchtitan")
+    allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True " if scenario.framework.expandable_segments else ""
     launch = (
-        f"Launch: torchrun --nnodes {head.nodes} --nproc_per_node {head.devices_per_node} "
+        f"{LAUNCH}{allocator}torchrun --nnodes {head.nodes} --nproc_per_node {head.devices_per_node} "
         "-m torchtitan.train --job.config_file THIS_FILE"
     )
     lines = [f"# {line}" for line in (*head.lines, launch)]

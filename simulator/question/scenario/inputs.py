@@ -23,9 +23,9 @@ MOST_TOKENS = 2**27
 class Workload:
     """What one optimizer step trains, the same in all layouts of a question."""
 
-    seq_length: int = input_field(8192, "Tokens in a sequence.", high=MOST_TOKENS)
+    seq_length: int = input_field(8192, "Tokens in a sequence; 8k is 8192.", high=MOST_TOKENS, of_tokens=True)
     """Tokens per sequence."""
-    global_batch_size: int = input_field(1024, "Sequences in a step.", high=MOST_TOKENS)
+    global_batch_size: int = input_field(1024, "Sequences in a step.", high=MOST_TOKENS, of_tokens=True)
     """Sequences per optimizer step over all replicas."""
     precision: Precision = input_field("bf16", "Type of matrix products.", choices=PRECISIONS)
     """Compute type of the matrix products. Weights stay 16 bit under fp8; under fp32 everything is fp32."""

@@ -43,6 +43,8 @@ class InputSetting(NamedTuple):
     low: int = 1
     high: int = 2**20
     """Range that the command line takes."""
+    of_tokens: bool = False
+    """Whether it counts tokens or sequences, of which 8k are 8192."""
     group: SettingGroup = "other"
     split: bool = False
     """Whether it is a size of the split, of which a ranking shows the best layout."""

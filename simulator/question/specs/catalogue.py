@@ -6,7 +6,7 @@ from typing import Final
 
 import yaml
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError
 from simulator.question.specs.documents import read_limited, read_yaml
 from simulator.question.specs.folders import (
     CONFIG_FILE,
@@ -14,45 +14,56 @@ from simulator.question.specs.folders import (
     hardware_names,
     model_names,
     spec_file,
-    spec_names,
 )
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.names import hub_file, is_hub_id, shipped_name, suggestion
 from simulator.question.specs.network import BOOKED, with_network
 from simulator.question.specs.validation import validated
 
-__all__ = ["hardware_names", "load_hardware", "load_model", "model_names", "spec_text"]
+__all__ = ["hardware_names", "load_hardware", "load_model", "model_names", "shipped_file", "spec_text"]
 
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
 
 
 def load_model(name_or_path: str) -> ModelSpec:
-    """Return a model by shipped name or by path.
+    """Return a model by shipped name, by path, or by its id on Hugging Face.
 
     A path is a spec in YAML, a Hugging Face ``config.json`` (any ``.json``),
-    or a folder that holds one. Nothing is fetched or executed. Raises
+    or a folder that holds one. An id is that of a shipped model, or of one whose
+    configuration is in the local cache. Nothing is fetched or executed. Raises
     InputError, or UnsupportedError for a configuration of unknown make.
     """
-    file = spec_file("model", name_or_path)
+    file = shipped_file("model", name_or_path)
+    cached = None
     if file is None:
         file = _own_file("model", name_or_path)
+    if file is None:
+        file = cached = hub_file(name_or_path)
+    if file is None:
+        raise InputError(_unknown("model", name_or_path))
     if file.suffix.lower() == _JSON:
         from simulator.question.specs.huggingface import read_config  # noqa: PLC0415  start-up time
 
-        return read_config(file)
+        return read_config(file, name_or_path.rpartition("/")[2] if cached else "")
     return validated(str(file), ModelSpec, read_yaml(file))
 
 
 def load_hardware(name_or_path: str) -> HardwareSpec:
-    """Return hardware by shipped name or by the path of a spec in YAML; `@` tells its network. Raises InputError."""
+    """Return hardware by shipped name, by another name it has, or by the path of a spec in YAML.
+
+    `@` tells its network. Raises InputError.
+    """
     booked = BOOKED.fullmatch(name_or_path)
     if booked is not None:
         return with_network(load_hardware(booked["name"]), booked["network"])
-    file = spec_file("hardware", name_or_path)
+    file = shipped_file("hardware", name_or_path)
     if file is not None:
         return _shipped_hardware(file)
     own = _own_file("hardware", name_or_path)
+    if own is None:
+        raise InputError(_unknown("hardware", name_or_path))
     return validated(str(own), HardwareSpec, read_yaml(own))
 
 
@@ -67,7 +78,7 @@ def spec_text(kind: SpecKind, name_or_path: str) -> str:
 
     A shipped spec and a file in YAML are returned as they are; what has another form is written in that of a spec.
     """
-    file = spec_file(kind, name_or_path)
+    file = shipped_file(kind, name_or_path)
     own = Path(name_or_path)
     if file is None and own.suffix.lower() in _YAML:
         file = own
@@ -78,22 +89,43 @@ def spec_text(kind: SpecKind, name_or_path: str) -> str:
     return yaml.safe_dump(values, sort_keys=False, width=120)
 
 
-def _own_file(kind: SpecKind, name_or_path: str) -> Path:
-    """Return the user's own spec file, or say that the name is not known."""
+def shipped_file(kind: SpecKind, text: str) -> Path | None:
+    """Return the file of the shipped spec that a text means; None where there is none, or a file of the user's."""
+    file = spec_file(kind, text)
+    if file is None and _own_file(kind, text) is None:
+        name = shipped_name(kind, text)
+        file = None if name is None else spec_file(kind, name)
+    return file
+
+
+def _own_file(kind: SpecKind, name_or_path: str) -> Path | None:
+    """Return the user's own spec file; None for what is no path of one."""
     if "\0" in name_or_path:
         raise InputError(f"{kind} '{name_or_path[:60]}': a name or path has no NUL character")
     path = Path(name_or_path)
-    suffixes = (*_YAML, _JSON) if kind == "model" else _YAML
-    if path.suffix.lower() in suffixes:
+    if path.suffix.lower() in (*_YAML, *([_JSON] if kind == "model" else [])):
         return path
-    if kind == "model" and name_or_path and _holds_config(path):
-        return path / CONFIG_FILE
-    if len(path.parts) > 1:
+    return path / CONFIG_FILE if kind == "model" and name_or_path and _holds_config(path) else None
+
+
+def _unknown(kind: SpecKind, text: str) -> str:
+    """Return what is wrong with a name that nothing has, and the way on."""
+    if kind == "model" and is_hub_id(text):
+        return (
+            f"model '{text}' is not shipped, and no folder with {CONFIG_FILE}; `hf download {text} {CONFIG_FILE}` puts "
+            "it into the cache of Hugging Face, where it is looked for"
+        )
+    if len(Path(text).parts) > 1:
+        suffixes = (*_YAML, *([_JSON] if kind == "model" else []))
         folder = f", or a folder with {CONFIG_FILE}" if kind == "model" else ""
-        raise InputError(f"{kind} '{name_or_path[:200]}': a path must end in {', '.join(suffixes)}{folder}")
-    names = spec_names(kind)
-    near = did_you_mean(name_or_path, names)
-    raise InputError(f"unknown {kind} '{name_or_path[:60]}'{near or '; known: ' + ', '.join(names)}")
+        return f"{kind} '{text[:200]}': a path must end in {', '.join(suffixes)}{folder}"
+    start = f"unknown {kind} '{text[:60]}'{suggestion(kind, text)}"
+    if kind == "model":
+        return f"{start}; `simulate models` lists the shipped ones; others by the path of their {CONFIG_FILE} or YAML"
+    return (
+        f"{start}; `simulate hardware` lists the shipped ones, and `simulate hardware h100-sxm-80g --format yaml > "
+        "mine.yaml` starts a file of your own"
+    )
 
 
 def _holds_config(path: Path) -> bool:

@@ -21,8 +21,11 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
 
 
-def read_config(file: Path) -> ModelSpec:
-    """Return the model a Hugging Face configuration describes; InputError or UnsupportedError if none."""
+def read_config(file: Path, name: str = "") -> ModelSpec:
+    """Return the model a Hugging Face configuration describes; InputError or UnsupportedError if none.
+
+    Without a name it is called as its folder is, or as the file.
+    """
     # State-space configurations bound their time steps by infinity, which nothing here reads.
     values = read_json(file, infinite=True)
     if not isinstance(values, dict):
@@ -34,7 +37,7 @@ def read_config(file: Path) -> ModelSpec:
     architecture = config.text("model_type", "")
     if architecture not in architectures():
         raise UnsupportedError(f"{config.where}: model_type: {refusal(architecture)}")
-    fields = {"name": _name_of(file), "architecture": architecture, "note": _note(whole, config)}
+    fields = {"name": name or _name_of(file), "architecture": architecture, "note": _note(whole, config)}
     return validated(config.where, ModelSpec, fields | fields_of(architecture, config))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from simulator.errors import InputError
 from simulator.question.specs.architectures import Architecture
@@ -14,11 +14,11 @@ from simulator.question.specs.mixers import PREDICTING, Mixer
 from simulator.question.specs.model_checks import SHARED_EXPERT_FIELDS, problems
 from simulator.question.specs.provenance import (
     Frozen,
+    ModelId,
     Name,
     Sourced,
     Sources,
     Text,
-    as_tuple,
     refuse,
     undefined_sources,
 )
@@ -34,12 +34,8 @@ LayersOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_LAYERS, strict=True)]
 """A number of layers that may be zero."""
 Boolean = Annotated[bool, Field(strict=True)]
 """True or false, written as such."""
-HubId = Annotated[str, Field(max_length=200, pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")]
-"""A name on the Hugging Face hub."""
-HubIds = Annotated[tuple[HubId, ...], BeforeValidator(as_tuple)]
-"""Names on the Hugging Face hub; YAML may hold one or a list."""
 
-_PROVENANCE_FIELDS: Final = frozenset({"name", "aliases", "huggingface", "note", "sources", "provenance", "published"})
+_PROVENANCE_FIELDS: Final = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
 _EXTENSIONS: Final = (
     *("attention_output_bias", "mlp_bias", "activation", "gated", "norm", "norm_placement", "parallel_residual"),
     *("rotary", "learned_positions", "embedding_norm", "qk_norm_span", "attention_gate", "attention_sinks"),
@@ -135,10 +131,8 @@ class ModelSpec(Frozen):
 
     name: Name
     """Name the model is asked for by."""
-    aliases: tuple[Name, ...] = ()
-    """Other names it is asked for by, in lower case."""
-    huggingface: HubIds = ()
-    """Its names on the Hugging Face hub, `organisation/name`, of checkpoints with this shape."""
+    aliases: tuple[ModelId, ...] = ()
+    """Other names, and ids on Hugging Face, of checkpoints of this very shape."""
     note: Text = ""
     """What a reader should know about this shape."""
     sources: Sources = Field(default_factory=dict)

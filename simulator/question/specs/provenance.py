@@ -15,6 +15,10 @@ a running framework showed it. ``assumed``: derived, inferred or chosen.
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
 """Short identifier: letters, digits and ``. _ + -``."""
 
+_MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
+ModelId = Annotated[str, Field(min_length=1, max_length=200, pattern=_MODEL_ID)]
+"""A model's name, or its id on Hugging Face, `owner/name`."""
+
 Text = Annotated[str, Field(max_length=4000)]
 """Free text for readers."""
 

@@ -63,8 +63,10 @@ def priceable(case: Case | Blocked) -> Case:
     return case
 
 
-def question_of_file(file: str, text: str | None, rank: int, asked: Asked, target: RecipeFormat) -> Case:
+def question_of_file(file: str, text: str | None, rank: int, asked: Asked, target: RecipeFormat | None = None) -> Case:
     """The question behind an estimate in a file, as `--format json` writes it; `text` is what stdin held.
+
+    Without a target it is that of the framework that the layout was priced for.
 
     Options given beside it replace what the file says. Raises InputError, also where the layout no longer gives the
     figures of the file: then it was priced with options or coefficients that the file does not name.
@@ -72,7 +74,7 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
     value = parse_json(file, read_limited(Path(file), MOST_BYTES) if text is None else text)
     chosen, query = _chosen(file, value, rank)
     try:
-        recipe, hardware = _recipe(file, chosen, target)
+        recipe, hardware = _recipe(file, chosen, target or target_of(str(chosen["layout"]["framework"]), file))
         options = {
             str(name): str(text)
             for given in (query.get("options"), chosen.get("options"))

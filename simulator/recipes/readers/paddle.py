@@ -13,7 +13,7 @@ from simulator.frameworks.arguments import half_precision
 from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import plain_path
-from simulator.frameworks.named import QUANTIZED, known_model, with_fewer_bits
+from simulator.frameworks.named import QUANTIZED, known_model, note_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.run import finished
 from simulator.frameworks.values import PlainValue, known_value
@@ -160,7 +160,8 @@ def _recipe(  # noqa: PLR0913  what a launch and a configuration file have in co
     )
     _schedule(given, layout)
     _contradictions(given, layout, whole_sends=whole_sends)
-    return with_fewer_bits(finished(given, recipe))
+    note_fewer_bits(given, recipe)
+    return finished(given, recipe)
 
 
 def _network(spec: ModelSpec | None) -> dict[str, str]:

@@ -14,20 +14,14 @@ from simulator.errors import InputError, NoRecipeError, SimulateError, Undecided
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
-from simulator.frameworks.framework import LaunchForm
+from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
 from simulator.frameworks.names import plain
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
+from simulator.frameworks.transformers.framework import is_trainer
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
-from simulator.recipes.readers.deepspeed import is_trainer, read_trainer
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
-from simulator.recipes.readers.llamafactory import (
-    is_llamafactory,
-    is_llamafactory_launch,
-    read_llamafactory,
-    read_llamafactory_launch,
-)
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.readers.neox import is_neox, read_neox
@@ -42,7 +36,6 @@ from simulator.recipes.readers.recognition import (
     trainer_of,
     training_flag,
 )
-from simulator.recipes.readers.swift import is_swift, read_swift
 from simulator.recipes.readers.torchtitan import is_torchtitan, read_torchtitan, read_torchtitan_launch
 from simulator.recipes.recipe import Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
@@ -121,8 +114,6 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
     (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
     (lambda x: is_nemo(x.keys) and not is_paddle(x.names), lambda x: read_nemo(x.path, x.keys, x.settings)),
     (lambda x: is_neox(plain(name) for name in x.names), lambda x: read_neox(x.path, x.keys, x.content, x.settings)),
-    (lambda x: is_llamafactory(x.names), lambda x: (read_llamafactory(x.path, x.keys), set())),
-    (lambda x: is_paddle(x.names), lambda x: (read_paddle_document(x.path, x.keys), set())),
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
@@ -144,10 +135,9 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
         raise _of_other(path, trainer)
     document = _Document(path, content, keys, frozenset(names), settings)
     require_training_keys(str(path), keys)
-    for recognised, read in _FORMATS:
-        if recognised(document):
-            recipe, used = read(document)
-            return with_network(recipe, keys), used
+    found = _by_format(document)
+    if found is not None:
+        return with_network(found[0], keys), found[1]
     if is_trainer(names):
         raise _of_other(path, "Hugging Face's Trainer or TRL")
     if "zero_optimization" in content or "steps_per_print" in content:
@@ -155,6 +145,24 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     if "compute_environment" in content or "distributed_type" in content:
         raise NoRecipeError(f"{path}: a configuration of accelerate names no model; give the script that names it")
     raise _unread(path, text, names)
+
+
+def _by_format(document: _Document) -> _ReadRecipe | None:
+    """The recipe by the first format whose marks a file has, and the settings that it used."""
+    for recognised, read in _FORMATS:
+        if recognised(document):
+            return read(document)
+    for name, form in registry.file_forms():
+        if form.is_own(document.names):
+            return _by_file_form(name, form, document.path, document.keys), set()
+    return (read_paddle_document(document.path, document.keys), set()) if is_paddle(document.names) else None
+
+
+def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe:
+    """The recipe of a configuration file of this form, one of a framework's."""
+    arguments = Arguments(str(path), registry.table(name, form), complete=form.complete)
+    run = registry.read_file(name, form, arguments, keys)
+    return recipe_of(run, str(path), dialect=form.dialect)
 
 
 def _of_other(path: Path, trainer: str) -> UnsupportedError:
@@ -312,31 +320,29 @@ def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
     reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
     if reader is not None:
         return reader(launch, file)
-    if launch.launcher in ("accelerate", "other"):
-        return None
     if "job.config_file" in names:
         return read_torchtitan_launch(launch, file)
-    if launch.launcher == "paddle" or is_paddle(names):
+    if launch.launcher == "paddle" or (launch.launcher not in ("accelerate", "other") and is_paddle(names)):
         return read_paddle(launch, file) if names or files else None
     for name, form in registry.launch_forms():
         if form.is_own(launch):
             return _by_form(name, form, launch, file)
-    return read_trainer(launch, file) if is_trainer(names) else None
+    return None
 
 
 def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) -> Recipe:
     """The recipe of a launch of this form, one of a framework's."""
-    arguments = Arguments(file, registry.table(name), complete=True)
-    add_words(arguments, launch.arguments)
-    nodes, devices = cluster_of(launch, arguments)
+    arguments = Arguments(file, registry.table(name, form), complete=form.complete)
+    positional = add_words(arguments, launch.arguments)
+    if form.take_words is not None:
+        form.take_words(arguments, launch, positional)
+    nodes, devices = form.cluster(arguments, launch) if form.cluster is not None else cluster_of(launch, arguments)
     run = registry.read_launch(name, form, arguments, launch)
-    title = PurePath(launch.script.text).name
+    title = f"{launch.program} {launch.script.text}" if form.is_named_by_program else PurePath(launch.script.text).name
     return recipe_of(run, file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
 
 
 _COMMANDS: Final[tuple[tuple[Callable[[TrainingCommand], bool], Callable[[TrainingCommand, str], Recipe]], ...]] = (
-    (is_swift, read_swift),
-    (is_llamafactory_launch, read_llamafactory_launch),
     (is_nemo_launch, read_nemo_launch),
 )
 """Launches that their program or their words tell, each with its reader."""

@@ -12,8 +12,11 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import Flag, flags_of, passed_of, read_of
+from simulator.frameworks.megatron.special import ALLOCATOR
 from simulator.frameworks.run import finished
+from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.question.scenario.layout import Layout
+from simulator.question.specs.documents import read_limited
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
@@ -50,7 +53,25 @@ def read_torchtitan(path: Path, keys: Iterable[Key]) -> Recipe:
     """The recipe of a configuration file."""
     given = Given(str(path), TABLE, KNOWN, complete=True)
     add_keys(given, str(path), keys)
-    return torchtitan_recipe(given)
+    return _as_commented(torchtitan_recipe(given), path)
+
+
+_COMMENT: Final = re.compile(rf"^# {LAUNCH}(.*)$", re.MULTILINE)
+
+
+def _as_commented(recipe: Recipe, path: Path) -> Recipe:
+    """The recipe with what the comment says that `simulate emit` writes: the allocator, and nodes that no key gives."""
+    comment = _COMMENT.search(read_limited(path))
+    if comment is None:
+        return recipe
+    options = dict(recipe.options)
+    if any(f"{name}=expandable_segments:True" in comment[1] for name in ALLOCATOR):
+        options["expandable_segments"] = "true"
+    size = dict(re.findall(r"--(nnodes|nproc_per_node) ([1-9][0-9]{0,5})\b", comment[1]))
+    if len(size) < 2 or "dp" in recipe.places:
+        return dataclasses.replace(recipe, options=options)
+    nodes, devices = int(size["nnodes"]), int(size["nproc_per_node"])
+    return dataclasses.replace(recipe, options=options, nodes=nodes, devices_per_node=devices)
 
 
 def read_torchtitan_launch(launch: TrainingCommand, file: str) -> Recipe:

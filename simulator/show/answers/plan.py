@@ -17,6 +17,7 @@ from simulator.question.scenario.typed import PlanFields
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS, Precision
 from simulator.search.query import MIN_FIT_PROBABILITY
+from simulator.search.rank import Progress
 from simulator.search.space import Space
 from simulator.show.answers.availability import Availability, Goodput, goodput
 from simulator.show.answers.command import estimate_command
@@ -218,13 +219,15 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     availability: Availability | None = None,
     space: Space | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
+    progress: Progress | None = None,
     **question: Unpack[PlanFields],
 ) -> Plan:
     """Price the best layout of every offer, number of nodes and precision for a whole training run.
 
     `train_tokens` are those of the run; `deadline_days` and `budget` (in the currency of the offers) turn figures into
     answers; with `availability` days and cost count failures, checkpoints and evaluation. The rest is as in `rank`,
-    without hardware, size and precision. Raises InputError for what is wrong.
+    without hardware, size and precision; `progress` is called with the choices that are priced, and all of them.
+    Raises InputError for what is wrong.
     """
     for name in ("hardware", "nodes", "devices", "precision"):
         if name in question:
@@ -237,7 +240,12 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
         raise InputError("a budget needs the price of an offer, such as h100-sxm-80g:8,16@2.50")
     limits = _Limits(train_tokens, deadline_days, budget, availability, float(total_parameters(load_model(model))))
     asked = {**question, "model": model, "space": space, "min_fit_probability": min_fit_probability}
-    choices = [_limited(found, known[found.offer], limits) for found in _choices(known, precisions, asked)]
+    total = sum(len(offer.nodes) for offer in known) * len(dict.fromkeys(precisions))
+    choices: list[Choice] = []
+    for found in _choices(known, precisions, asked):
+        choices.append(_limited(found, known[found.offer], limits))
+        if progress is not None:
+            progress(len(choices), total)
     return Plan(
         model=model,
         train_tokens=train_tokens,

@@ -1,9 +1,8 @@
-"""The commands `check` and `emit`: recipes in, verdicts out; a layout in, a recipe out."""
+"""The command `check`: recipes in, verdicts out."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
-from simulator.question.units import MEGA
-from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.options import (
     OUTPUT,
     QUESTION,
@@ -23,7 +20,7 @@ from simulator.show.cli.options import (
     listing_options,
     question_options,
 )
-from simulator.show.cli.parameters import Percentage, Setting, Whole, Word, WordSet, shown
+from simulator.show.cli.parameters import Percentage, Setting, WordSet, shown
 from simulator.show.cli.streams import colour_of, note, progress_bar, typed, verbosity_of, width_of, write
 
 if TYPE_CHECKING:
@@ -96,31 +93,6 @@ _SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
 _SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
 _ROOT = "Folder that reading does not leave, by default the repository of each recipe."
 _DIFF = "Print each change that helps as a patch of the recipe, the fastest first."
-
-
-def emit_command() -> click.Command:
-    """Return the command that writes a recipe."""
-    own = [
-        click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-        Option("--framework", RECIPE, "Whose recipe to write.", type=Word(RECIPE_FORMATS)),
-        Option("--rank", RECIPE, "Which layout of a ranking, best first.", type=Whole(1, 10_000), default=1),
-    ]
-    return Sectioned(
-        "emit",
-        callback=_emit,
-        params=[
-            *own,
-            *open_options(without="framework"),
-            Option("--output", OUTPUT, "Write the recipe there.", metavar="FILE"),
-            *general_options(),
-        ],
-        help=(
-            "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
-            "ranking, or - for stdin; without it the options of an estimate say the layout."
-        ),
-        short_help="Write a recipe that launches a layout.",
-        epilog="Exit code: 3 where the framework has no words for something in the layout.",
-    )
 
 
 def _check(**values: Any) -> None:
@@ -225,37 +197,3 @@ def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
         layout=asked_layout(given_layout(values), OPTIONS),
         **{name: values[name] for name in SAME},
     )
-
-
-def _stdin() -> str:
-    """What stdin holds. Raises InputError where it is closed, too long or no text."""
-    from simulator.errors import InputError  # noqa: PLC0415  start-up time
-    from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
-
-    if sys.stdin is None:
-        raise InputError("stdin: is closed")
-    try:
-        text = sys.stdin.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise InputError(f"stdin: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(text) > MOST_BYTES:
-        raise InputError(f"stdin: is larger than {MOST_BYTES // MEGA} MB")
-    return text
-
-
-def _emit(**values: Any) -> None:
-    """Write the recipe of a layout."""
-    from simulator.recipes.emit.question import question_of_file, question_of_options  # noqa: PLC0415  start-up time
-    from simulator.recipes.emit.recipe import emit  # noqa: PLC0415  start-up time
-
-    target = values["framework"]
-    if target is None:
-        raise click.UsageError(f"missing option '--framework': one of {', '.join(RECIPE_FORMATS)}")
-    given = values["layout"]
-    own = asked(click.get_current_context(), {**values, "framework": None})
-    if given is None:
-        question = question_of_options(own, target)
-    else:
-        text = _stdin() if given == "-" else None
-        question = question_of_file(given, text, values["rank"], own, target)
-    write(emit(question, target), values["output"])

@@ -100,10 +100,13 @@ def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ra
 
 
 def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
+    kinds = device_kinds(values["hardware"])
+    told = f"{kinds[0].name}: {kinds[0].devices_per_node} a node, {kinds[0].title}; default (--hardware)"
     return presentation(
         ctx,
+        default_hardware=told if left_to_default(ctx, "hardware") else "",
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
         variants=bool(values.get("variants")),
-        device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in device_kinds(values["hardware"])),
+        device_has_fp8=all("fp8" in kind.peak_flops_per_second for kind in kinds),
     )

@@ -14,6 +14,7 @@ from simulator.show.cli.check import SAME, asked, open_options
 from simulator.show.cli.options import (
     Sectioned,
     answer_options,
+    batch_in_sequences,
     general_options,
     min_fit_probability_option,
 )
@@ -116,28 +117,26 @@ def case_of_text(text: str, own: Asked) -> Case:
     if text.lstrip().startswith("-"):
         return case_of_options(_over(_asked_of(text), own))
     from simulator.recipes.check.case import case_of  # noqa: PLC0415  start-up time
-    from simulator.recipes.emit.question import priceable, question_of_file, target_of  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import priceable, question_of_file  # noqa: PLC0415  start-up time
     from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
 
-    if Path(text).suffix.lower() == ".json":
-        value = _framework_of(text)
-        if value is not None:
-            return question_of_file(text, None, 1, own, target_of(value, text))
+    if Path(text).suffix.lower() == ".json" and _is_answer(text):
+        return question_of_file(text, None, 1, own)
     recipes = read_recipe(text, {}, None)
     return priceable(case_of(recipes[0], own))
 
 
-def _framework_of(file: str) -> str | None:
-    """The framework of an estimate in a file; None where the file holds something else."""
+def _is_answer(file: str) -> bool:
+    """Whether a file holds an estimate, or a ranking of some."""
     from simulator.question.specs.documents import parse_json, read_limited  # noqa: PLC0415  start-up time
     from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
 
     try:
         value = parse_json(file, read_limited(Path(file), MOST_BYTES))
         chosen = value["estimates"][0] if "estimates" in value else value
-        return str(chosen["layout"]["framework"])
+        return "framework" in chosen["layout"]
     except (InputError, KeyError, IndexError, TypeError):
-        return None
+        return False
 
 
 def _asked_of(text: str) -> Asked:
@@ -148,6 +147,7 @@ def _asked_of(text: str) -> Asked:
         raise click.UsageError(f"options '{text[:60]}': {error}") from error
     command = click.Command("options", params=[*open_options()], add_help_option=False)
     with command.make_context("options", words) as ctx:
+        batch_in_sequences(ctx)
         return asked(ctx, ctx.params)
 
 

@@ -16,8 +16,9 @@ import click
 from simulator import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.question.vocabulary import FRAMEWORKS
-from simulator.show.cli.check import check_command, emit_command
+from simulator.show.cli.check import check_command
 from simulator.show.cli.compare import compare_command, explain_command
+from simulator.show.cli.emit import emit_command
 from simulator.show.cli.options import (
     GENERAL,
     OUTPUT,

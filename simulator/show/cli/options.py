@@ -12,6 +12,7 @@ from simulator.question.scenario.inputs import INPUTS
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.scenario.settings import REQUIRED, InputSetting
 from simulator.show.cli.parameters import (
+    Length,
     Percentage,
     Price,
     Setting,
@@ -54,9 +55,26 @@ class Sectioned(click.Command):
     def __init__(self, name: str, **attributes: Any) -> None:
         super().__init__(name, context_settings=CONTEXT_SETTINGS, **attributes)
 
+    def make_parser(self, ctx: click.Context) -> Any:
+        """Return what reads the words; an option of one value that stands there twice is refused."""
+        parser = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def once(args: list[str]) -> Any:
+            options, rest, order = parse(args)
+            for param in order:
+                valued = isinstance(param, click.Option) and not (param.multiple or param.count or param.is_flag)
+                if valued and order.count(param) > 1:
+                    raise click.UsageError(f"{param.opts[-1]} is given {order.count(param)} times: give it once", ctx)
+            return options, rest, order
+
+        parser.parse_args = once  # type: ignore[method-assign]  # what click calls next
+        return parser
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, unless it would write over what it reads."""
         refuse_inputs(ctx)
+        batch_in_sequences(ctx)
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,9 +89,35 @@ class Sectioned(click.Command):
                 formatter.write_dl(records)
 
 
+def batch_in_sequences(ctx: click.Context) -> None:
+    """Replace a batch in tokens by its sequences. Raises UsageError where they are not whole."""
+    tokens = ctx.params.pop("global_batch_tokens", None)
+    if tokens is None:
+        return
+    length = ctx.params["seq_length"]
+    if not left_to_default(ctx, "global_batch_size"):
+        raise click.UsageError("--global-batch-size and --global-batch-tokens exclude each other: give one")
+    if length is None:
+        raise click.UsageError("--global-batch-tokens needs --seq-length")
+    if tokens % length:
+        near = [count for count in (tokens // length, tokens // length + 1) if count]
+        told = " or ".join(f"{count * length} (--global-batch-size {count})" for count in near)
+        raise click.UsageError(
+            f"--global-batch-tokens {tokens}: no whole sequences of {length} tokens; nearest: {told}"
+        )
+    ctx.params["global_batch_size"] = tokens // length
+    ctx.set_parameter_source("global_batch_size", click.core.ParameterSource.COMMANDLINE)
+
+
 def question_options() -> list[click.Parameter]:
     """Return what is trained on what."""
-    return [_question_option(setting) for setting in INPUTS]
+    found: list[click.Parameter] = []
+    for setting in INPUTS:
+        found.append(_question_option(setting))
+        if setting.name == "global_batch_size":
+            text = "Tokens in a step, instead; 4M."
+            found.append(Option("--global-batch-tokens", QUESTION, text, type=Length(1, 2**50)))
+    return found
 
 
 def _question_option(setting: InputSetting) -> Option:
@@ -231,7 +275,8 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
         case "model" | "hardware":
             return SpecName(setting.kind)
         case "count" | "number":
-            return (WholeSet if many else Whole)(setting.low, setting.high)
+            number = WholeSet if many else Length if setting.of_tokens else Whole
+            return number(setting.low, setting.high)
         case "word":
             return (WordSet if many else Word)(setting.asked or setting.choices)
         case "words":

@@ -15,6 +15,8 @@ from simulator.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from simulator.question.specs.folders import SpecKind
+
     ParamType = click.ParamType[Any]
     Choice = click.Choice[str]
 else:
@@ -26,7 +28,8 @@ LARGEST_SET = 4096
 
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
-_NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
+_BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
+"""The names in a text of one or several kinds of hardware, each with its network or its nodes behind it."""
 
 
 def shown(value: object) -> str:
@@ -54,9 +57,11 @@ class Read(ParamType, ABC):
 
 
 class Whole(Read):
-    """A whole number from ``low`` to ``high``."""
+    """A whole number from ``low`` to ``high``; ``16k`` is 16,000."""
 
     name = "N"
+    is_length = False
+    """Whether K and M are powers of 1024."""
 
     def __init__(self, low: int, high: int) -> None:
         self.low = low
@@ -64,12 +69,25 @@ class Whole(Read):
 
     def read(self, text: str) -> Any:
         """Return the number."""
-        if not self._allows(text.strip()):
-            raise InputError(f"{shown(text)} is not a whole number from {self.low} to {self.high}")
-        return int(text)
+        from simulator.question.units import parse_count  # noqa: PLC0415  start-up time
+
+        try:
+            number = int(text) if _WHOLE.fullmatch(text.strip()) else parse_count(text, length=self.is_length)
+        except InputError:
+            number = self.low - 1
+        if not self.low <= number <= self.high:
+            such = ", such as 8k" if self.is_length else ""
+            raise InputError(f"{shown(text)} is not a whole number from {self.low} to {self.high}{such}")
+        return number
 
     def _allows(self, digits: str) -> bool:
         return bool(_WHOLE.fullmatch(digits)) and self.low <= int(digits) <= self.high
+
+
+class Length(Whole):
+    """Tokens in a sequence, or in a batch: ``8k`` is 8192, ``4M`` is 4,194,304."""
+
+    is_length = True
 
 
 class WholeList(Whole):
@@ -162,7 +180,7 @@ class Tokens(Read):
 
 
 class Price(Read):
-    """An amount of zero or more, of money unless its name says another unit."""
+    """An amount of zero or more, of money unless its name says another unit: ``2.5``, ``230k``, ``30d``."""
 
     name = "PRICE"
 
@@ -171,9 +189,17 @@ class Price(Read):
 
     def read(self, text: str) -> Any:
         """Return the amount."""
-        amount = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
+        from simulator.question import units  # noqa: PLC0415  start-up time
+
+        factor = {"DAYS": 1, "HOURS": 24, "MINUTES": 1440}.get(self.name)
+        try:
+            of_time = {unit: days * factor for unit, days in units.DAYS.items()} if factor else {}
+            amount = units.parse_number(text, of_time)
+        except InputError:
+            amount = math.nan
         if not 0 <= amount <= 1e9:
-            raise InputError(f"{shown(text)} is not a number from 0 to 1e9")
+            such = f", such as 2.5{', 36h or 30d' if factor else ' or 230k'}"
+            raise InputError(f"{shown(text)} is not a number from 0 to 1e9{such}")
         return amount
 
 
@@ -264,12 +290,32 @@ class Setting(Read):
         return [CompletionItem(f"{name}={word}") for word in words if word.startswith(text)]
 
 
-class SpecName(ParamType):
-    """Name of a shipped spec, or a path; names complete in the shell."""
+class SpecName(Read):
+    """Name of a shipped spec, or a path; names complete in the shell.
 
-    def __init__(self, kind: str) -> None:
+    What else people call a shipped spec becomes its name.
+    """
+
+    name = "NAME|PATH"
+
+    def __init__(self, kind: SpecKind) -> None:
         self.kind = kind
-        self.name = "NAME|PATH" if kind in ("model", "hardware") else "NAME"
+
+    def read(self, text: str) -> str:
+        """Return the text with shipped names in the place of what else shipped specs are called."""
+        if self.kind == "model":
+            return self._shipped(text)
+        return _BEFORE_SIZE.sub(lambda found: self._shipped(found[0]), text)
+
+    def _shipped(self, text: str) -> str:
+        from simulator.question.specs.folders import spec_file  # noqa: PLC0415  start-up time
+
+        if spec_file(self.kind, text) is not None:
+            return text
+        from simulator.question.specs.catalogue import shipped_file  # noqa: PLC0415  only for other names
+
+        file = shipped_file(self.kind, text)
+        return text if file is None else file.stem
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the shipped names that begin so, and paths where one is being typed."""

@@ -20,7 +20,7 @@ from simulator.show.cli.options import (
     question_options,
 )
 from simulator.show.cli.parameters import OfferText, Percentage, PositiveAmount, Price, Tokens, WordSet
-from simulator.show.cli.streams import answer, presentation
+from simulator.show.cli.streams import answer, presentation, progress_bar, verbosity_of
 
 if TYPE_CHECKING:
     from simulator.show.answers.availability import Availability
@@ -95,14 +95,16 @@ def _plan(**values: Any) -> None:
         *("model", "lora_rank", "num_layers", "stack", "calibration", *_ASKED),
         *("train_tokens", "deadline_days", "budget", "min_fit_probability"),
     )
-    found = plan(
-        **{name: values[name] for name in names},
-        options=framework_options(values),
-        offers=values["offer"],
-        precisions=values["precision"],
-        availability=_availability(values),
-        space=space(values),
-    )
+    with progress_bar(quiet=verbosity_of(ctx) < 0, label="choices priced") as progress:
+        found = plan(
+            **{name: values[name] for name in names},
+            options=framework_options(values),
+            offers=values["offer"],
+            precisions=values["precision"],
+            availability=_availability(values),
+            space=space(values),
+            progress=progress,
+        )
     defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
     answer(ctx, "plan", found, presentation(ctx, defaults=defaults))
 

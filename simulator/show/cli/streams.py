@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
 from time import monotonic
@@ -160,8 +161,10 @@ def _escape(found: re.Match[str]) -> str:
 
 def answer(ctx: click.Context, name: str, value: object, shown: Presentation) -> None:
     """Write an answer in the form and to the place that were asked for."""
-    output = ctx.params.get("output")
-    write(ANSWERS[name].write(value, ctx.params["format"], shown), output)
+    form = ctx.params["format"]
+    with progress_bar(quiet=shown.verbosity < 0, label="questions of the page priced") as progress:
+        text = ANSWERS[name].write(value, form, replace(shown, progress=progress) if form == "html" else shown)
+    write(text, ctx.params.get("output"))
 
 
 def write(text: str | Iterable[str], output: str | None, option: str = "--output", *, commands: bool = False) -> None:
@@ -238,7 +241,7 @@ def progress_bar(*, quiet: bool, label: str = "layouts priced") -> Iterator[Prog
                 bar = click.progressbar(length=max(total, 1), label=label, file=sys.stderr)
                 bars.append(stack.enter_context(bar))
             for bar in bars:
-                bar.update(done - bar.pos)
+                bar.update(max(done - bar.pos, 0))
 
         yield show
 

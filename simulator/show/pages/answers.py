@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator import api
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
-from simulator.question.scenario.layout import MICRO_BATCH_SIZES, Layout
+from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.search.result import Ranking
@@ -66,12 +67,22 @@ def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
     layout, told = estimate.layout, replace(presentation, verbosity=1)
     question, explained = {**presentation.question, "layout": layout}, presentation.explanation
     figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
+    sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
     curves = {
-        "sequence": ("sequence length", _over("seq_length", _around(estimate.seq_length), question, api.estimate)),
-        "micro-batch": ("micro batch size", _micro_batches(question, layout)),
+        "sequence": Curve(
+            "sequence length",
+            _around(estimate.seq_length),
+            lambda length: api.estimate(**{**question, "seq_length": length}),
+        ),
+        "micro-batch": Curve(
+            "micro batch size",
+            sizes,
+            lambda size: _allowed(api.estimate(**{**question, "layout": replace(layout, micro_batch_size=size)})),
+        ),
     }
+    points = _priced(curves, presentation)
     usable = estimate.memory.capacity_bytes
-    figures |= {name: curve_figure(points, axis, usable) for name, (axis, points) in curves.items()}
+    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
     sections = [
         PageSection(
             title="Memory by stage", figure="memory", about=_MEMORY_ABOUT, table=_memory_table(estimate), folded=True
@@ -85,12 +96,12 @@ def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
         ),
         *(_explanation_sections(explained) if explained is not None else ()),
         *_timeline_section(estimate, figures),
-        *_curve_sections(curves, "the same layout; what breaks a rule leaves a gap"),
+        *_curve_sections(curves, points, "the same layout; what breaks a rule leaves a gap"),
         _speed_section(estimate, presentation),
     ]
     lead = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}."
     return page_html(
-        title=estimate_question(estimate, presentation),
+        title=estimate_question(estimate),
         lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
         sections=sections,
         figures=figures,
@@ -109,19 +120,12 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
             title=title, lead=lines[0], sections=(), figures={}, command=presentation.command, notes=lines[1:]
         )
     dots, panels = _dots(ranking, shown, presentation)
-    curves = {
-        "sequence": (
-            "sequence length",
-            _over("seq_length", _around(shown[0].seq_length), presentation.question, _best(presentation)),
-        ),
-        "nodes": ("nodes", _nodes(ranking, presentation)),
-        "micro-batch": ("micro batch size", _best_micro_batches(presentation)),
-    }
+    curves = dict(_ranking_curves(ranking, shown[0], presentation))
+    points = _priced(curves, presentation)
     usable = shown[0].memory.capacity_bytes
     figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(dots, usable)}
-    figures |= {
-        name: curve_figure(points, axis, usable) for name, (axis, points) in curves.items() if any(e for _, e in points)
-    }
+    drawn = {name: curve for name, curve in curves.items() if any(e for _, e in points[name])}
+    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in drawn.items()}
     fastest = f"Fastest: {layout_text(shown[0].layout)}, {verdict_sentence(shown[0], colour=False)}."
     remedies = _cells_table(*remedies_cells(ranking))
     lead = [fastest] if ranking.estimates else miss_lines(ranking, told)
@@ -139,10 +143,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
         ),
         PageSection(title="One layout", html=_panels(len(panels))),
         *([PageSection(title="What would help", table=remedies)] if ranking.remedies else []),
-        *_curve_sections(
-            {name: curve for name, curve in curves.items() if name in figures},
-            "the best layout of each; where none is likely enough to fit there is a gap",
-        ),
+        *_curve_sections(drawn, points, "the best layout of each; where none is likely enough to fit there is a gap"),
     ]
     return page_html(
         title=title,
@@ -223,60 +224,61 @@ def _words(estimate: Estimate, verdict: str, *, presentation: Presentation, has_
 
 
 Points = list[tuple[float, Estimate | None]]
-Pricer = Callable[..., Estimate | None]
 
 
-def _over(name: str, values: Sequence[int], question: Mapping[str, Any], price: Pricer) -> Points:
-    """One input after another; where a question cannot be answered there is no point."""
-    points: Points = []
-    for value in values:
-        try:
-            points.append((value, price(**{**question, name: value})))
-        except SimulateError:
-            points.append((value, None))
+class Curve(NamedTuple):
+    """A question over the values of one input."""
+
+    axis: str
+    """The input in words."""
+    values: Sequence[int]
+    price: Callable[[int], Estimate | None]
+    """The answer for a value; None, or a SimulateError, where there is none."""
+
+
+def _priced(curves: Mapping[str, Curve], presentation: Presentation) -> dict[str, Points]:
+    """Every point of every curve; where a question cannot be answered it has no estimate."""
+    points: dict[str, Points] = {name: [] for name in curves}
+    asked = [(name, curve, value) for name, curve in curves.items() for value in curve.values]
+    for number, (name, curve, value) in enumerate(asked, start=1):
+        estimate = None
+        with suppress(SimulateError):
+            estimate = curve.price(value)
+        points[name].append((value, estimate))
+        if presentation.progress is not None:
+            presentation.progress(number, len(asked))
     return points
+
+
+def _ranking_curves(ranking: Ranking, first: Estimate, presentation: Presentation) -> Iterator[tuple[str, Curve]]:
+    """The best layout over sequence length, nodes and micro batch size."""
+    question, space = presentation.question, presentation.space or Space()
+
+    def best(**changed: Any) -> Estimate | None:
+        return api.fastest(**{"space": space, **question, **changed}).recommended
+
+    yield "sequence", Curve("sequence length", _around(first.seq_length), lambda length: best(seq_length=length))
+    nodes = ranking.query.get("nodes")
+    if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
+        sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
+        yield "nodes", Curve("nodes", sizes, lambda size: best(nodes=size, devices=None))
+    batches = space.micro_batch_size or MICRO_BATCH_SIZES
+    yield (
+        "micro-batch",
+        Curve("micro batch size", batches, lambda size: best(space=replace(space, micro_batch_size=(size,)))),
+    )
 
 
 def _around(length: int) -> tuple[int, ...]:
     return tuple(sorted({*_SEQUENCES, length}))
 
 
-def _best(presentation: Presentation) -> Pricer:
-    return lambda **question: api.fastest(space=presentation.space, **question).recommended
-
-
-def _nodes(ranking: Ranking, presentation: Presentation) -> Points:
-    nodes = ranking.query.get("nodes")
-    if not isinstance(nodes, int) or ":" in str(ranking.query["hardware"]):
-        return []
-    question = {name: value for name, value in presentation.question.items() if name != "devices"}
-    sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-    return _over("nodes", sizes, question, _best(presentation))
-
-
-def _micro_batches(question: Mapping[str, Any], layout: Layout) -> Points:
-    sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
-    plain = {name: value for name, value in question.items() if name != "layout"}
-    return [(size, _alone({**plain, "layout": replace(layout, micro_batch_size=size)})) for size in sizes]
-
-
-def _alone(question: Mapping[str, Any]) -> Estimate | None:
-    priced = api.estimate(**question)
+def _allowed(priced: Estimate) -> Estimate | None:
     return None if priced.violations else priced
 
 
-def _best_micro_batches(presentation: Presentation) -> Points:
-    space = presentation.space or Space()
-    sizes = space.micro_batch_size or MICRO_BATCH_SIZES
-    found: Points = []
-    for size in sizes:
-        one = api.fastest(space=replace(space, micro_batch_size=(size,)), **presentation.question)
-        found.append((size, one.recommended))
-    return found
-
-
-def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Iterator[PageSection]:
-    for name, (axis, points) in curves.items():
+def _curve_sections(curves: Mapping[str, Curve], points: Mapping[str, Points], whose: str) -> Iterator[PageSection]:
+    for name, curve in curves.items():
         rows = [
             [
                 f"{value:,.0f}",
@@ -286,14 +288,14 @@ def _curve_sections(curves: Mapping[str, tuple[str, Points]], whose: str) -> Ite
                     else [grouped(cluster_speed(e)), gib(e.memory.device_bytes), layout_text(e.layout)]
                 ),
             ]
-            for value, e in points
+            for value, e in points[name]
         ]
-        table = Table(headers=[axis, "tokens/s", "GiB", "layout"], rows=rows, text_columns=frozenset({3}))
+        table = Table(headers=[curve.axis, "tokens/s", "GiB", "layout"], rows=rows, text_columns=frozenset({3}))
         yield PageSection(
-            title=f"Over {axis}",
+            title=f"Over {curve.axis}",
             text=[f"Speed and memory of {whose}. The line is what a framework can use."],
             figure=name,
-            about=f"Curves of tokens per second and memory over {axis}.",
+            about=f"Curves of tokens per second and memory over {curve.axis}.",
             table=table,
             folded=True,
         )

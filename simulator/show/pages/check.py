@@ -12,6 +12,7 @@ from simulator.show.pages.page import PageSection, Table, page_html
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_table import HEADERS, TEXTS, summary_rows
 from simulator.show.report.check_text import changed_line, detail_lines, tally, verdict_line
+from simulator.show.report.footer import status_line
 
 MOST_FIGURES = 24
 """Recipes whose memory a page shows by stage and part, those that fail first."""
@@ -42,7 +43,7 @@ def check_page(answer: Answer, command: str) -> str:
     if answer.changed is not None:
         lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
         sections.append(PageSection(title="Since the baseline", lines=lines))
-    statuses = dict.fromkeys(f"{r.estimate.hardware}: {r.estimate.provenance.status}" for r in priced if r.estimate)
+    known = dict.fromkeys(f"{r.estimate.hardware}: {status_line(r.estimate)}" for r in priced if r.estimate)
     scenarios = [result.case.scenario for result in priced if result.case is not None]
     return page_html(
         title=f"Recipes on {', '.join(_hardware(answer)) or 'no hardware'}",
@@ -50,7 +51,7 @@ def check_page(answer: Answer, command: str) -> str:
         sections=sections,
         figures=figures,
         command=command,
-        notes=[*(f"Status: {status}." for status in statuses), *spec_sources(scenarios)],
+        notes=[*known, *spec_sources(scenarios)],
     )
 
 

@@ -15,10 +15,10 @@ from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.units import GIB
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import significant
+from simulator.show.report.coverage import TITLES, coverage_object, coverage_sections
 from simulator.show.report.sections import Section
 
-TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Speed"}
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 HEADERS: Final = (
     *("rows", "sources", "priors\n%", "row left\nout %", "source\nleft out %", "mean over\nsources %", "bias\n%"),
     *("organisation\nleft out %", f"{FEW} own\nrows %", "inside\n90 %", "half-width\n± %"),
@@ -41,6 +41,7 @@ def class_sections(found: Sequence[SourcesJudged]) -> Iterator[Section]:
             title = f"{TITLES[one.kind]} by class"
             yield grouped(title, one.rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
             lines = ()
+    yield from coverage_sections({one.kind: one.rows for one in found})
 
 
 def grouped(
@@ -102,6 +103,7 @@ def accuracy_object(found: Sequence[SourcesJudged]) -> dict[str, Any]:
     """Return classes, sources and rows as plain values; errors and widths are shares."""
     parts = {
         TITLES[one.kind].lower(): {
+            "coverage": coverage_object(one.kind, one.rows),
             "by_class": _summaries(one.rows, ("platform", "class"), lambda row: (row.platform, row.sort)),
             "by_source": _summaries(one.rows, ("source", "platform"), lambda row: (row.source, row.platform)),
             "rows": [_row_object(one.kind, row) for row in one.rows],
@@ -135,6 +137,10 @@ def _row_object(kind: CoefficientKind, row: RowJudged) -> dict[str, Any]:
         "row_left_out": significant(row.known.relative),
         "source_left_out": significant(row.source_out.relative),
         "organisation_left_out": significant(row.organisation_out.relative),
+        "left_out": {
+            name: {"error": significant(one.relative), "half_width": significant(one.half_width), "inside": one.inside}
+            for name, one in row.left_out.items()
+        },
         "half_width": significant(row.source_out.half_width),
         "inside": row.source_out.inside,
         "options": ";".join("=".join(pair) for pair in row.sample.row.options),
@@ -145,6 +151,8 @@ def _row_object(kind: CoefficientKind, row: RowJudged) -> dict[str, Any]:
 def rows_csv(found: Sequence[SourcesJudged]) -> str:
     """Return every row as CSV, errors as shares."""
     objects = [{"kind": one.kind} | _row_object(one.kind, row) for one in found for row in one.rows]
+    for line in objects:
+        del line["left_out"]  # columns that few rows have
     return table_csv(tuple(objects[0]), (tuple(row.values()) for row in objects))
 
 

@@ -128,7 +128,7 @@ def plain(value: object) -> Any:
     return _plain(value, Presentation(), significant)
 
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 
 
 def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str, Any]:

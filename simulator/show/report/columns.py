@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from simulator.show.report.grid import Style, grid
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_BETWEEN = 2
+BETWEEN = 2
 """Spaces between columns."""
 
 
@@ -40,7 +40,7 @@ def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column],
     """Return the columns that fit side by side into the width, in order, and those that were left out."""
     kept = list(columns)
     gone: list[Column] = []
-    while width is not None and sum(c.width + _BETWEEN for c in kept) - _BETWEEN > width:
+    while width is not None and sum(c.width + BETWEEN for c in kept) - BETWEEN > width:
         least = max(kept, key=lambda column: column.spare)
         if not least.spare:
             break
@@ -61,8 +61,9 @@ def _left_out(column: Column) -> str:
     return f"{column.name} ({same} in all)" if same else column.name
 
 
-def columns_grid(columns: Sequence[Column], style: Style) -> str:
-    """Return the columns as a table."""
+def columns_grid(columns: Sequence[Column], style: Style, wrapped: Collection[str] | Mapping[str, int] = ()) -> str:
+    """Return the columns as a table; those with a `wrapped` header are broken into lines, as in `grid`."""
     rows = list(zip(*(column.cells for column in columns), strict=True))
     text_columns = [position for position, column in enumerate(columns) if column.is_text]
-    return grid([column.header for column in columns], rows, style, text_columns=text_columns)
+    headers = [column.header for column in columns]
+    return grid(headers, rows, style, text_columns=text_columns, wrapped=wrapped)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from simulator.show.answers.run import TrainingRun
 
 
-def schema_version(_answer: object, _presentation: Presentation) -> Literal["1"]:
+def schema_version(_answer: object, _presentation: Presentation) -> Literal["2"]:
     """Version of these keys; it changes when a key is removed or changes its meaning."""
-    return "1"
+    return "2"
 
 
 def trace_schema_version(_answer: object, _presentation: Presentation) -> Literal[1]:

@@ -9,10 +9,11 @@ from simulator.show.report.columns import Column, columns_grid, fitting, narrow_
 from simulator.show.report.explain_table import explanation_blocks
 from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
-from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
+from simulator.show.report.presentation import Presentation, cost_text, days_text, question_block, training_run
 from simulator.show.report.text import (
     about_lines,
     amount,
+    batch_text,
     cluster_speed,
     count_text,
     devices_text,
@@ -31,7 +32,7 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     """Return the estimate for people."""
     about = paragraph(about_lines(estimate, colour=presentation.colour), style)
     blocks = [
-        titled(estimate_question(estimate, presentation), about, style),
+        f"{question_block(estimate_question(estimate), presentation, style)}\n{about}",
         *_violations(estimate, style),
     ]
     if estimate.verdict != "refused":
@@ -49,14 +50,12 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def estimate_question(estimate: Estimate, presentation: Presentation) -> str:
+def estimate_question(estimate: Estimate) -> str:
     """Return what was asked, on one line."""
-    hardware = f"{estimate.hardware}{', assumed' if 'hardware' in presentation.defaults else ''}"
-    text = f"{estimate.model} on {devices_text(estimate.devices)} of {hardware}: {estimate.precision}"
+    text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", LoRA of rank {estimate.lora_rank}"
-    text += f", sequence {estimate.seq_length}, global batch {estimate.global_batch_size}"
-    return f"{text}, {estimate.framework}"
+    return f"{text}, {batch_text(estimate.global_batch_size, estimate.seq_length)}, {estimate.framework}"
 
 
 def _violations(estimate: Estimate, style: Style) -> Iterator[str]:

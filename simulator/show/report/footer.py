@@ -14,13 +14,6 @@ from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import layout_text, percent, settings_text, teraflops
 
-_STATUS_WORDS = {
-    "measured": "measured, the calibration holds this very run",
-    "interpolated": "interpolated between measurements",
-    "analytic": "analytic, beyond what was measured",
-    "assumed": "assumed, carried over from other hardware",
-}
-
 
 def defaults_line(settings: dict[str, object]) -> Iterator[str]:
     """Yield the line on options that were left to their default."""
@@ -53,8 +46,10 @@ def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 
 def status_line(estimate: Estimate) -> str:
-    """Return how well the numbers are known."""
-    return f"Status: {_STATUS_WORDS[estimate.provenance.status]} (coefficients: {estimate.provenance.calibration})."
+    """Return where the question lies beside the measured runs."""
+    known = estimate.provenance
+    words = f"device {known.device}, stack {known.stack}, layout {known.layout}"
+    return f"Known: {words} (coefficients: {known.calibration})."
 
 
 def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
@@ -65,10 +60,18 @@ def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator
         "TFLOPS counts model FLOPs with full (non-causal) attention; "
         f"MFU divides it by the dense {estimate.precision} peak."
     )
+    yield from peak_line(estimate)
     if presentation.verbosity > 0:
         yield from (f"Assumed: {note}" for note in provenance.notes)
     elif provenance.notes:
         yield assumptions_line(len(provenance.notes))
+
+
+def peak_line(estimate: Estimate) -> Iterator[str]:
+    """Yield the line on a peak that no document states."""
+    peak = estimate.provenance.assumed_peak
+    if peak:
+        yield f"Assumed {estimate.precision} peak: {peak.rstrip('.')}."
 
 
 def assumptions_line(count: int) -> str:
@@ -140,4 +143,6 @@ def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         base = ranking.estimates[0].throughput.tokens_per_second_per_device
         gain = speed.tokens_per_second_per_device / base - 1 if base > 0 else 0.0
         text += f", {percent(abs(gain))} % {'faster' if gain >= 0 else 'slower'} than the best in {precision}"
+    if best.provenance.assumed_peak:
+        text += f"; its peak is assumed: {best.provenance.assumed_peak.rstrip('.')}"
     yield f"{text}."

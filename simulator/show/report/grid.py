@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
@@ -15,7 +15,7 @@ Style = Literal["table", "markdown"]
 """``table`` for a terminal, ``markdown`` for a page."""
 
 _TABULATE_FORMATS = {"table": "simple", "markdown": "github"}
-_PROSE_WIDTH = 48
+PROSE_WIDTH = 48
 """Characters in a line of a column that is broken into lines."""
 
 
@@ -25,18 +25,18 @@ def grid(
     style: Style,
     *,
     text_columns: Iterable[int] = (),
-    wrapped: Collection[str] = (),
+    wrapped: Collection[str] | Mapping[str, int] = (),
 ) -> str:
     """Return rows under their headers; columns are aligned right but for ``text_columns``.
 
     A line break in a header makes it two lines high on a terminal and a space elsewhere. The columns whose
-    headers are ``wrapped`` are broken into lines on a terminal.
+    headers are ``wrapped`` are broken into lines on a terminal, of the characters that a mapping says, else of 48.
     """
     left = set(text_columns)
     on_terminal = style == "table"
     cells = [[_cell(text, style) for text in row] for row in rows]
     aligned = ["left" if column in left else "right" for column in range(len(headers))]
-    widths = [_PROSE_WIDTH if header in wrapped else None for header in headers]
+    widths = [_lengths(wrapped).get(header) for header in headers]
     with _narrow_columns():
         return tabulate.tabulate(
             cells,
@@ -46,6 +46,10 @@ def grid(
             colalign=aligned if cells else None,
             maxcolwidths=widths if on_terminal and wrapped and cells else None,
         )
+
+
+def _lengths(wrapped: Collection[str] | Mapping[str, int]) -> Mapping[str, int]:
+    return wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
 
 
 def heading(text: str, style: Style) -> str:

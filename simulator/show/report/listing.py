@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,8 @@ from simulator.question.specs.provenance import sourced_parts
 from simulator.question.units import GIGA, TERA, to_gib
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import dumps
-from simulator.show.report.grid import Style, grid
+from simulator.show.report.columns import BETWEEN, Column, columns_grid, fitting, narrow_line
+from simulator.show.report.grid import PROSE_WIDTH, Style
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, count_text
 
@@ -36,9 +38,15 @@ _UNITS = {
     "vocab_size": "tokens",
     "max_position_embeddings": "tokens",
 }
-_PROSE = frozenset({"note", "meaning", "title", "source"})
+_PROSE = frozenset({"note", "meaning", "allowed", "source"})
 """Columns of sentences; they are broken into lines on a terminal."""
-_WITHOUT_NUMBER = frozenset({"name", "note", "sources", "provenance", "published"})
+_LEAST_PROSE = 24
+"""Characters of a line from which sentences stand beside the other columns."""
+_KEPT = frozenset({"model", "hardware", "switch", "key", "value", "parameters_billions", "bf16_tflops", "usable_gib"})
+"""Columns that a narrow terminal shows too."""
+_SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_heads": 6, "heads": 5, "memory_gib": 4}
+"""How readily other columns go, the highest first; 1 where nothing is said."""
+_WITHOUT_NUMBER = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
 
 
 def models_listing(models: Iterable[ModelSpec]) -> list[ListingRow]:
@@ -172,17 +180,47 @@ class SpecListing:
 
 
 def listing_table(listing: SpecListing, presentation: Presentation, style: Style) -> str:
-    """Return the records as a table, whose empty columns are left out, under the title and over the notes."""
+    """Return the records as a table under the title and over the notes; what no record has is left out.
+
+    Sentences stand beside the other columns where a line has room for them, else under their row.
+    """
     records = listing.records
-    columns = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
-    text_columns = [
-        position for position, name in enumerate(columns) if any(isinstance(record[name], str) for record in records)
-    ]
-    rows = [[_cell(record[name]) for name in columns] for record in records]
-    headers = [name.replace("_per_", "/").replace("_", " ") for name in columns]
-    table = grid(headers, rows, style, text_columns=text_columns, wrapped=_PROSE & set(headers))
-    around = (listing.title, table, "\n".join(listing.notes)) if presentation.verbosity >= 0 else (table,)
-    return "\n\n".join(block for block in around if block) + "\n"
+    names = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
+    columns = {name: _column(name, records) for name in names}
+    width = presentation.width if style == "table" else None
+    plain, left_out = fitting([column for name, column in columns.items() if name not in _PROSE], width)
+    prose = [column for name, column in columns.items() if name in _PROSE]
+    table = _with_prose(plain, prose, width, style)
+    notes = [line for note in (*narrow_line(left_out), *listing.notes) for line in _lines(note, width)]
+    blocks = (listing.title, table, "\n".join(notes))
+    return "\n\n".join(block for block in (blocks if presentation.verbosity >= 0 else (table,)) if block) + "\n"
+
+
+def _column(name: str, records: Sequence[ListingRow]) -> Column:
+    return Column(
+        header="\n".join(name.replace("_per_", "/").rsplit("_", 1)).replace("_", " "),
+        cells=tuple(_cell(record[name]) for record in records),
+        is_text=any(isinstance(record[name], str) for record in records),
+        spare=_SPARE.get(name, 0 if name in _KEPT else 1),
+    )
+
+
+def _with_prose(plain: Sequence[Column], prose: Sequence[Column], width: int | None, style: Style) -> str:
+    """Return columns and their sentences."""
+    room = None if width is None else width - sum(column.width + BETWEEN for column in plain)
+    if not prose or room is None or room // len(prose) - BETWEEN >= _LEAST_PROSE:
+        length = PROSE_WIDTH if room is None or not prose else min(room // len(prose) - BETWEEN, PROSE_WIDTH)
+        return columns_grid([*plain, *prose], style, {column.header: length for column in prose})
+    head, rule, *rows = columns_grid(plain, style).splitlines()
+    told = [head, rule]
+    for number, row in enumerate(rows):
+        said = "; ".join(f"{one.header}: {one.cells[number]}" for one in prose if one.cells[number])
+        told += [row, *(f"    {line}" for line in _lines(said, (width or 0) - 4))]
+    return "\n".join(told)
+
+
+def _lines(text: str, width: int | None) -> list[str]:
+    return [text] if width is None else textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def listing_json(listing: SpecListing, _presentation: Presentation) -> str:

@@ -10,7 +10,7 @@ from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import significant
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
-from simulator.show.report.footer import assumptions_line, defaults_line, stack_name, status_line
+from simulator.show.report.footer import assumptions_line, defaults_line, peak_line, stack_name, status_line
 from simulator.show.report.grid import Style, heading, paragraph
 from simulator.show.report.presentation import Presentation, cost_text, days_text
 from simulator.show.report.text import (
@@ -148,7 +148,8 @@ def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
     notes: dict[str, dict[str, None]] = {}
     for choice in plan.priced:
         if (estimate := choice.estimate) is not None:
-            for line in (f"Switches: {stack_name(estimate.stack, estimate.framework)}.", status_line(estimate)):
+            switches = f"Switches: {stack_name(estimate.stack, estimate.framework)}."
+            for line in (switches, status_line(estimate), *peak_line(estimate)):
                 shared.setdefault(line, {})[choice.hardware] = None
             for note in estimate.provenance.notes:
                 notes.setdefault(f"Assumed: {note}", {})[choice.hardware] = None

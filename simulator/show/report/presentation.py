@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.show.answers.run import TrainingRun, run_of
+from simulator.show.report.grid import Style, heading
 from simulator.show.report.text import amount, money, ranged
 
 if TYPE_CHECKING:
     from simulator.question.scenario.scenario import Scenario
+    from simulator.search.rank import Progress
     from simulator.search.space import Space
     from simulator.show.answers.explain import Explanation
 
@@ -36,6 +38,8 @@ class Presentation:
     """Whether the hardware has an fp8 peak; None if nobody looked."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Inputs of a single estimate that were left to their default, by option name."""
+    default_hardware: str = ""
+    """What the hardware is, where nobody named it; empty where somebody did."""
     explanation: Explanation | None = None
     """Why an estimate does not fit; None where nobody looked."""
     command: str = ""
@@ -44,8 +48,16 @@ class Presentation:
     """Arguments of `simulator.rank` or `simulator.estimate` behind an answer: pages price other values of them."""
     space: Space | None = None
     """What a ranking searched, for the same."""
+    progress: Progress | None = None
+    """Called with how many questions of a page are answered, and of how many."""
     scenarios: tuple[Scenario, ...] = ()
     """Scenarios of a comparison, whose sources a page names."""
+
+
+def question_block(question: str, presentation: Presentation, style: Style) -> str:
+    """Return what was asked as a title, and under it what the hardware is that nobody named."""
+    title = heading(question, style)
+    return f"{title}\n{presentation.default_hardware}" if presentation.default_hardware else title
 
 
 def days_text(run: TrainingRun) -> str:

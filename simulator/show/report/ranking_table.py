@@ -20,11 +20,12 @@ from simulator.show.report.footer import (
     space_lines,
     stack_lines,
 )
-from simulator.show.report.grid import Style, grid, heading, paragraph
-from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
+from simulator.show.report.grid import Style, grid, paragraph
+from simulator.show.report.presentation import Presentation, cost_text, days_text, question_block, training_run
 from simulator.show.report.text import (
     SIZE_FIELDS,
     amount,
+    batch_text,
     cluster_speed,
     counts_text,
     cut_text,
@@ -85,7 +86,9 @@ def _exchange(estimate: Estimate) -> str:
 
 def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) -> str:
     """Return the ranking for people: question, table, and what to know about it."""
-    blocks = [heading(ranking_question(ranking), style)] if presentation.verbosity >= 0 else []
+    blocks = []
+    if presentation.verbosity >= 0:
+        blocks.append(question_block(ranking_question(ranking), presentation, style))
     left_out: list[Column] = []
     if ranking.estimates:
         shown, left_out = fitting(_columns(ranking.estimates, presentation), _width(presentation, style))
@@ -103,8 +106,7 @@ def ranking_question(ranking: Ranking) -> str:
     text = f"{query.get('model')} on {_cluster(ranking)}: {query.get('precision')}"
     if query.get("lora_rank"):
         text += f", LoRA of rank {query['lora_rank']}"
-    text += f", sequence {query.get('seq_length')}, global batch {query.get('global_batch_size')}"
-    return f"{text}, {query.get('framework')}"
+    return f"{text}, {batch_text(query.get('global_batch_size'), query.get('seq_length'))}, {query.get('framework')}"
 
 
 def _cluster(ranking: Ranking) -> str:
@@ -112,7 +114,7 @@ def _cluster(ranking: Ranking) -> str:
     priced = _priced(ranking)
     devices = query.get("devices") or (priced[0].devices if priced else None)
     nodes = query.get("nodes")
-    text = f"{query.get('hardware')}{', assumed' if 'hardware' in ranking.defaults else ''}"
+    text = str(query.get("hardware"))
     if isinstance(nodes, int) and nodes:
         text = f"{grouped(nodes)} node{'' if nodes == 1 else 's'} of {text}"
     return f"{text} ({devices_text(devices)})" if isinstance(devices, int) and devices else text

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
-from simulator.question.units import TERA, to_gib
+from simulator.question.units import MEGA, TERA, to_gib
 
 _COLOURS = {"fits": "green", "starved": "yellow", "ran": "green"}
 """Of verdicts and outcomes; what is not among them is red."""
@@ -33,6 +33,13 @@ def amount(value: float) -> str:
 def grouped(count: float) -> str:
     """Return a count with commas between groups of three digits."""
     return f"{count:,.0f}"
+
+
+def batch_text(sequences: object, length: object) -> str:
+    """Return a batch in sequences, and in tokens where that is known."""
+    tokens = sequences * length if isinstance(sequences, int) and isinstance(length, int) else 0
+    shown = f"{tokens / MEGA:.1f} M" if tokens >= MEGA else grouped(tokens)
+    return f"sequence {length}, global batch {sequences}{f' = {shown} tokens' if tokens else ''}"
 
 
 def gib(size_bytes: float) -> str:

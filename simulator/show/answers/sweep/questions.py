@@ -20,6 +20,8 @@ from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import data_folder
+from simulator.question.specs.names import hub_file
+from simulator.question.units import parse_count
 from simulator.search.space import Space
 
 MOST_QUESTIONS = 100_000_000
@@ -118,12 +120,24 @@ def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
         if not all(isinstance(one, Mapping) for one in listed):
             raise InputError(f"{where}: {name}: must be a mapping, or a list of mappings")
         listed = tuple({str(key): _plain(name, one[key]) for key in one} for one in listed)
+    if name in BY_INPUT and BY_INPUT[name].kind == "count":
+        listed = tuple(_number(f"{where}: {name}", BY_INPUT[name].of_tokens, one) for one in listed)
     if not listed:
         raise InputError(f"{where}: {name}: is an empty list")
     for position, one in enumerate(listed):
         if one in listed[:position]:
             raise InputError(f"{where}: {name}: {one!r} is there twice")
     return listed
+
+
+def _number(where: str, of_tokens: bool, value: Any) -> Any:  # noqa: FBT001  of the input
+    """A count, which may be written as `8k`."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_count(value, length=of_tokens)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -176,6 +190,8 @@ def _own_files(products: Sequence[QuestionGrid]) -> Iterator[Path]:
                         yield path
                     elif (path / "config.json").is_file():
                         yield path / "config.json"
+                    elif (cached := hub_file(text)) is not None:
+                        yield cached
 
 
 def absolute(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,6 +199,6 @@ def absolute(question: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(question)
     for name in ("model", "hardware", "calibration"):
         path = Path(found.get(name) or "")
-        if len(path.parts) > 1 or path.suffix in (".yaml", ".yml", ".json"):
+        if path.suffix in (".yaml", ".yml", ".json") or (len(path.parts) > 1 and path.exists()):
             found[name] = str(path.resolve())
     return found

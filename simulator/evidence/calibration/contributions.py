@@ -1,0 +1,64 @@
+"""What a range is made of: named contributions, each sized by what was left out of the fit.
+
+The error of a prediction has a standard deviation, in the logarithm, whose square is the sum of those of its
+contributions. Each is a size times a unit: of `coefficients` the deviation that their covariance gives the figure, of
+`scatter` that of rows around their own source, of `sources` one over the root of the sources of the device family, of
+`device` and `stack` one where no row is of the family or of the framework on it, of `nodes` the root of the doublings
+of devices beyond the rows, of `layout` the root of the number of features beyond them. The sizes are those by which
+ranges hold 90 % of the rows when each of these is left out in turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from simulator.evidence.calibration.coverage import Distance
+
+CONTRIBUTIONS: Final = ("coefficients", "scatter", "sources", "device", "stack", "nodes", "layout")
+"""The names, in the order of a report."""
+BEYOND: Final = ("stack", "nodes", "layout")
+"""Those that hold as well of a cluster with runs of its own."""
+
+
+class Unit(NamedTuple):
+    """The units of one prediction's contributions."""
+
+    sort: str
+    """What it scatters like, a word of `SORTS`."""
+    coefficients: float
+    """Relative deviation by the covariance of the coefficients."""
+    scatter: float
+    """Relative scatter of rows around their own source."""
+    distance: Distance
+    """How far it lies beyond the rows."""
+    features: int | None = None
+    """Features beyond the rows, in place of those of `distance`."""
+
+    def of(self, name: str) -> float:
+        """The unit of a contribution, as a relative deviation."""
+        distance = self.distance
+        units: Mapping[str, float] = {
+            "coefficients": self.coefficients,
+            "scatter": self.scatter,
+            "sources": math.sqrt(distance.share_of_source),
+            "device": float(distance.device),
+            "stack": float(distance.stack),
+            "nodes": math.sqrt(distance.doublings),
+            "layout": math.sqrt(len(distance.features) if self.features is None else self.features),
+        }
+        return units[name]
+
+    def key(self, name: str) -> str:
+        """Name of a contribution's size: of coefficients and scatter one for each sort."""
+        return f"{name} {self.sort}" if name in ("coefficients", "scatter") else name
+
+    def deviations(self, sizes: Mapping[str, float]) -> dict[str, float]:
+        """Relative deviation of each contribution; a size that is missing is 0, of coefficients and scatter 1."""
+        without = {"coefficients": 1.0, "scatter": 1.0}
+        return {name: sizes.get(self.key(name), without.get(name, 0.0)) * self.of(name) for name in CONTRIBUTIONS}
+
+    def deviation(self, sizes: Mapping[str, float]) -> float:
+        """Relative deviation of the prediction."""
+        return math.hypot(*self.deviations(sizes).values())

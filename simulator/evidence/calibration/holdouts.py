@@ -1,0 +1,157 @@
+"""Predictions of measured rows with more left out than the row: its source, its device family, its stack, and more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from simulator.evidence.calibration.contributions import Unit
+from simulator.evidence.calibration.coverage import RowsCoverage, coverage_of, features
+from simulator.evidence.calibration.hierarchy import (
+    MOST_ROWS,
+    Design,
+    Gauss,
+    Labels,
+    Linearization,
+    learned,
+    scatter_of,
+)
+from simulator.evidence.calibration.sizes import fitted_sizes
+from simulator.question.arrays import Mask
+from simulator.question.coefficients.values import CoefficientKind
+
+NODES: Final = (64, 256)
+"""Devices above which all rows are left out, to see how predictions widen with doublings."""
+RELEARNED: Final = 3
+"""Rounds of learning the spreads again without what is left out."""
+_FAMILY_ROWS: Final = 50.0
+"""Weight of a device family that is left out whole, in rows of a source."""
+_OTHERS: Final = 90.0
+"""Most weight of the predictions that lack one further thing, in rows of a source."""
+
+
+class Held(NamedTuple):
+    """A row predicted with something left out."""
+
+    left_out: str
+    """`source`, `organisation`, `device`, `stack`, `nodes N` or `layout FEATURE`; but for `organisation` and `device`
+    its source too."""
+    row: int
+    """Of the row in the design."""
+    source: str
+    organisation: str
+    family: str
+    error: float
+    """Predicted over measured, in the logarithm."""
+    unit: Unit
+
+
+class _Part:
+    """A fit to a part of all rows, with what it says of each device family."""
+
+    def __init__(self, state: Linearization) -> None:
+        self.state = state
+        self._families: dict[str, tuple[Gauss, RowsCoverage]] = {}
+
+    def family(self, name: str) -> tuple[Gauss, RowsCoverage]:
+        """What is known of a cluster of a family that gave no row, and what the family's rows cover."""
+        if name not in self._families:
+            self._families[name] = (self.state.unseen(name), family_coverage(self.state, name))
+        return self._families[name]
+
+
+def left_out(state: Linearization) -> tuple[Held, ...]:
+    """Every row with its source left out, and with each thing that it has left out of all rows of its kind."""
+    known: dict[bytes, _Part] = {}
+    result: list[Held] = []
+    for name, out, judged in _holdouts(state.design):
+        key = out.tobytes()
+        if key not in known:
+            known[key] = _Part(learned(state.restricted(~out), RELEARNED))
+        result += _predicted(state, name, judged, known[key])
+    return tuple(result)
+
+
+def _holdouts(found: Design) -> Iterator[tuple[str, Mask, Mask]]:
+    """What is left out, the rows that are, and those that are judged."""
+    devices = np.array([sample.scenario.devices for sample in found.samples])
+    frameworks = np.array([sample.scenario.framework.name for sample in found.samples])
+    present = [features(sample.scenario, sample.layout) for sample in found.samples]
+    for labels, name in ((found.sources, "source"), (found.organisations, "organisation"), (found.families, "device")):
+        for one in _distinct(labels):
+            yield name, labels == one, labels == one
+    for source in _distinct(found.sources):
+        mine = found.sources == source
+        first = int(np.flatnonzero(mine)[0])
+        same = (found.families == found.families[first]) & (frameworks == frameworks[first])
+        yield "stack", mine | same, mine
+        for most in NODES:
+            if np.any(judged := mine & (devices > most)):
+                yield f"nodes {most}", mine | (devices > most), judged
+        for feature in sorted({name for i in np.flatnonzero(mine) for name in present[i]}):
+            having = np.array([feature in names for names in present])
+            yield f"layout {feature}", mine | (same & having), mine & having
+
+
+def _distinct(labels: Labels) -> list[str]:
+    return list(dict.fromkeys(labels.tolist()))
+
+
+def _predicted(state: Linearization, name: str, judged: Mask, part: _Part) -> Iterator[Held]:
+    """Predictions of the judged rows by a part of all rows."""
+    found = state.design
+    for index in np.flatnonzero(judged).tolist():
+        sample, family = found.samples[index], str(found.families[index])
+        sort, slopes = found.sort(index), state.slopes[index]
+        known, covered = part.family(family)
+        yield Held(
+            left_out=name,
+            row=index,
+            source=str(found.sources[index]),
+            organisation=str(found.organisations[index]),
+            family=family,
+            error=found.error(index, state.point(known)),
+            unit=Unit(
+                sort=sort,
+                coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
+                scatter=scatter_of(part.state.hyper, sort, family),
+                distance=covered.distance(sample.scenario, sample.layout),
+            ),
+        )
+
+
+def family_coverage(state: Linearization, family: str) -> RowsCoverage:
+    """What the rows of a device family cover; of a family without any, what all rows do."""
+    found = state.design
+    mine = found.families == family
+    rows = np.flatnonzero(mine) if mine.any() else range(len(found.samples))
+    sources = len(set(found.sources[mine].tolist()))
+    return coverage_of(((found.samples[i].scenario, found.samples[i].layout) for i in rows), sources)
+
+
+def sizes_of(kind: CoefficientKind, held: Sequence[Held]) -> dict[str, float]:
+    """Sizes of a range's contributions by predictions with something left out."""
+    errors = np.array([one.error for one in held])
+    return fitted_sizes(kind, [one.unit for one in held], errors, _weights(held))
+
+
+def _weights(held: Sequence[Held]) -> np.ndarray:
+    """Weights of the predictions: with each thing left out a source counts for `MOST_ROWS` rows at most."""
+    names, sources, families = (
+        np.array([getattr(one, field) for one in held]) for field in ("left_out", "source", "family")
+    )
+    weights = np.zeros(len(held))
+    for name in _distinct(names):
+        same = names == name
+        for source in _distinct(sources[same]):
+            mine = same & (sources == source)
+            weights[mine] = min(1.0, MOST_ROWS / np.sum(mine))
+        if name == "device":
+            for family in _distinct(families[same]):
+                mine = same & (families == family)
+                weights[mine] *= _FAMILY_ROWS / weights[mine].sum()
+        if name != "source":
+            weights[same] *= min(1.0, _OTHERS / weights[same].sum())
+    return weights

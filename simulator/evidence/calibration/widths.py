@@ -1,0 +1,72 @@
+"""What a range is made of, in words, and what single measurement would narrow it most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from simulator.cost.pricing.estimate import Contribution, NextMeasurement
+from simulator.evidence.calibration.contributions import Unit
+from simulator.evidence.calibration.uncertainty import NORMAL_90
+from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.scenario.scenario import Scenario
+
+_NEARLY: Final = 1.1
+"""Times the narrowest range up to which a smaller run is named."""
+_SHOWN: Final = 0.0005
+"""Half-width below which a contribution is not listed."""
+
+
+def contributed(
+    kind: CoefficientKind, unit: Unit, sizes: Mapping[str, float], scenario: Scenario
+) -> list[Contribution]:
+    """Return the contributions to a range, the largest first."""
+    because = _because(unit, scenario)
+    found = [
+        Contribution(kind, name, NORMAL_90 * deviation, because[name])
+        for name, deviation in unit.deviations(sizes).items()
+        if NORMAL_90 * deviation >= _SHOWN
+    ]
+    return sorted(found, key=lambda one: -one.half_width)
+
+
+def _because(unit: Unit, scenario: Scenario) -> dict[str, str]:
+    """What each contribution says is not known."""
+    family, framework, distance = scenario.hardware.family, scenario.framework.name, unit.distance
+    sources = round(1.0 / distance.share_of_source) if distance.share_of_source else 0
+    return {
+        "coefficients": "rates and overheads that the measured runs leave open",
+        "scatter": "how runs of one source scatter around it",
+        "sources": f"runs of family {family} are from {sources} source{'' if sources == 1 else 's'}",
+        "device": f"no run of family {family} was measured",
+        "stack": f"no run of {framework} on family {family} was measured",
+        "nodes": f"{scenario.devices} devices are {distance.doublings:.1f} doublings beyond the runs of {framework}",
+        "layout": f"no run of {framework} on family {family} has {', '.join(distance.features)}",
+    }
+
+
+def next_measurement(unit: Unit, sizes: Mapping[str, float], scenario: Scenario) -> NextMeasurement:
+    """Return the single measurement that narrows a range most, or a smaller run that narrows it nearly as much."""
+    parts = unit.deviations(sizes)
+    every = list(_measurements(unit, parts, scenario))
+    return next(one for one in every if one.half_width <= _NEARLY * every[-1].half_width)
+
+
+def _measurements(unit: Unit, parts: Mapping[str, float], scenario: Scenario) -> Iterator[NextMeasurement]:
+    """Runs with the range that they leave, the smallest first and the layout itself last."""
+    framework, hardware, beyond = scenario.framework.name, scenario.hardware.name, unit.distance.features
+    cluster = ("sources", "device", "stack")
+    # One run leaves of the coefficients what its own scatter hides.
+    learned = parts["coefficients"] * parts["scatter"] / max(math.hypot(parts["coefficients"], parts["scatter"]), 1e-12)
+    one_node = f"with {framework} on one node of {hardware}"
+    yield _after(parts, f"any layout {one_node}", cluster, learned)
+    if beyond:
+        yield _after(parts, f"a layout that has {', '.join(beyond)}, {one_node}", (*cluster, "layout"), learned)
+    yield _after(parts, f"this layout on {scenario.devices} x {hardware}", (*cluster, "nodes", "layout"), learned)
+
+
+def _after(parts: Mapping[str, float], run: str, without: tuple[str, ...], learned: float) -> NextMeasurement:
+    """The range that is left without some contributions."""
+    left = {**parts, **dict.fromkeys(without, 0.0), "coefficients": learned}
+    return NextMeasurement(run, NORMAL_90 * math.hypot(*left.values()))

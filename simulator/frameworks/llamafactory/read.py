@@ -1,0 +1,114 @@
+"""LLaMA-Factory's words as those of Hugging Face's Trainer.
+
+Read as LLaMA-Factory at ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults count where a key is absent.
+Its second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from simulator.errors import UnsupportedError
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.documents import Key
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.named import note_fewer_bits
+from simulator.frameworks.purpose import require_training_switches
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.transformers.read import note_samples, trainer_run
+from simulator.frameworks.values import PlainValue, known_value
+
+_OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
+_SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
+_DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
+_TRAINS: Final = ("pt", "sft")
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys are of LLaMA-Factory."""
+    return ("model_name_or_path" in names and not _OWN.isdisjoint(names)) or _is_second(names)
+
+
+def _is_second(names: Collection[str]) -> bool:
+    """Whether keys are of LLaMA-Factory's second format."""
+    return "model" in names and len(_SECOND.intersection(names)) >= 2
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch is `llamafactory-cli train`."""
+    return launch.program == "llamafactory-cli" and launch.script.text == "train"
+
+
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take the configuration file of a launch; `key=value` and flags replace its keys."""
+    for word in words:
+        name, equals, text = word.text.partition("=")
+        if word.known and word.text.endswith(_SUFFIXES) and not equals:
+            flags, arguments.entries = arguments.entries, {}
+            found = configuration(launch, arguments.file, word.text, word.line)
+            if found is not None:
+                _add_keys(arguments, found.file, found.keys)
+            arguments.entries |= flags
+        elif equals and word.known:
+            arguments.add(name, [known_value(text, word.line)], word.line)
+
+
+def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """Nodes and processes: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
+
+    def count(name: str, default: int | None) -> int | None:
+        value = launch.environment.get(name)
+        if value is None:
+            return default
+        return int(value.text) if value.known and re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
+
+    return count("NNODES", 1), count("NPROC_PER_NODE", None)
+
+
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a configuration file on its own."""
+    _add_keys(arguments, arguments.file, keys)
+    return _read(arguments, None)
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of a launch."""
+    return _read(arguments, launch)
+
+
+def _add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:
+    keys = list(keys)
+    if _is_second({key.path[0] for key in keys}):
+        raise UnsupportedError(f"{file}: LLaMA-Factory's v1 format is not read; read are the files of its first format")
+    mixed = next((key for key in keys if key.name in ("tensor_model_parallel_size", "use_mca")), None)
+    if mixed is not None:
+        where = f"{file}:{mixed.line}"
+        raise UnsupportedError(f"{where}: LLaMA-Factory on mcore_adapter is not read; give the run's Megatron flags")
+    for key in keys:
+        # A DeepSpeed configuration may stand in the file itself.
+        name = ".".join(key.path[1:]) if key.path[0] == "deepspeed" and len(key.path) > 1 else key.dotted
+        if key.values and key.values[0].text.lower() not in ("none", "null"):
+            arguments.add(name, key.values, key.line, file)
+
+
+def _read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
+    require_training_switches(arguments)
+    arguments.add_defaults(_DEFAULTS, 1)
+    nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
+    deepspeed = add_deepspeed(arguments, launch) or nested
+    if launch is None and not deepspeed and not arguments.has("fsdp"):
+        said = "a configuration of `accelerate launch` may shard the state; priced without"
+        arguments.remark("upper-bound", "warning", said, "model_name_or_path")
+    stage = arguments.text("stage", "stage")
+    if stage not in (None, *_TRAINS):
+        arguments.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")
+    if not arguments.any_switch("packing", "packing", "neat_packing"):
+        note_samples(arguments, "cutoff_len")
+    run = trainer_run(arguments, deepspeed=deepspeed)
+    note_fewer_bits(arguments, run)
+    return run

@@ -1,0 +1,1 @@
+"""ms-swift, on Hugging Face's Trainer and on Megatron-LM."""

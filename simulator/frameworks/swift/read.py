@@ -1,0 +1,162 @@
+"""ms-swift's words, as those of Megatron-LM (`megatron sft`) and of Hugging Face's Trainer (`swift sft`).
+
+Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
+defaults count where a flag is absent.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from simulator.errors import UnsupportedError
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.megatron.keys import add_layers, settle, take_model
+from simulator.frameworks.megatron.read import read
+from simulator.frameworks.named import QUANTIZED, named_model, note_fewer_bits
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.transformers.read import note_samples, trainer_run
+from simulator.frameworks.values import PlainValue
+
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_RENAMED: Final = {
+    "max_length": "seq_length",
+    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
+}
+_DEFAULTS: Final = (
+    *("micro-batch-size=1", "global-batch-size=16", "recompute-granularity=selective", "use-distributed-optimizer"),
+    *("cross-entropy-loss-fusion", "attention-backend=flash", "use-flash-attn", "swiglu", "group-query-attention"),
+    *("attention-dropout=0.0", "hidden-dropout=0.0"),
+)
+"""What `MegatronArguments` sets, of what matters."""
+_TRAINER_DEFAULTS: Final = (
+    "tuner_type=lora",
+    "per_device_train_batch_size=1",
+    "gradient_checkpointing=true",
+    "torch_dtype=bfloat16",
+)
+_STEP: Final = 16
+"""Sequences that ms-swift fills a step with where nobody says how many micro batches it has."""
+_LORA_RANK: Final = 8
+
+
+def is_swift(launch: LaunchCommand) -> bool:
+    """Whether a launch is one of ms-swift that trains."""
+    return launch.program in ("swift", "megatron")
+
+
+def is_on_megatron(launch: LaunchCommand) -> bool:
+    """Whether it trains on Megatron-LM."""
+    return launch.program == "megatron"
+
+
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take a configuration file that stands for flags, which count over it."""
+    if launch.script.text == "rlhf":
+        where = f"{arguments.file}:{launch.line}: {launch.program} rlhf"
+        raise UnsupportedError(f"{where}: a second model or another loss is not modelled; read are pt and sft")
+    if words and words[0].known and words[0].text.endswith(_SUFFIXES):
+        flags, arguments.entries = arguments.entries, {}
+        found = configuration(launch, arguments.file, words[0].text, words[0].line)
+        for key in found.keys if found else ():
+            arguments.add(key.dotted, key.values, key.line, found.file if found else "")
+        for name, entries in flags.items():
+            arguments.entries.setdefault(name, []).extend(entries)
+
+
+def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """Nodes, and processes of a node, as the environment says."""
+    nodes = _count(arguments, launch, "NNODES", "nodes")
+    return nodes, _count(arguments, launch, "NPROC_PER_NODE", "devices_per_node")
+
+
+def _count(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> int | None:
+    """Processes or nodes of the environment; one where it says nothing."""
+    value = launch.environment.get(name)
+    if value is None:
+        # Several nodes without a number of processes: the platform that counts the nodes counts those too.
+        return None if name == "NPROC_PER_NODE" and "NNODES" in launch.environment else 1
+    if not value.known:
+        arguments.need(value.causes, option)
+        return None
+    return int(value.text) if re.fullmatch(r"[1-9][0-9]{0,5}", value.text, re.ASCII) else None
+
+
+def _pack(arguments: Arguments, length: str) -> None:
+    """Samples that are packed are as long as `packing_length` says, else as `length` (base_args.py); others may be."""
+    if not arguments.switch("packing", "packing"):
+        note_samples(arguments, length)
+    elif arguments.has("packing_length"):
+        arguments.entries[length] = arguments.entries.pop("packing_length")
+
+
+def _task(arguments: Arguments) -> dict[str, str]:
+    """Scores of `num_labels` in place of the output layer (model/register.py); other tasks have several texts a sample.
+
+    How many passages go with an anchor or a query, only the data says.
+    """
+    task = arguments.text("score_head", "task_type") or "causal_lm"
+    arguments.forget("score_head")
+    if task not in ("causal_lm", "seq_cls"):
+        said = f"task_type {task[:30]}: samples of several texts, and their loss, are not modelled"
+        arguments.not_modelled(said, "task_type")
+    return {"score_head": "true"} if task == "seq_cls" else {}
+
+
+def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of `megatron sft`, by Megatron's flags."""
+    told = frozenset(arguments.entries)
+    settle(arguments, _RENAMED)
+    line = launch.line
+    granularity = arguments.entry("recompute_granularity")
+    if granularity is not None and granularity.text == "none":
+        del arguments.entries["recompute_granularity"]
+    arguments.add_defaults(_DEFAULTS, line, told)
+    if not arguments.has("fp16"):
+        arguments.add_defaults(["bf16"], line)
+    _pack(arguments, "seq_length")
+    model = named_model(arguments, arguments.text("model", "model") or "", "model")
+    add_layers(arguments, model, line)
+    rank = None
+    if (arguments.text("lora_rank", "tuner_type") or "full") != "full":
+        rank = arguments.integer("lora_rank", "lora_rank", high=2**16) or _LORA_RANK
+    for name in ("quant_bits", "quant_method", "fsdp", "use_liger_kernel"):
+        if arguments.has(name):
+            arguments.not_modelled(QUANTIZED if name.startswith("quant") else f"{name}: no flag of megatron sft", name)
+    task = _task(arguments)
+    run = take_model(arguments, read(arguments, launch.environment), model)
+    return replace(run, lora_rank=rank, options={**run.options, **task})
+
+
+def read_trainer(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of `swift sft`, by the Trainer's words."""
+    arguments.add_defaults(_TRAINER_DEFAULTS, launch.line)
+    kind = arguments.text("precision", "torch_dtype")
+    if not (arguments.has("bf16") or arguments.has("fp16")) and kind in ("bfloat16", "float16"):
+        arguments.add("bf16" if kind == "bfloat16" else "fp16", [], launch.line)
+    size = arguments.text("cp", "sequence_parallel_size")
+    if size not in (None, "1"):
+        arguments.not_modelled("sequence parallelism of ms-swift is not modelled", "sequence_parallel_size")
+    nodes, devices = cluster(arguments, launch)
+    visible = launch.environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.known and devices and len(visible.text.split(",")) > devices:
+        shown = f"{len(visible.text.split(','))} devices for {devices} processes"
+        message = f"{shown}: a model spread by device_map is priced whole on one device"
+        arguments.remark("upper-bound", "warning", message)
+    _pack(arguments, "max_length")
+    if arguments.has("optimizer"):
+        arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
+    deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
+    run = trainer_run(arguments, deepspeed=deepspeed)
+    note_fewer_bits(arguments, run)
+    run = replace(run, options={**run.options, **task})
+    if arguments.has("gradient_accumulation_steps") or run.layout is None or not (nodes and devices):
+        return run
+    steps = max(1, math.ceil(_STEP / run.layout.micro_batch_size / nodes / devices))
+    return replace(run, gradient_accumulation_steps=steps)

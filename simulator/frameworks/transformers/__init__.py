@@ -1,0 +1,1 @@
+"""Hugging Face's Trainer, TRL and accelerate, and DeepSpeed-Chat."""

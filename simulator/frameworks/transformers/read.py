@@ -1,0 +1,144 @@
+"""A run of Hugging Face's Trainer by its words: those of the trainer, of its model and of DeepSpeed's configuration.
+
+LLaMA-Factory, ms-swift and DeepSpeed-Chat train with it too; what they have otherwise they put among the words first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments, half_precision
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.named import QUANTIZED, named_model
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.take import part, take
+from simulator.frameworks.values import known_value
+from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import RecomputeMode
+
+_MODEL: Final = ("model_name_or_path", "model")
+_TUNING: Final = ("finetuning_type", "tuner_type")
+_BITS: Final = ("quantization_bit", "quant_bits", "quant_method")
+_LORA_RANK: Final = 8
+_MICRO_BATCH_SIZE: Final = 8
+_HALF: Final = ("bfloat16", "float16")
+_ADAM: Final = ("adamw_torch", "adamw_hf", "adamw_apex")
+
+
+def read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
+    """The run of a script that trains with the Trainer."""
+    return trainer_run(arguments, deepspeed=_is_chat(arguments) or add_deepspeed(arguments, launch))
+
+
+def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
+    """The run of a trainer's words, those of the DeepSpeed configuration among them."""
+    targets = take(arguments)
+    model = named_model(arguments, arguments.text("model", *_MODEL) or "", *_MODEL)
+    usual = {
+        "micro_batch_size": _MICRO_BATCH_SIZE,
+        "zero_stage": _fsdp_stage(arguments),
+        "recompute": _usual_recompute(arguments),
+    }
+    layout = Layout(**usual | part(targets, "layout"))
+    rank = _lora_rank(arguments)
+    workload = part(targets, "workload")
+    batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
+    options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | part(targets, "option")
+    optimizer = arguments.text("optim", "optim")
+    if optimizer and not optimizer.lower().startswith(_ADAM):
+        arguments.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optim")
+    for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
+        if arguments.text("offload", name) == "nvme":
+            arguments.not_modelled("offload to nvme is not modelled", name)
+    return AskedRun(
+        framework="torch",
+        model=model,
+        seq_length=sequence,
+        global_batch_size=batch,
+        gradient_accumulation_steps=None if batch else workload.get("gradient_accumulation_steps", 1),
+        precision=half_precision(
+            arguments,
+            bf16=arguments.any_switch("precision", "bf16", "bf16.enabled"),
+            fp16=arguments.any_switch("precision", "fp16", "fp16.enabled"),
+        ),
+        lora_rank=rank,
+        options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
+        layout=layout,
+    )
+
+
+def note_samples(arguments: Arguments, name: str) -> None:
+    """Say that samples are padded to the longest of their batch only, so that the longest sequence is a bound."""
+    said = f"{name} bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    arguments.remark("activations-bound", "warning", said, name)
+
+
+def _is_chat(arguments: Arguments) -> bool:
+    """Whether flags are of DeepSpeed-Chat, which makes its configuration itself; they then count as its keys."""
+    if not arguments.has("zero_stage") or arguments.text("deepspeed", "deepspeed"):
+        return False
+    arguments.forget("deepspeed")
+    rank = arguments.entry("lora_dim")
+    if rank is not None and rank.text != "0":
+        arguments.add("lora_rank", rank.values, rank.value_line)
+    line = arguments.entries["zero_stage"][-1].place.line
+    if arguments.has("offload"):
+        arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
+    arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)
+    return True
+
+
+def _usual_recompute(arguments: Arguments) -> RecomputeMode:
+    """What holds where nothing says it: LLaMA-Factory recomputes unless it is told not to."""
+    own = arguments.has("finetuning_type") and not arguments.switch("recompute", "disable_gradient_checkpointing")
+    return "full" if own else "none"
+
+
+def _fsdp_stage(arguments: Arguments) -> int:
+    shards = arguments.text("zero_stage", "fsdp") or ""
+    return 3 if "full_shard" in shards else 2 if "shard_grad_op" in shards else 0
+
+
+def _lora_rank(arguments: Arguments) -> int | None:
+    """The rank of the adapters that are trained; None where all weights are."""
+    for name in ("load_in_4bit", "load_in_8bit", *_BITS):
+        if arguments.has(name) and (name in _BITS or arguments.switch("quantization", name)):
+            arguments.not_modelled(QUANTIZED, name)
+    kind = arguments.text("lora_rank", *_TUNING)
+    arguments.forget("lora_rank")
+    if kind not in (None, "full", "lora"):
+        arguments.not_modelled(f"finetuning_type {kind[:40]} is not modelled", *_TUNING)
+    ranks = ("lora_r", "lora_rank")
+    adapters = kind == "lora" or arguments.has(*ranks) or arguments.switch("lora_rank", "use_lora", "use_peft")
+    if kind == "full" or not adapters:
+        return None
+    return arguments.integer("lora_rank", *ranks, high=2**16) or _LORA_RANK
+
+
+def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
+    """The types of weights, gradients and moments."""
+    if deepspeed:
+        wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
+        kept = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
+        return kept | {"gradient_dtype": "fp32" if wide else "bf16"}
+    if arguments.switch("parameter_dtype", "pure_bf16") or arguments.text("parameter_dtype", "torch_dtype") in _HALF:
+        return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+    # LLaMA-Factory loads what it does not train in the type that it computes in.
+    return {"parameter_dtype": "bf16"} if adapters and arguments.has(*_TUNING) else {}
+
+
+def _liger(arguments: Arguments, model: str | None, tokens: int) -> dict[str, str]:
+    """What Liger's kernels change: head and loss work on as many tokens at a time as make logits of the input's size.
+
+    Chunks as `ops/fused_linear_cross_entropy.py` of Liger-Kernel 0.5 cuts them.
+    """
+    on = arguments.any_switch("kernels", "use_liger_kernel")
+    arguments.forget("kernels")
+    if not on or model is None or not tokens:
+        return {}
+    spec = models.load_model(model)
+    parts = -(-spec.vocab_size // spec.hidden_size)
+    chunk = 1 << (-(-tokens // parts) - 1).bit_length()
+    return {"cross_entropy_chunk_tokens": str(chunk), "fused_rms_norm": "true", "fused_swiglu": "true"}

@@ -1,0 +1,119 @@
+"""What people call a shipped spec: its name, a name of a vendor or a cloud, a model's id on Hugging Face; in any case.
+
+Other names stand in the specs themselves, under `aliases`, on one line. Only that line is read here.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from simulator.errors import did_you_mean
+from simulator.question.specs.folders import CONFIG_FILE, SpecKind, spec_folder, spec_names
+
+_ALIASES: Final = re.compile(r"^aliases: \[(.*)\]$", re.MULTILINE)
+_ENDINGS: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
+"""Ends of a model's name that change nothing of its shape."""
+_LLAMA: Final = re.compile(r"^(?:meta-)?llama-?(?=\d)")
+"""How a name of that family may begin."""
+_POINT: Final = re.compile(r"(?<=\d)p(?=\d)")
+"""A point in a name that holds none: `4p5`."""
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_QUOTED: Final = re.compile(r"'([^']*)'")
+_LETTERS: Final = re.compile(r"[a-z]*")
+_SAME_MAKER: Final = 0.75
+"""Likeness of the letters in front of a device's number from which they are taken for those of one maker."""
+
+
+def shipped_name(kind: SpecKind, text: str) -> str | None:
+    """Return the name of the shipped spec that a text means, or None.
+
+    A model may be called by its id on Hugging Face, and with an ending such as `-Instruct` that leaves its shape.
+    """
+    if not text or len(text) > 200:
+        return None
+    known = known_names(kind)
+    plain = _plain(kind, text)
+    while plain not in known:
+        shorter = _ENDINGS.sub("", plain)
+        if kind == "hardware" or shorter == plain:
+            return None
+        plain = shorter
+    return known[plain]
+
+
+@lru_cache(maxsize=2)
+def known_names(kind: SpecKind) -> Mapping[str, str]:
+    """Return the shipped names by all that the specs are called, in lower case; ids also without their owner."""
+    called: dict[str, str] = {}
+    for name in spec_names(kind):
+        for word in (name, *_aliases(spec_folder(kind) / f"{name}.yaml")):
+            plain = _plain(kind, word)
+            called |= {plain: name, plain.rpartition("/")[2]: name}
+    return called
+
+
+def hub_file(name: str) -> Path | None:
+    """Return the configuration of a model in the local cache of Hugging Face, by the model's id; None where it is not.
+
+    The cache is where `huggingface_hub` has it: `HF_HUB_CACHE`, else `HF_HOME`, else `~/.cache/huggingface`.
+    """
+    if not is_hub_id(name):
+        return None
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")  # noqa: PTH118  a text with ~
+    hub = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()  # noqa: PTH118  likewise
+    try:
+        wanted = f"models--{name.replace('/', '--')}".lower()
+        folder = next((one for one in hub.iterdir() if one.name.lower() == wanted), None)
+        if folder is None:
+            return None
+        revision = folder / "refs" / "main"
+        snapshots = folder / "snapshots"
+        newest = (
+            [snapshots / revision.read_text("utf-8").strip()] if revision.is_file() else sorted(snapshots.iterdir())
+        )
+        return next((file for one in newest if (file := one / CONFIG_FILE).is_file()), None)
+    except (OSError, ValueError, RuntimeError):
+        return None
+
+
+def is_hub_id(name: str) -> bool:
+    """Tell whether a text has the form of a model's id on Hugging Face, `owner/name`."""
+    return bool(_HUB_ID.fullmatch(name))
+
+
+def suggestion(kind: SpecKind, text: str) -> str:
+    """Return `, did you mean 'x'?` for the nearest shipped name; of devices only for one of the same maker."""
+    plain = _plain(kind, text)
+    known = known_names(kind)
+    if kind == "hardware":
+        from difflib import SequenceMatcher  # noqa: PLC0415  start-up time
+
+        maker = _maker(plain)
+        known = {
+            word: name
+            for word, name in known.items()
+            if SequenceMatcher(None, maker, _maker(word)).ratio() >= _SAME_MAKER
+        }
+    return _QUOTED.sub(lambda found: f"'{known[found[1]]}'", did_you_mean(plain, known))
+
+
+def _plain(kind: SpecKind, text: str) -> str:
+    """Return a name as the table has it: lower case, dashes for blanks and underscores."""
+    plain = re.sub(r"[\s_]+", "-", text.strip().lower())
+    if kind == "hardware":
+        return plain
+    owner, slash, name = plain.rpartition("/")
+    return owner + slash + _POINT.sub(".", _LLAMA.sub("llama-", name))
+
+
+def _maker(name: str) -> str:
+    found = _LETTERS.match(name)
+    return found.group() if found else ""
+
+
+def _aliases(file: Path) -> Iterator[str]:
+    found = _ALIASES.search(file.read_text("utf-8"))
+    yield from (word.strip() for word in (found[1].split(",") if found else ()))

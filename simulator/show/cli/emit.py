@@ -1,0 +1,102 @@
+"""The command `emit`: a layout in, a recipe that launches it out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.question.units import MEGA
+from simulator.question.vocabulary import RECIPE_FORMATS
+from simulator.show.cli.check import RECIPE, asked, open_options
+from simulator.show.cli.options import OUTPUT, Option, Sectioned, general_options
+from simulator.show.cli.parameters import Whole, Word
+from simulator.show.cli.streams import note, tell, verbosity_of, write
+
+if TYPE_CHECKING:
+    from simulator.recipes.check.case import Case
+
+_ALSO = {"torch": "torchtitan"}
+"""Frameworks by the name that an estimate has, where their recipe has another."""
+DOES_NOT_FIT = 1
+"""Exit code where nothing is written, as the layout would not run."""
+
+
+def emit_command() -> click.Command:
+    """Return the command that writes a recipe."""
+    framework = "Whose recipe to write; by default the one that the layout was priced for, else megatron."
+    own = [
+        click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
+        Option("--framework", RECIPE, framework, type=Word((*RECIPE_FORMATS, *_ALSO))),
+        Option("--rank", RECIPE, "Which layout of a ranking, best first.", type=Whole(1, 10_000), default=1),
+        Option("--force", RECIPE, "Write a layout that does not fit too.", is_flag=True),
+    ]
+    return Sectioned(
+        "emit",
+        callback=_emit,
+        params=[
+            *own,
+            *open_options(without="framework"),
+            Option("--output", OUTPUT, "Write the recipe there.", metavar="FILE"),
+            *general_options(),
+        ],
+        help=(
+            "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
+            "ranking, or - for stdin; without it the options of an estimate say the layout."
+        ),
+        short_help="Write a recipe that launches a layout.",
+        epilog="Exit code: 1 where the layout does not fit, 3 where the framework has no words for something in it.",
+    )
+
+
+def _emit(**values: Any) -> None:
+    """Write the recipe of a layout."""
+    from simulator.recipes.emit.question import (  # noqa: PLC0415  start-up time
+        question_of_file,
+        question_of_options,
+        target_of,
+    )
+    from simulator.recipes.emit.recipe import emit  # noqa: PLC0415  start-up time
+
+    ctx = click.get_current_context()
+    target = _ALSO.get(values["framework"], values["framework"])
+    file = values["layout"]
+    own = asked(ctx, {**values, "framework": None})
+    if file is None:
+        case = question_of_options(own, target or "megatron")
+    else:
+        case = question_of_file(file, _stdin() if file == "-" else None, values["rank"], own, target)
+    recipe = emit(case, target or target_of(case.scenario.framework.name))
+    problem = _problem(case)
+    if problem and not values["force"]:
+        tell(f"simulate: error: {problem}; --force writes it all the same")
+        ctx.exit(DOES_NOT_FIT)
+    if problem:
+        note(problem, quiet=verbosity_of(ctx) < 0)
+    write(recipe, values["output"])
+
+
+def _problem(case: Case) -> str:
+    """What keeps a layout from running; empty for nothing."""
+    from simulator.search.build import bare_estimate  # noqa: PLC0415  start-up time
+    from simulator.show.report.text import verdict_sentence  # noqa: PLC0415  start-up time
+
+    estimate = bare_estimate(case.scenario, case.layout)
+    return "" if estimate.memory.fits else f"the layout {verdict_sentence(estimate, colour=False)}"
+
+
+def _stdin() -> str:
+    """What stdin holds. Raises InputError where it is closed, too long or no text."""
+    from simulator.errors import InputError  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
+
+    if sys.stdin is None:
+        raise InputError("stdin: is closed")
+    try:
+        text = sys.stdin.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise InputError(f"stdin: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(text) > MOST_BYTES:
+        raise InputError(f"stdin: is larger than {MOST_BYTES // MEGA} MB")
+    return text

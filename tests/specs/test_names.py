@@ -1,0 +1,132 @@
+"""Specs by the names that people write: ids of Hugging Face, of vendors and clouds, in any case."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
+from simulator.question.specs.folders import SpecKind
+from simulator.question.specs.names import known_names, shipped_name
+from tests.cli.running import refusal, run
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "name"),
+    [
+        ("model", "meta-llama/Llama-3.3-70B-Instruct", "llama3.1-70b"),
+        ("model", "meta-llama/Meta-Llama-3.1-8B", "llama3.1-8b"),
+        ("model", "META-LLAMA/llama-3.1-8b", "llama3.1-8b"),
+        ("model", "Llama3.1-70B", "llama3.1-70b"),
+        ("model", "DeepSeek-V3", "deepseek-v3"),
+        ("model", "deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
+        ("model", "baidu/ERNIE-4.5-21B-A3B-Base-PT", "ernie-4.5-21b-a3b"),
+        ("model", "Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3-235b-a22b"),
+        ("model", "meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("hardware", "h100", "h100-sxm-80g"),
+        ("hardware", "H200", "h200-sxm"),
+        ("hardware", "NVIDIA H100 80GB HBM3", "h100-sxm-80g"),
+        ("hardware", "NVIDIA A100-SXM4-80GB", "a100-sxm-80g"),
+        ("hardware", "p5.48xlarge", "h100-sxm-80g"),
+        ("hardware", "p4d", "a100-sxm-40g"),
+        ("hardware", "a3-megagpu-8g", "h100-sxm-80g"),
+        ("hardware", "910B", "ascend-910b-64g-8"),
+        ("hardware", "bi150", "bi150-64g"),
+        ("model", "somebody/llama3.1-8b", None),
+        ("model", "deepseek-r1-distill-qwen-9b", None),
+        ("hardware", "tpu-v5p", None),
+        ("hardware", "", None),
+        ("model", "x" * 300, None),
+    ],
+)
+def test_a_shipped_spec_has_many_names(kind: SpecKind, text: str, name: str | None) -> None:
+    assert shipped_name(kind, text) == name
+    if name is not None:
+        load = load_model if kind == "model" else load_hardware
+        assert load(text) == load(name)
+
+
+def test_the_line_of_aliases_is_all_that_is_read() -> None:
+    for kind, names in (("model", model_names()), ("hardware", hardware_names())):
+        words: dict[str, str] = {}
+        for name in names:
+            spec = load_model(name) if kind == "model" else load_hardware(name)
+            for word in (name, *spec.aliases):
+                assert shipped_name(kind, word) == name, word  # type: ignore[arg-type]  # one of the two
+                assert words.setdefault(word.lower(), name) == name
+    # Two models do not share the end of an id.
+    ends = [word for word in known_names("model") if "/" in word]
+    assert all(known_names("model")[word] == known_names("model")[word.rpartition("/")[2]] for word in ends)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "near"),
+    [
+        ("hardware", "b500", "b300-sxm"),
+        ("hardware", "mi400x", "mi300x"),
+        ("hardware", "acend-910b", "ascend-910b-64g-8"),
+        ("hardware", "trn2", ""),
+        ("hardware", "tpu-v5p", ""),
+        ("model", "llama3.1-8c", "llama3.1-8b"),
+        ("model", "qwen3-235b-a2", "qwen3-235b-a22b"),
+    ],
+)
+def test_suggestions_stay_with_the_maker(kind: SpecKind, text: str, near: str) -> None:
+    with pytest.raises(InputError) as caught:
+        (load_model if kind == "model" else load_hardware)(text)
+    said = str(caught.value)
+    assert (f"did you mean '{near}'?" in said) if near else ("did you mean" not in said)
+    assert "`simulate hardware h100-sxm-80g --format yaml > mine.yaml`" in said or kind == "model"
+
+
+def cached(home: Path, owner_and_name: str, config: dict[str, object], *, main: bool = True) -> None:
+    folder = home / "hub" / f"models--{owner_and_name.replace('/', '--')}"
+    (folder / "snapshots" / "0a1b").mkdir(parents=True)
+    (folder / "snapshots" / "0a1b" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    if main:
+        (folder / "refs").mkdir()
+        (folder / "refs" / "main").write_text("0a1b", encoding="utf-8")
+
+
+QWEN = {
+    "model_type": "qwen3",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 128,
+}
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_a_model_of_the_local_cache(main: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    asked = ("estimate", "--model", "Acme/own-model", "--hardware", "h20", "--devices", "2")
+    said = refusal(*asked)
+    assert "`hf download Acme/own-model config.json` puts it into the cache" in said
+    cached(tmp_path, "acme/Own-Model", QWEN, main=main)
+    assert load_model("Acme/own-model").hidden_size == 64
+    assert run(*asked).stdout.startswith("own-model on 2 devices of h20")
+
+
+def test_what_the_cache_holds_may_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "hub" / "models--acme--own"
+    (folder / "snapshots").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("../../../../etc\0", encoding="utf-8")
+    with pytest.raises(InputError, match=r"hf download acme/own config\.json"):
+        load_model("acme/own")
+
+
+def test_answers_say_the_shipped_name() -> None:
+    shown = run("estimate", "--model", "Qwen/Qwen3-8B", "--hardware", "NVIDIA H100 80GB HBM3", "--tp", "2")
+    assert shown.stdout.startswith("qwen3-8b on 8 devices of h100-sxm-80g")
+    groups = run("estimate", "--model", "llama3.2-1b", "--hardware", "h800:1x2,bi150:1x2", "--format", "json")
+    assert json.loads(groups.stdout)["hardware"] == "h800-sxm-80g:2,bi150-64g:2"
+    assert (
+        run("hardware", "H100", "--format", "yaml").stdout == run("hardware", "h100-sxm-80g", "--format", "yaml").stdout
+    )
