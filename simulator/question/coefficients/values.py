@@ -300,7 +300,7 @@ class TimeCoefficients:
         "share of a step's passes",
         0.0,
         0.1,
-        0.5,
+        1.0,
         "waiting for the slowest of ever more ranks, for each doubling of the nodes",
     )
     functional_copies: float = coefficient(
