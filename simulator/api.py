@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from simulator.cluster import cluster
+from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.price import price
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.frameworks.stacks import stack_for
@@ -24,7 +26,7 @@ from simulator.question.scenario.typed import EstimateFields, QuestionFields
 from simulator.question.specs.catalogue import load_model
 from simulator.search.assumed import with_switches
 from simulator.search.beside import in_fp8, on_other_stacks, reasons, remedies
-from simulator.search.build import estimate_layout, estimates_of
+from simulator.search.build import estimate_of, estimates_of
 from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
 from simulator.search.rank import Progress, best_of, search
 from simulator.search.result import Counts, Ranking
@@ -125,7 +127,8 @@ def resolved(
 
 def answer(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Estimate:
     """The estimate of a layout, with what its switches are worth; `options` are those that the question gives."""
-    return with_switches(scenario, estimate_layout(scenario, layout), options or {})
+    priced = price(pricing_of(scenario, layout))
+    return with_switches(scenario, estimate_of(priced), options or {}, priced)
 
 
 @spelled(QuestionFields)
@@ -153,7 +156,9 @@ def rank(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {query.scenario.devices} "
             f"devices, with at most {query.scenario.model.num_hidden_layers} pipeline ranks"
         )
-    best = estimates_of(found.fastest)
+    shown = (found.fastest, found.risky, found.starved)
+    of_each = iter(estimates_of([layout for layouts in shown for layout in layouts]))
+    best, risky, starved = ([next(of_each) for _ in layouts] for layouts in shown)
     if best:
         best[0] = with_switches(found.fastest[0].query.scenario, best[0], query.options)
     near = [estimate.layout for estimate in best[:_NEAR]]
@@ -162,8 +167,8 @@ def rank(
         query=_inputs(query, question["model"]),
         defaults=tuple(name for name in DEFAULTS if name not in (*question, "devices")),
         estimates=tuple(best),
-        risky=tuple(estimates_of(found.risky)),
-        starved=tuple(estimates_of(found.starved)),
+        risky=tuple(risky),
+        starved=tuple(starved),
         nearest=estimates_of(found.nearest)[0] if found.nearest and not best else None,
         remedies=() if best else tuple(remedies(query)),
         reasons=() if best else tuple(reasons(query, found)),

@@ -20,8 +20,9 @@ from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from simulator.cost.stages import StageContents, stage_contents
+from simulator.cost.stages import StageContents, chunks_alike, stage_contents
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
 from simulator.question.scenario.layout import BY_NAME, Layout
@@ -55,6 +56,22 @@ class Pricing:
     def contents(self) -> StageContents:
         """What the pipeline ranks of the layouts hold."""
         return stage_contents(self.scenario, self.block)
+
+    @cached_property
+    def chunks_alike(self) -> bool:
+        """Whether chunks are equal parts of their rank, so that the layouts may differ in their number."""
+        return chunks_alike(self.scenario, self.block)
+
+    @cached_property
+    def chunk_layers(self) -> NDArray[np.float64]:
+        """Layers by kind in every distinct chunk, shape (distinct, layer kinds, rank kinds, 1 or n)."""
+        chunks = self.contents.chunks
+        return chunks / self.block.virtual_stages if self.chunks_alike else chunks
+
+    @cached_property
+    def chunk_repeats(self) -> Array | tuple[Array]:
+        """How often each distinct chunk stands on a rank, as a number or of shape (n,)."""
+        return (self.block.virtual_stages,) if self.chunks_alike else self.contents.repeats
 
     @property
     def members(self) -> tuple[Pricing, ...]:

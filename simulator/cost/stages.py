@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
-from simulator.question.scenario.layout import PipelineShape, model_chunks, pipeline_shape
+from simulator.question.scenario.layout import PipelineShape, model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import ScheduleName
 
 LayerCounts = NDArray[np.float64]
 """Layers of every layer kind, shape (layer kinds, rank kinds, 1)."""
@@ -132,19 +133,41 @@ def over_layers(counts: LayerCounts, figures: Sequence[Array]) -> KindArray:
 def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
     """What every pipeline rank of a block's layouts holds."""
     model = scenario.model
+    virtual_stages = 1 if chunks_alike(scenario, block) else block.first_virtual_stages
     width = scenario.devices // block.pipeline_parallel
     groups = tuple(scenario.group_of(rank * width) for rank in range(block.pipeline_parallel))
     cut = _Cut(
         layers=model.layers,
         layer_kinds=model.layer_kinds,
         prediction_kind=model.prediction_kind,
-        chunks=model_chunks(block.stage_layers, block.virtual_stages, block.chunk_layers, block.schedule),
-        shape=pipeline_shape(block.schedule, block.pipeline_parallel, block.virtual_stages),
+        chunks=model_chunks(block.stage_layers, virtual_stages, block.chunk_layers, block.schedule),
+        shape=block.shape,
         recompute_list=block.recompute_layer_list,
-        prediction=model.num_nextn_predict_layers if scenario.framework.mtp else 0,
+        prediction=scenario.prediction_modules,
         groups=groups,
     )
     return _contents(cut)
+
+
+def chunks_alike(scenario: Scenario, block: LayoutBlock) -> bool:
+    """Whether all chunks of the pipeline hold equally many layers of one kind, whatever their number.
+
+    Layouts of one block may then differ in virtual stages: `StageContents` has one chunk, all layers of a rank, and
+    `Pricing.chunk_layers` divides it.
+    """
+    apart = block.chunk_layers or block.recompute_layer_list
+    return not apart and cuts_alike(scenario, block.schedule, block.stage_layers, block.virtual_stages)
+
+
+def cuts_alike(
+    scenario: Scenario, schedule: ScheduleName, stage_layers: tuple[int, ...], virtual_stages: Array
+) -> bool:
+    """`chunks_alike` of a cut into so many virtual stages, of which none has a list of its own."""
+    if schedule != "1f1b" or len(scenario.model.layer_kinds) > 1 or scenario.prediction_modules:
+        return False
+    if len(set(stage_layers)) != 1:
+        return bool((virtual_stages == 1).all())
+    return not (stage_layers[0] % virtual_stages).any()
 
 
 def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

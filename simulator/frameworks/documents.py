@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.budget import charge
-from simulator.errors import InputError
+from simulator.errors import AbsentFileError, InputError
 from simulator.frameworks.home import kept_inside, root_of, told
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
@@ -69,8 +69,8 @@ class Key:
 def beside(file: str, name: str, line: int) -> Path:
     """The configuration file that a recipe names: beside the recipe, or from a folder above it in its repository.
 
-    Only a setting of the user's may tell that it is elsewhere. Raises InputError where there is none, or where it is
-    outside the repository.
+    Only a setting of the user's may tell that it is elsewhere. Raises AbsentFileError where there is none, or where it
+    is outside the repository.
     """
     named = told(name)
     if named is not None:
@@ -87,7 +87,7 @@ def beside(file: str, name: str, line: int) -> Path:
                 if (folder / name).is_file():
                     return kept_inside(folder / name, Path(file), f"{file}:{line}: {name[:200]}")
     shown = name[:200]
-    raise InputError(
+    raise AbsentFileError(
         f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
         f"--set {shlex.quote(f'{shown}=PATH')}"
     )

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 
-from simulator.errors import InputError
+from simulator.errors import AbsentFileError, InputError
 
 _ROOT: Final[ContextVar[Path | None]] = ContextVar("root", default=None)
 _NAMED: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("named", default=None)
@@ -48,12 +48,16 @@ def root_of(recipe: Path) -> Path:
 
 
 def kept_inside(path: Path, recipe: Path, where: str) -> Path:
-    """The path, if it is inside the root once its links are followed. Raises InputError."""
+    """The path, if it is inside the root once its links are followed.
+
+    Raises InputError for a recipe that is not, AbsentFileError for a file that a recipe names.
+    """
     try:
         root = root_of(recipe)
         inside = path.resolve().is_relative_to(root.resolve())
     except (OSError, RuntimeError) as error:
         raise InputError(f"{where}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not inside:
-        raise InputError(f"{where}: leads out of {root}, where reading stays; --root FOLDER widens it")
+        kind = InputError if path == recipe else AbsentFileError
+        raise kind(f"{where}: leads out of {root}, where reading stays; --root FOLDER widens it")
     return path

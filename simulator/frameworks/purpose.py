@@ -56,6 +56,8 @@ _LENGTHS: Final = frozenset(
 """Flags of a run that trains; with one of them another program's name does not tell enough."""
 _OVERRIDE: Final = re.compile(r"[+~]{0,2}\w+(?:\.\w+)+=|\S+\.(?:ya?ml|json|toml)$", re.ASCII)
 """A key of a configuration that a command line replaces, or a configuration itself."""
+_SPREADS: Final = re.compile(r"--?(?:nnodes|nproc[-_]per[-_]node|num[-_](?:nodes|gpus))(?![\w-])")
+"""An option of a program that starts others: on so many nodes, so many a node."""
 _HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")
 """A variable or a command among the flags; what a script is started with is left out, as most hand it on."""
 _SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
@@ -183,7 +185,7 @@ def _is_plain(launch: LaunchCommand) -> bool:
     alone = launch.launcher == "python" and not launch.spread and not launch.in_front
     texts = [value.text for value in launch.arguments]
     starts = any(text.endswith(".py") and _TRAINS.search(PurePath(text).name.lower()) for text in texts)
-    return alone and not starts and not any(_OVERRIDE.match(text) for text in texts)
+    return alone and not starts and not any(_OVERRIDE.match(text) or _SPREADS.match(text) for text in texts)
 
 
 def _named(words: str, stem: str) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate
-from simulator.cost.pricing.price import price
+from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
+from simulator.question.frameworks.profile import SwitchEffect, switches
 from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.scenario import Scenario
@@ -19,13 +20,16 @@ LEAST_CHANGE = 0.005
 """Change of the speed, or of the memory as a share of the device's, from which a switch matters."""
 
 
-def with_switches(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Estimate:
+def with_switches(
+    scenario: Scenario, estimate: Estimate, options: Collection[str], priced: Priced | None = None
+) -> Estimate:
     """The estimate with what its switches are worth, of those that a question gives and of those it leaves.
 
     Given ones that change nothing here are noted: an option is never ignored without a word. Others stand in `assumed`
-    where another value moves speed, memory or verdict.
+    where another value moves speed, memory or verdict. `priced` is a block of the layout alone, where there is one.
     """
-    assumed = sorted(_assumed(scenario, estimate, options), key=lambda switch: -abs(switch.speed_change))
+    base = priced or price(pricing_of(scenario, estimate.layout))
+    assumed = sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change))
     idle = tuple(f"--option {name}: no effect on this model and layout" for name in _idle(scenario, estimate, options))
     provenance = replace(estimate.provenance, notes=(*idle, *estimate.provenance.notes))
     return replace(estimate, assumed=tuple(assumed), provenance=provenance)
@@ -47,21 +51,22 @@ def _figures(estimate: Estimate) -> tuple[object, ...]:
     return (stages, estimate.throughput.step_seconds)
 
 
-def _assumed(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Iterator[AssumedSwitch]:
+def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iterator[AssumedSwitch]:
     """The switches not given that move speed, memory or verdict."""
     if estimate.verdict == "refused":
         return
-    profile = scenario.framework
+    scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
     because = f"{profile.version}'s default" if profile.stack == DEFAULT else f"stack {profile.stack}"
-    base = price(pricing_of(scenario, estimate.layout))
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
         other = next((tried for tried in values if tried != value), None)
-        if name in options or other is None:
+        if name in options or other is None or not concerns(scenario, name):
             continue
         otherwise = replace(scenario, framework=replace(profile, **{name: other}))
-        changed = price(pricing_of(otherwise, estimate.layout))
-        verdict = verdict_of(changed, 0, refused=any(rule.broken(changed.pricing).any() for rule in RULES))
+        moves = _MOVES[name]
+        changed = _priced_anew(base, otherwise, moves)
+        refused = "rules" in moves and any(rule.broken(changed.pricing).any() for rule in RULES)
+        verdict = verdict_of(changed, 0, refused=refused)
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
         share = abs(memory) / estimate.memory.capacity_bytes
@@ -76,6 +81,25 @@ def _assumed(scenario: Scenario, estimate: Estimate, options: Collection[str]) -
             memory_bytes=memory,
             verdict=verdict,
         )
+
+
+_SWITCHES = {field.name: field.metadata for field in switches()}
+_MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
+
+
+def concerns(scenario: Scenario, name: str) -> bool:
+    """Whether a switch is one of the model's and the precision's kind, which others leave as they are."""
+    of = _SWITCHES[name]["of"]
+    return bool(of == "every" or (scenario.model.is_moe if of == "experts" else scenario.precision == of))
+
+
+def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffect]) -> Priced:
+    """A block in another scenario, of which only what moves is priced; the rest is that of the base."""
+    pricing = replace(base.pricing, scenario=otherwise)
+    sized = size(pricing) if "memory" in moves else replace(base, pricing=pricing)
+    if {"passes", "step"}.isdisjoint(moves):
+        return priced_of(sized, base.step)
+    return timed(sized, work=None if "passes" in moves else base.step.work)
 
 
 def _shown(value: Any) -> str:

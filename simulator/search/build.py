@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.rank_activations import recompute_plan
 from simulator.cost.pricing.estimate import (
     ChunkTime,
@@ -37,7 +37,12 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 
     A layout that breaks a rule is priced too and marked `refused`.
     """
-    return with_intervals(scenario, [bare_estimate(scenario, layout)])[0]
+    return estimate_of(price(pricing_of(scenario, layout)))
+
+
+def estimate_of(priced: Priced) -> Estimate:
+    """The estimate of a block of one layout."""
+    return with_intervals(priced.pricing.scenario, _estimates_of(priced, ruled=True))[0]
 
 
 def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
@@ -78,18 +83,27 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
     """Price layouts, in their order, many at a time: `bare_estimate` of each; not `ruled`, they break no rule."""
     estimates: list[Estimate | None] = [None] * len(layouts)
     for positions, block in blocks_of(layouts):
-        priced = price(Pricing(scenario, block))
-        parts = priced.memory.parts(), priced.step.parts(priced.pricing)
-        broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
-        for index, position in enumerate(positions):
-            layout = layouts[position]
-            violations = tuple(
-                Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
-                for rule, where in broken
-                if where[index]
-            )
-            estimates[position] = _estimate(priced, parts, index, violations)
+        for position, estimate in zip(
+            positions, _estimates_of(price(Pricing(scenario, block)), ruled=ruled), strict=True
+        ):
+            estimates[position] = estimate
     return [estimate for estimate in estimates if estimate is not None]
+
+
+def _estimates_of(priced: Priced, *, ruled: bool) -> list[Estimate]:
+    """The estimates of a block's layouts, without intervals."""
+    scenario, parts = priced.pricing.scenario, (priced.memory.parts(), priced.step.parts(priced.pricing))
+    broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
+    estimates = []
+    for index in range(len(priced.pricing)):
+        layout = priced.block.layout(index)
+        violations = tuple(
+            Violation(rule.id, rule.message(scenario, layout), rule.fix(scenario, layout))
+            for rule, where in broken
+            if where[index]
+        )
+        estimates.append(_estimate(priced, parts, index, violations))
+    return estimates
 
 
 def _estimate(

@@ -40,15 +40,15 @@ def solved(sized: Sized) -> Sized | None:
 
     Where nothing less than all layers of the largest chunk fits there is no such layout.
     """
-    pricing = sized.pricing.take(sized.pricing.recomputes("full") & (sized.verdict == FITS))
-    most = _most(pricing.block)
-    if not len(pricing) or most < 2:
+    full = sized.pricing.recomputes("full") & (sized.verdict == FITS)
+    pricing = sized.pricing.take(full & (_largest_chunk(sized.block) > 1.0))
+    if not len(pricing):
         return None
 
     def fits(tried: Sized) -> Mask:
         return np.asarray(tried.verdict == FITS)
 
-    return _fewest(pricing, np.full(len(pricing), -1.0), most, fits)
+    return _fewest(pricing, np.full(len(pricing), -1.0), fits)
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
@@ -56,21 +56,25 @@ def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
 
     They recompute nothing, or the first layers of every chunk. What does not pass with all layers is left out.
     """
-    most = _most(pricing.block)
-    if not len(pricing) or most < 2:
+    pricing = pricing.take(_largest_chunk(pricing.block) > 1.0)
+    if not len(pricing):
         return None
-    kept = pricing.take(passes(size(_with_layers(pricing, np.full(len(pricing), float(most))))))
-    return _fewest(kept, np.where(kept.recomputes("full"), kept.block.recompute_layers, 0.0), most, passes)
+    possible = pricing.take(passes(size(_with_layers(pricing, _largest_chunk(pricing.block)))))
+    low = np.where(possible.recomputes("full"), possible.block.recompute_layers, 0.0)
+    return _fewest(possible, low, passes)
 
 
-def _most(block: LayoutBlock) -> int:
-    """Layers of the largest chunk."""
-    return max(block.chunk_layers, default=max(block.stage_layers) // block.virtual_stages)
+def _largest_chunk(block: LayoutBlock) -> Array:
+    """Layers of each layout's largest chunk, shape (n,)."""
+    if block.chunk_layers:
+        return np.full(len(block), float(max(block.chunk_layers)))
+    return np.asarray(max(block.stage_layers) // block.virtual_stages)
 
 
-def _fewest(pricing: Pricing, low: Array, most: int, passes: PassesLimit) -> Sized | None:
-    """The fewest layers above `low`, shape (n,), with which each layout passes, where they are some but not `most`."""
-    high = np.full(len(pricing), float(most))
+def _fewest(pricing: Pricing, low: Array, passes: PassesLimit) -> Sized | None:
+    """The fewest layers above `low`, shape (n,), with which each layout passes, where they are some but not all."""
+    most = _largest_chunk(pricing.block)
+    high = most
     sized, tried = None, np.empty((0, len(pricing)))
     while len(pricing) and np.any(high - low > 1.0):
         parts = min(max(_PRICED_AT_ONCE // len(pricing), 1), int(np.max(high - low)) - 1) + 1

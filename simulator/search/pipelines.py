@@ -10,7 +10,7 @@ from simulator.cost.derived import Pricing
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
 from simulator.question.arrays import Mask
-from simulator.question.scenario.layout import BY_NAME, ROUND, Layout, model_chunks, pipeline_shape, rank_layers
+from simulator.question.scenario.layout import BY_NAME, ROUND, Layout, model_chunks, rank_layers
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -30,7 +30,7 @@ def cut(pricing: Pricing) -> Mask:
     layers = block.stage_layers
     total, listed = scenario.model.num_hidden_layers, block.chunk_layers
     if listed and (
-        len(listed) != block.pipeline_parallel * block.virtual_stages
+        len(listed) != block.pipeline_parallel * block.first_virtual_stages
         or rank_layers(listed, block.pipeline_parallel, block.schedule) != layers
     ):
         return every(pricing, broken=True)
@@ -57,18 +57,27 @@ def node_groups(pricing: Pricing) -> Mask:
 
 def virtual_stages(pricing: Pricing) -> Mask:
     """Chunks need a pipeline, layers that divide and micro batches that do."""
+    block = pricing.block
+    several = block.virtual_stages > 1.0
+    if not several.any():
+        return every(pricing, broken=False)
+    if block.pipeline_parallel < 2 or not _divides(pricing):
+        return mask(several)
+    if block.shape == "there_and_back":
+        return every(pricing, broken=False)
+    return mask(several & (micro_batches(pricing) % block.pipeline_parallel != 0))
+
+
+def _divides(pricing: Pricing) -> bool:
+    """Whether every rank has its virtual stages, of equal layers where the framework has no others."""
     scenario, block = pricing.scenario, pricing.block
-    v = block.virtual_stages
-    if v == 1:
-        return every(pricing, broken=False)
-    chunks = model_chunks(block.stage_layers, v, block.chunk_layers, block.schedule)
+    if pricing.chunks_alike:
+        return True
+    chunks = model_chunks(block.stage_layers, block.first_virtual_stages, block.chunk_layers, block.schedule)
     sizes = {layers for of_rank in chunks for _, layers in of_rank}
-    unequal = len(sizes) > 1 and not scenario.framework.limits.unequal_chunks
-    if block.pipeline_parallel < 2 or len(chunks[0]) != v or unequal:
-        return every(pricing, broken=True)
-    if pipeline_shape(block.schedule, block.pipeline_parallel, v) == "there_and_back":
-        return every(pricing, broken=False)
-    return mask(micro_batches(pricing) % block.pipeline_parallel != 0)
+    return len(chunks[0]) == block.first_virtual_stages and (
+        len(sizes) == 1 or scenario.framework.limits.unequal_chunks
+    )
 
 
 def schedule(pricing: Pricing) -> Mask:
@@ -77,7 +86,7 @@ def schedule(pricing: Pricing) -> Mask:
     p, name = block.pipeline_parallel, block.schedule
     if name == BY_NAME["schedule"].default:
         return every(pricing, broken=False)
-    shape = pipeline_shape(name, p, block.virtual_stages)
+    shape = block.shape
     if name not in scenario.framework.limits.schedules or p == 1 or (shape == "round" and name not in ROUND):
         return every(pricing, broken=True)
     m = micro_batches(pricing)
@@ -108,7 +117,7 @@ def two_stages(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     profile = scenario.framework
     allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
-    return every(pricing, broken=not allowed and block.virtual_stages > 1 and block.pipeline_parallel == 2)
+    return mask((block.virtual_stages > 1.0) & (not allowed and block.pipeline_parallel == 2))
 
 
 def expert_overlap(pricing: Pricing) -> Mask:
@@ -116,5 +125,5 @@ def expert_overlap(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
         return every(pricing, broken=False)
-    alone = block.pipeline_parallel > 1 and block.chunks == 1
+    alone = (block.chunks == 1.0) & (block.pipeline_parallel > 1)
     return mask((block.expert_parallel > 1) & (alone | pricing.recomputes("full")))

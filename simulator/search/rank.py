@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, timed
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import least_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
-from simulator.question.scenario.block import Array, blocks_of
+from simulator.question.scenario.block import Array
 from simulator.question.scenario.layout import Layout
-from simulator.search.partial import raised, searches_partial
+from simulator.search.partial import raised, searches_partial, solved
 from simulator.search.query import PricedLayout, Query
 from simulator.search.shortlist import Shortlist, priced_layout
 from simulator.search.space import CHUNK, MOST_CANDIDATES, blocks, candidates
-from simulator.search.walk import lawful, sizes, walk
+from simulator.search.walk import lawful, walk
 
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
@@ -79,6 +79,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
     examples: dict[str, Layout] = {}
     fastest, risky = Shortlist(query, top, variants), Shortlist(query, MOST_RISKY, variants)
     starved, nearest = Shortlist(query, 1), Shortlist(query, 1, by="device_bytes")
+    raisable: list[Raisable] = []
     done = evaluated = feasible = 0
     total = _counted(query)
     for judged in walk(query.scenario, query.space):
@@ -100,10 +101,13 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
                 bars = np.where(_ROUNDING * least_step_seconds(sized.pricing) < bars, bars, -np.inf)
             priced = _timed(sized, bars)
             if priced is not None:
-                risky.offer(priced, _offer(fastest, priced, priced.verdict == FITS))
+                unlikely = _offer(fastest, priced, priced.verdict == FITS)
+                risky.offer(priced, unlikely)
+                raisable += _raisable(query, priced, unlikely)
                 starved.offer(priced, np.flatnonzero(priced.verdict == STARVED))
         if progress:
             progress(done, total)
+    _offer_raised(fastest, raisable)
     rejected = {name: count for name, count in counts.items() if count}
     lists = {"fastest": fastest, "risky": risky, "starved": starved, "nearest": nearest}
     entries = {name: tuple(listed.entries) for name, listed in lists.items()}
@@ -134,8 +138,7 @@ def _timed(sized: Sized, bars: Array) -> Priced | None:
 def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
     """Let those layouts enter that fit with the probability asked for; returns others that would have entered.
 
-    Only what would enter is judged, the best first and some at a time, as what enters leaves less to judge. Those that
-    are not likely enough are tried with more recomputed layers, where the search may choose them.
+    Only what would enter is judged, the best first and some at a time, as what enters leaves less to judge.
     """
     query = shortlist.query
     refused = [np.empty(0, dtype=np.intp)]
@@ -146,30 +149,45 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
         refused.append(lot[~likely])
         shortlist.offer(priced, lot[likely])
         left = left[int(np.flatnonzero(left == lot[-1])[0]) + 1 :]
-    unlikely = np.concatenate(refused)
-    if len(unlikely) and searches_partial(query.scenario, query.space):
-        _offer_raised(shortlist, priced, unlikely)
-    return unlikely
+    return np.concatenate(refused)
 
 
-def _offer_raised(shortlist: Shortlist, priced: Priced, unlikely: Index) -> None:
-    """Let layouts enter with as many more recomputed layers as make them likely enough to fit.
+class Raisable(NamedTuple):
+    """Layouts that may fit likely enough with more recomputed layers."""
 
-    Those that recompute nothing, or the first layers of each chunk; with more of them none is faster.
+    pricing: Pricing
+    seconds: Array
+    """Of a step with as many layers as they have, shape (n,): with more of them none is faster."""
+
+
+def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
+    """Those of unlikely layouts that recompute nothing, or the first layers of each chunk; a list of one block or none.
+
+    They are raised when the search is over: by then few are faster than what is likely as it is.
     """
-    query, pricing = shortlist.query, priced.pricing
+    if not len(unlikely) or not searches_partial(query.scenario, query.space):
+        return []
+    pricing = priced.pricing
     some = pricing.recomputes("none") | (pricing.recomputes("full") & pricing.recomputes_by("block"))
+    chosen = unlikely[some[unlikely]]
+    return [Raisable(pricing.take(chosen), priced.step.total[chosen])] if len(chosen) else []
+
+
+def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
+    """Let layouts enter with as many more recomputed layers as make them likely enough to fit, the fastest first."""
+    query = shortlist.query
 
     def passes(sized: Sized) -> Mask:
         every = np.arange(len(sized.pricing))
         return np.asarray(_likely(query, sized, every) & (sized.verdict == FITS))
 
-    left = unlikely[some[unlikely]]
-    while len(lot := shortlist.entering(priced, left)[:_JUDGED_AT_ONCE]):
-        left = left[~np.isin(left, lot)]
-        more = raised(pricing.take(lot), passes)
-        if more is not None and len(kept := lawful(query.space, more.pricing)[0]):
-            shortlist.offer(price(kept), np.arange(len(kept)))
+    for pricing, seconds in sorted(raisable, key=lambda block: float(np.min(block.seconds))):
+        left = np.arange(len(pricing))
+        while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_JUDGED_AT_ONCE]):
+            left = left[~np.isin(left, lot)]
+            more = raised(pricing.take(lot), passes)
+            if more is not None and len(kept := lawful(query.space, more.pricing)[0]):
+                shortlist.offer(price(kept), np.arange(len(kept)))
 
 
 def _likely(query: Query, sized: Sized, index: Index) -> Mask:
@@ -194,13 +212,14 @@ def best_of(query: Query, near: Collection[Layout] = ()) -> PricedLayout | None:
 def fastest_of(query: Query, near: Collection[Layout] = ()) -> PricedLayout | None:
     """The fastest layout of a search in one way: what must be slower than a known one is not priced.
 
-    `near` are layouts that may be fast: none that takes longer than the fastest of them is looked at.
+    `near` are layouts that may be fast, best first: none is looked at that takes longer than the first likely one.
     """
     _counted(query)
-    known = min(_seconds_of_likely(query, near), default=np.inf) / _ROUNDING
-    shortlist = Shortlist(query, 1)
+    known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
+    shortlist, raisable = Shortlist(query, 1), list[Raisable]()
     for priced, where in _below(query, lambda: min(shortlist.bar, known)):
-        _offer(shortlist, priced, where)
+        raisable += _raisable(query, priced, _offer(shortlist, priced, where))
+    _offer_raised(shortlist, raisable)
     if known < np.inf and not shortlist.entries:  # those near are of another space
         return fastest_of(query)
     return shortlist.entries[0] if shortlist.entries else None
@@ -210,18 +229,30 @@ def _below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mas
     """Priced blocks, and which of their layouts fit and take less than `bar` seconds, which may fall between blocks."""
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK):
         kept, _ = lawful(query.space, pricing)
-        if len(kept) and bar() < np.inf:
-            kept = kept.take(_ROUNDING * least_step_seconds(kept) < bar())
-        for sized in sizes(query.space, kept):
-            priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
-            if priced is not None:
-                yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
+        if not len(kept):
+            continue
+        least = _ROUNDING * least_step_seconds(kept)
+        kept, least = kept.take(least < bar()), least[least < bar()]
+        if not len(kept):
+            continue
+        sized = size(kept)
+        yield from _timed_below(sized, bar)
+        if searches_partial(query.scenario, query.space):
+            partial = solved(sized.take(np.flatnonzero(least < bar())))
+            yield from _timed_below(partial, bar) if partial is not None else ()
+
+
+def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
+    """A block timed, and which of its layouts fit and take less than `bar`; nothing where none can."""
+    priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
+    if priced is not None:
+        yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
 
 
 def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
-    """Seconds of a step of those layouts that keep the rules and are likely to fit."""
-    for _, block in blocks_of(layouts):
-        kept, _ = lawful(query.space, Pricing(query.scenario, block))
+    """Seconds of a step of those layouts that keep the rules and are likely to fit, in their order."""
+    for layout in layouts:
+        kept, _ = lawful(query.space, pricing_of(query.scenario, layout))
         if len(kept):
             priced = price(kept)
             fits = np.flatnonzero(priced.verdict == FITS)

@@ -195,7 +195,8 @@ def _recompute_layers(pricing: Pricing) -> Mask:
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
         return every(pricing, broken=True)
     counted = pricing.recomputes("full") & ~pricing.recomputes_by("list")
-    per_chunk = max(block.chunk_layers, default=max(block.stage_layers, default=1) / block.virtual_stages)
+    largest = max(block.chunk_layers, default=0)
+    per_chunk = largest if block.chunk_layers else max(block.stage_layers, default=1) / block.virtual_stages
     return mask(counted & (block.recompute_layers > per_chunk))
 
 

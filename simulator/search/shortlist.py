@@ -49,14 +49,17 @@ class Shortlist:
 
     def entering(self, sized: Sized, index: Index) -> Index:
         """Positions of those layouts at an index that would enter, best first."""
-        figures = self._figures(sized)
+        return self.below_bar(sized.block, self._figures(sized), index)
+
+    def below_bar(self, block: LayoutBlock, figures: Array, index: Index) -> Index:
+        """`entering` of layouts by their figures, shape (n,)."""
         index = index[figures[index] < self.bar]
         index = index[np.argsort(figures[index], kind="stable")]
         if self.variants or not len(index):
             return index
-        of_block = (entry for entry in self.entries if _in_block(entry.layout, sized.block))
+        of_block = (entry for entry in self.entries if _in_block(entry.layout, block))
         known = {_split_code(entry.layout): self._figure(entry) for entry in of_block}
-        codes = _split_codes(sized.block)[index]
+        codes = _split_codes(block)[index]
         beaten = [known.get(code, np.inf) <= key for code, key in zip(codes, figures[index], strict=True)]
         return index[~np.array(beaten, dtype=np.bool_)]
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Alike, Pricing, alike
+from simulator.cost.stages import cuts_alike
 from simulator.cost.timing.flops import forward_flops_per_token
 from simulator.errors import InputError
 from simulator.question.arrays import Index
@@ -67,7 +68,8 @@ class Shape(NamedTuple):
     """A pipeline shape with the tensor, context and data sizes that fill the devices with it."""
 
     pipeline_parallel: int
-    virtual_stages: int
+    virtual_stages: tuple[int, ...]
+    """Several where the chunks of all hold equal layers, so that one block may have them all."""
     schedule: ScheduleName
     stage_layers: tuple[int, ...]
     chunk_layers: tuple[int, ...]
@@ -93,7 +95,7 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
             result += [
                 Shape(
                     pipeline,
-                    len(chunks_of_model) // pipeline,
+                    (len(chunks_of_model) // pipeline,),
                     schedule,
                     rank_layers(chunks_of_model, pipeline, schedule),
                     chunks_of_model,
@@ -103,7 +105,9 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
             ]
             for cut in () if space.chunk_layers else _cuts(scenario, space, pipeline):
                 chunks = _virtual_stages(scenario, space, pipeline, cut)
-                result += [Shape(pipeline, v, schedule, cut, (), splits) for v in chunks]
+                several = Shape(pipeline, chunks, schedule, cut, (), splits)
+                alike = not space.recompute_layer_list and cuts_alike(scenario, schedule, cut, np.array(chunks))
+                result += [several] if chunks and alike else [several._replace(virtual_stages=(v,)) for v in chunks]
     return result
 
 
@@ -120,7 +124,7 @@ def _unequal_chunks(scenario: Scenario, space: Space, pipeline: int) -> list[tup
         return []
     counts = space.virtual_stages or ()
     if space.virtual_stages is None and layers % pipeline:
-        items = layers + 2 + (model.num_nextn_predict_layers if scenario.framework.mtp else 0)
+        items = layers + 2 + scenario.prediction_modules
         fewest = {size: -(-items // (pipeline * size)) for size in range(1, items // pipeline + 1)}
         counts = tuple(sorted(v for size, v in fewest.items() if size * v * pipeline - items < pipeline))
     tried = (default_chunks(model, scenario.framework, pipeline, count) for count in counts)
@@ -211,8 +215,8 @@ _AS_TENSOR_PARALLEL = 0.0
 """An expert tensor-parallel size that is the tensor-parallel size."""
 _BESIDE_TENSOR_PARALLEL = -1.0
 """Sequence parallelism that is on where tensor parallel is above 1."""
-_OF_SHAPE = frozenset({"tensor_parallel", "context_parallel", "data_parallel"})
-"""Columns that the splits of a shape give."""
+_OF_SHAPE = frozenset({"tensor_parallel", "context_parallel", "data_parallel", "virtual_stages"})
+"""Columns that shapes and their splits give."""
 
 
 def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
@@ -303,7 +307,9 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
     choices, all_shapes = axes(scenario, space), shapes(scenario, space)
     work = _kinds_of_work(scenario, space, all_shapes, choices)
     for shape in all_shapes:
-        splits = np.asarray(shape.splits, dtype=np.float64).reshape(-1, 3)
+        splits = np.array(
+            [(virtual, *split) for virtual in shape.virtual_stages for split in shape.splits], dtype=float
+        )
         sizes = (len(splits), *(len(axis.values) for axis in choices))
         count = math.prod(sizes)
         for start in range(0, count, chunk):
@@ -312,7 +318,7 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
             shared = None
             if work is not None:
                 pairs = np.array([work.pairs[tensor, context] for tensor, context, _ in shape.splits], dtype=np.intp)
-                shared = Alike(work.pricing, _of_work(choices, pairs[split], index))
+                shared = Alike(work.pricing, _of_work(choices, pairs[split % len(pairs)], index))
             yield _once(Pricing(scenario, block, work=shared), choices, split, index)
 
 
@@ -333,39 +339,40 @@ def _kinds_of_work(
     if not 0 < math.prod(sizes) <= CHUNK:
         return None
     pair, *index = np.unravel_index(np.arange(math.prod(sizes)), sizes)
-    splits = np.array([(*pair, np.nan) for pair in pairs])
-    block = _block(space, Shape(0, 0, "1f1b", (), (), ()), splits[pair], choices, index)
+    splits = np.array([(np.nan, *pair, np.nan) for pair in pairs])
+    block = _block(space, Shape(0, (), "1f1b", (), (), ()), splits[pair], choices, index)
     return _KindsOfWork(Pricing(scenario, block), {pair: number for number, pair in enumerate(pairs)})
 
 
 def candidates(scenario: Scenario, space: Space) -> int:
     """How many layouts `blocks` looks at, for a progress bar; repeated expert splits counted."""
     per_split = math.prod(len(axis.values) for axis in axes(scenario, space))
-    return sum(len(shape.splits) for shape in shapes(scenario, space)) * per_split
+    return sum(len(shape.splits) * len(shape.virtual_stages) for shape in shapes(scenario, space)) * per_split
 
 
 def _block(
     space: Space, shape: Shape, splits: Array, choices: Sequence[Choices], index: Sequence[Index]
 ) -> LayoutBlock:
-    """The layouts of a shape with these splits, shape (n, 3), and the choices at an index."""
+    """The layouts of a shape with these (virtual stages, *split), shape (n, 4), and the choices at an index."""
     columns = {
         name: axis.values[chosen, at]
         for axis, chosen in zip(choices, index, strict=True)
         for at, name in enumerate(axis.names)
     }
-    tensor, experts, sequence = splits[:, 0], columns["expert_tensor_parallel"], columns["sequence_parallel"]
+    chunks, tensor, context, data = splits.T
+    experts, sequence = columns["expert_tensor_parallel"], columns["sequence_parallel"]
     columns["expert_tensor_parallel"] = np.where(experts == _AS_TENSOR_PARALLEL, tensor, experts)
     columns["sequence_parallel"] = np.where(sequence == _BESIDE_TENSOR_PARALLEL, (tensor > 1) * 1.0, sequence)
     return LayoutBlock(
         pipeline_parallel=shape.pipeline_parallel,
-        virtual_stages=shape.virtual_stages,
+        virtual_stages=chunks,
         schedule=shape.schedule,
         stage_layers=shape.stage_layers,
         chunk_layers=shape.chunk_layers,
         recompute_layer_list=space.recompute_layer_list,
         tensor_parallel=tensor,
-        context_parallel=splits[:, 1],
-        data_parallel=splits[:, 2],
+        context_parallel=context,
+        data_parallel=data,
         **columns,
     )
 

@@ -1,6 +1,7 @@
 """The command on files: options over recipes, bad files, baselines, exit codes."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -98,9 +99,39 @@ def test_a_folder_stands_for_the_recipes_in_it(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path)
     found = checked(str(tmp_path))
     names = [(Path(one["file"]).relative_to(tmp_path).as_posix(), one["outcome"]) for one in found]
-    assert names == [("a/env.sh", "skipped"), ("a/train.sh", "fits"), ("a/b/train.sh", "fits")]
+    skipped = [("a/env.sh", "skipped"), ("a/tokenizer.json", "skipped")]
+    assert names == [*skipped, ("a/train.sh", "fits"), ("a/b/train.sh", "fits")]
     # What is named is judged, and what trains nothing then fails.
     assert checked(str(tmp_path / "a" / "env.sh"), code=2)[0]["outcome"] == "unreadable"
+
+
+def test_a_walk_passes_over_pipes_and_says_what_it_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.sh").write_bytes(Path(MEGATRON).read_bytes())
+    os.mkfifo(tmp_path / "pipe.sh")
+    (tmp_path / "gone.sh").symlink_to("nowhere.sh")
+    (tmp_path / "closed").mkdir()
+    listed = os.scandir
+
+    def refusing(path: str) -> object:
+        if path == str(tmp_path / "closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found = checked(str(tmp_path), code=2)
+    outcomes = {Path(one["file"]).name: one["outcome"] for one in found}
+    assert outcomes == {"gone.sh": "unreadable", "train.sh": "fits", "closed": "unreadable"}
+
+
+def test_a_baseline_beside_the_recipes_is_none(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_bytes(Path(MEGATRON).read_bytes())
+    stored = tmp_path / "recipes.json"
+    assert (
+        run("check", str(tmp_path), "--hardware", "z2000", "--format", "json", "--output", str(stored)).exit_code == 0
+    )
+    again = run("check", str(tmp_path), "--hardware", "z2000", "--baseline", str(stored))
+    assert again.stdout.startswith("1 recipe: 1 fits; 0 failed; 1 file skipped: no training")
+    assert "nothing changed" in again.stdout
 
 
 def failing(folder: Path) -> list[str]:

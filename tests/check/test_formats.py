@@ -107,6 +107,18 @@ def test_github_aggregates() -> None:
     assert errors[-1].startswith("::error title=16 more::also: 9.sh, 10.sh")
 
 
+def test_github_shows_one_reason_once() -> None:
+    """What is not judged for the same reason, and what is warned of by the same rule, is one annotation."""
+    outcomes: list[CheckOutcome] = ["not_modelled"] * 30
+    same = unjudged(*outcomes)
+    first, line = text("github", *same).splitlines()
+    assert first == "30 recipes: none judged; 30 not judged (30 not modelled); 0 failed"
+    assert line.startswith("::notice file=0.sh,line=1,")
+    assert "%0Aso in 1.sh, 2.sh, " in line
+    warnings = [replace(warned(), file=f"{number}.sh") for number in range(3)]
+    assert sum(line.startswith("::warning") for line in text("github", *warnings).splitlines()) == 1
+
+
 def test_summary_is_a_table_and_bounded() -> None:
     found = github_summary(answer())
     assert found.startswith("## Recipes\n\n6 recipes: 2 fits, 1 does not fit, 1 refused; 2 not judged (")

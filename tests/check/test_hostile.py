@@ -66,7 +66,7 @@ def test_reading_stays_in_the_repository(before: str, repository: Path) -> None:
     text = "\n".join([*first, DEEPSPEED.format("$A" if name == "{}" else name)])
     file = script(repository, text)
     (found,) = judged(file)
-    assert found["outcome"] == "unreadable"
+    assert found["outcome"] == "cannot_tell"
     assert "6180339" not in json.dumps(found)
     # The user may widen the root, or say where a file is.
     if first[:1] != ["export zero.json=../../outside.json"]:
@@ -78,7 +78,7 @@ def test_reading_stays_in_the_repository(before: str, repository: Path) -> None:
 def test_a_variable_of_the_script_names_no_file_elsewhere(repository: Path) -> None:
     outside = repository.parent / "outside.json"
     file = script(repository, f"export zero={outside}\n" + DEEPSPEED.format("zero"))
-    assert judged(file)[0]["outcome"] == "unreadable"
+    assert judged(file)[0]["outcome"] == "cannot_tell"
     assert judged(file, "--set", f"zero={outside}")[0]["estimate"] is not None
 
 
@@ -151,7 +151,7 @@ def test_without_a_repository_the_working_folder_is_the_root(tmp_path: Path, mon
     file.write_text(DEEPSPEED.format("../zero.json"), encoding="utf-8")
     assert judged(str(file))[0]["estimate"] is not None
     file.write_text(DEEPSPEED.format("../../zero.json"), encoding="utf-8")
-    assert judged(str(file))[0]["outcome"] == "unreadable"
+    assert judged(str(file))[0]["outcome"] == "cannot_tell"
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError("deep"), ZeroDivisionError("x"), UnicodeError("y")])

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator.question.frameworks.profile import switches
+from simulator.question.frameworks.profile import SWITCH_EFFECTS, switches
 from simulator.question.frameworks.profiles import PROFILES
+from simulator.search.assumed import concerns
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of
 
@@ -133,6 +134,26 @@ def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
         figures(i, profile, tuple(beside.items())) != figures(i, profile, tuple(changed.items()))
         for i in range(len(SETTINGS))
     )
+
+
+NARROW = [f.name for f in switches() if f.metadata["moves"] != SWITCH_EFFECTS or f.metadata["of"] != "every"]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", NARROW)
+def test_a_switch_moves_nothing_but_what_it_says(name: str, profile: str) -> None:
+    about = next(f.metadata for f in switches() if f.name == name)
+    for question, layout in SETTINGS:
+        beside = question.get("options", {}) | BESIDE.get(name, {})
+        usual = scenario_of(**(question | {"options": beside, "profile": profile}))
+        changed = beside | {name: other(name, getattr(usual.framework, name))}
+        both = (usual, scenario_of(**(question | {"options": changed, "profile": profile})))
+        before, after = (estimate_layout(scenario, layout_of(scenario, **layout)) for scenario in both)
+        moves = about["moves"] if concerns(usual, name) else ()
+        assert "memory" in moves or before.memory == after.memory
+        assert "passes" in moves or before.throughput.stages == after.throughput.stages
+        assert {"passes", "step"} & set(moves) or before.throughput == after.throughput
+        assert "rules" in moves or before.violations == after.violations
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def eight_layers(**model: Any) -> Scenario:
 def recomputed(scenario: Scenario, **fields: Any) -> tuple[list[float], list[float], list[float]]:
     here = pricing(scenario, recompute="full", **fields)
     plan = recompute_plan(here)
-    inputs = np.sum([times * chunk for times, chunk in zip(here.contents.repeats, plan.inputs, strict=True)], axis=0)
+    inputs = np.sum([times * chunk for times, chunk in zip(here.chunk_repeats, plan.inputs, strict=True)], axis=0)
     return (
         recomputed_layers(plan, here.contents),
         recomputed_layers(plan, here.contents, moe=True),

@@ -233,7 +233,8 @@ class GPipe(Schedule):
             (
                 "    match name:\n",
                 (
-                    "    if block.virtual_stages == 1 and block.pipeline_parallel == 2:\n        return GPipe()\n"
+                    "    if block.pipeline_parallel == 2 and np.all(block.chunks == 1):\n"
+                    "        return GPipe()\n"
                     "    match name:\n"
                 ),
             ),

@@ -42,6 +42,16 @@ def test_processes(text: str, nodes: int, devices: int, tmp_path: Path) -> None:
     assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
 
 
+@pytest.mark.parametrize("flags", ["--use-mpi", "--rank $OMPI_COMM_WORLD_RANK --world-size 16 --dist-url tcp://a:1"])
+def test_one_of_many_processes_that_are_started_elsewhere(flags: str, tmp_path: Path) -> None:
+    recipe = read(f"{TRAIN} {flags} --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", tmp_path)
+    assert (recipe.nodes, recipe.devices_per_node) == (None, None)
+    (found,) = check_files([str(tmp_path / "run.sh")], Asked(hardware="h100-sxm-80g"), Gates())
+    assert found.outcome == "fits"
+    assert found.estimate is not None
+    assert found.estimate.devices == 8
+
+
 def test_a_number_of_processes_alone(tmp_path: Path) -> None:
     recipe = read(f"mpirun -np 32 --hostfile hosts {TRAIN} --tensor-model-parallel-size 4", tmp_path)
     assert (recipe.nodes, recipe.devices_per_node) == (None, None)

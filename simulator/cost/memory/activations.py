@@ -42,7 +42,7 @@ def embedded_bytes(pricing: Pricing) -> Array:
 
 
 def layer_tensors(pricing: Pricing, kind: LayerKind) -> SavedTensors:
-    """Everything a layer keeps when nothing is recomputed."""
+    """Everything a layer keeps when nothing is recomputed (M3)."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     return {
         tensor.name: tensor.amount * extent(pricing, tensor.spread)
@@ -58,7 +58,7 @@ def kept_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Bytes a layer keeps, less what recompute inside it drops; full recompute is applied per stage."""
+    """Bytes a layer keeps, less what recompute inside it drops; full recompute is applied per stage (M6)."""
     result = kept_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)

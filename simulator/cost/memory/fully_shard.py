@@ -57,7 +57,7 @@ def shards_by_unit(scenario: Scenario) -> bool:
 
 
 def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
-    """What is alive at the moments of the first backward pass, of a later one, and of what follows them."""
+    """What is alive at the moments of the first backward pass, of a later one, and of what follows them (M16)."""
     scenario, does, units = pricing.scenario, _policy(pricing), _units(pricing)
     states, states_in_step = optimizer_on_device(pricing, units.shards / FP32 * optimizer_bytes_per_parameter(scenario))
     rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
@@ -79,7 +79,7 @@ def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
     # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
     # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
-    chunks = np.where(block.pipeline_parallel > 1, float(block.chunks), 1.0)
+    chunks = np.where(block.pipeline_parallel > 1, block.chunks, 1.0)
     received, sent = chunks - contents.embeddings, chunks - contents.heads
     one_micro_batch = activations.one_micro_batch + boundary * (sent - received) + activations.embedded
     return _Ranks(
@@ -99,7 +99,7 @@ def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
 
 
 def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | float:
-    """Blocks that FSDP2's own streams hold and do not use when most is alive, with so many gradients alive then.
+    """Blocks that FSDP2's own streams hold and do not use when most is alive, with so many gradients alive then (M21).
 
     A caching allocator keeps a block for the stream it was taken for. Units are gathered into blocks of one stream, of
     which the largest unit needs more than what a moment counts as coming in; parts of gradients are blocks of another
@@ -201,7 +201,7 @@ def _policy(pricing: Pricing) -> _Policy:
 
 
 class _Units(NamedTuple):
-    """Parameters of the units on one device before sharding unless said; shape (n,) or (kinds, n)."""
+    """Parameters of the units on one device (M15), before sharding unless said; shape (n,) or (kinds, n)."""
 
     layer: Array
     table: KindArray
@@ -308,7 +308,7 @@ def _left(step: _Step, flight: StageArray) -> StageArray:
     With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
     """
     block, count = step.pricing.block, step.ranks.micro_batches
-    chunks = float(block.chunks)
+    chunks = block.chunks
     in_turn = (count == block.pipeline_parallel) & (chunks > 1.0)
     return np.where(in_turn, (count - 1.0) / chunks, flight - 1.0 / chunks)
 
@@ -406,7 +406,7 @@ def _end(step: _Step, left: StageArray, gradients: tuple[KindArray, KindArray], 
     # the previous micro batch's output layer, which is gathered ahead.
     astray = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), does.ahead, 0.0)
     # Of interleaved chunks only the first one's, whose backward pass this is.
-    at_end = units.all - units.table if block.chunks == 1 else ranks.layers / block.chunks * units.layer
+    at_end = np.where(block.chunks == 1, units.all - units.table, ranks.layers / block.chunks * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
     incoming = ranks.boundary * (1.0 + (block.sequence_parallel > 0.0) * block.tensor_parallel)
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.

@@ -18,7 +18,7 @@ from simulator.question.specs.model import LayerKind
 
 
 def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
-    """Most bytes alive in a layer's backward pass, shape (n,): what it kept, and what the pass makes.
+    """Most bytes alive in a layer's backward pass, shape (n,): what it kept, and what the pass makes (M16).
 
     Gathered weights and the gradients of other layers are not counted. `keeps_gradients` is where the weights'
     gradients stay until the layer's end; elsewhere each is added to an accumulated one at once.

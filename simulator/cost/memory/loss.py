@@ -16,7 +16,7 @@ from simulator.question.scenario.scenario import Scenario
 
 @of_work
 def loss_bytes(pricing: Pricing) -> Array:
-    """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,).
+    """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,) (M13).
 
     The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they and their
     gradient take 8 bytes, an unfused log-softmax 4 more. Chunking holds one chunk's logits, the hidden gradient and an
@@ -67,7 +67,7 @@ def labelled_tokens(pricing: Pricing) -> Array:
 
 
 def bytes_per_logit(scenario: Scenario) -> float:
-    """Bytes alive per logit at the loss; a soft cap keeps what its tanh makes."""
+    """Bytes alive per logit at the loss; a soft cap keeps what its tanh makes (M13)."""
     profile = scenario.framework
     capped = element_bytes(scenario) if scenario.model.logit_softcap else 0.0
     if scenario.precision == "fp32":

@@ -40,7 +40,7 @@ class OutsideAllocator:
 
 
 def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocator:
-    """Price the parts outside the tensors, given the tensors' peak."""
+    """Price the parts outside the tensors, given the tensors' peak (M18, M19, M20)."""
     scenario, block = pricing.scenario, pricing.block
     values = scenario.coefficients.memory
     profile, model = scenario.framework, scenario.model
@@ -77,13 +77,13 @@ EAGER_CONTEXT_BYTES = 1573.0 * MIB
 
 
 def _context_bytes(scenario: Scenario) -> float:
-    """Context and loaded kernels; all of the libraries' at least, where they are not loaded as they are used."""
+    """Context and loaded kernels; all of the libraries' at least, where they are not loaded as they are used (M17)."""
     context = scenario.coefficients.memory.context_bytes
     return np.maximum(context, EAGER_CONTEXT_BYTES) if scenario.framework.eager_modules else context
 
 
 def stranded_logits(pricing: Pricing) -> Array:
-    """Blocks of logits that nothing fits into while a loss of several kernels is differentiated, shape (n,).
+    """Blocks of logits that nothing fits into while a loss of several kernels is differentiated, shape (n,) (M20).
 
     PyTorch's casts the logits to fp32, frees the cast, takes the gradient of the picked tokens in its place, and then
     needs a third fp32 tensor: larger than the block that the 16-bit logits left. What else was seen is
@@ -108,7 +108,7 @@ def _passed_on(pricing: Pricing) -> Mask:
 
 
 def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> OutsideAllocator:
-    """The parts on a device whose collective library has a documented buffer for every group.
+    """The parts on a device whose collective library has a documented buffer for every group (M22).
 
     What NVIDIA's libraries register for overlapped collectives is not there, and of a caching allocator's holes the
     share that grows with the tensors alone is taken: the rest was seen on NVIDIA devices only. A ring of contexts holds
@@ -132,7 +132,7 @@ def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> Outsi
 
 @of_sizes
 def communicator_groups(pricing: Pricing) -> Array:
-    """Groups of the collective library that a rank is in, a count: as Megatron makes them, those of one rank apart.
+    """Groups of the collective library that a rank is in, a count, as Megatron makes them (M22).
 
     All ranks; tensor, context, data and pipeline parallel; the model-parallel group that adds up norms; the ends of a
     pipeline that share the table; experts, and the replicas of theirs.

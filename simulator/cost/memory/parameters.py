@@ -79,7 +79,7 @@ class DeviceParameters(NamedTuple):
 
 @of_sizes
 def device_parameters(pricing: Pricing, *, adapters: bool = False) -> DeviceParameters:
-    """Parameters (or adapter parameters) per kind of pipeline rank before any ZeRO sharding.
+    """Parameters (or adapter parameters) per kind of pipeline rank before any ZeRO sharding (M1).
 
     Three classes with their own divisors: tensor parallel; none; expert parallel x expert tensor parallel.
     """
@@ -138,7 +138,7 @@ def shard_degrees(pricing: Pricing) -> ShardDegrees:
 
 
 def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArray:
-    """Parameters left on a device when ZeRO shards them from a stage on (Rajbhandari et al. 2020, section 5)."""
+    """Parameters left on a device when ZeRO shards them from a stage on (Rajbhandari et al (M2). 2020, section 5)."""
     on, degrees = pricing.block.zero_stage >= from_stage, shard_degrees(pricing)
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
@@ -162,7 +162,7 @@ class TrainingState:
 
 @derived
 def training_state(pricing: Pricing) -> TrainingState:
-    """Bytes of parameters, gradients and optimizer state by kind of pipeline rank.
+    """Bytes of parameters, gradients and optimizer state by kind of pipeline rank (M2).
 
     ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters
     (Rajbhandari et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to those of 16 bits, or with

@@ -141,7 +141,7 @@ def _idle_streams(
 
 
 def _moments(pricing: Pricing) -> tuple[Moment, ...]:
-    """What is alive where parameters and gradients have buffers of their own for the whole run."""
+    """What is alive where parameters and gradients have buffers of their own for the whole run (M10)."""
     scenario, contents = pricing.scenario, pricing.contents
     state, activations = training_state(pricing), stage_activations(pricing)
     resident, in_step = optimizer_on_device(pricing, state.optimizer)
@@ -155,7 +155,7 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     losses = heads if scenario.framework.losses_in_turn else heads + predicted
     loss_temporary = steady + deferred + heads * head_input_bytes(pricing)
     embedding_gradient = embeddings * embedding_gradient_bytes(pricing)
-    ending = embeddings * activations.first_chunk(contents)
+    ending = embeddings * activations.first_chunk(pricing)
     backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
     absent = gradients_absent(pricing)
     parameters, gradients = state.parameters, state.gradients
@@ -179,7 +179,7 @@ class GradientsAbsent:
 
 
 def gradients_absent(pricing: Pricing) -> GradientsAbsent:
-    """What `release_grads` saves at the peaks of the passes.
+    """What `release_grads` saves at the peaks of the passes (M14).
 
     Gradients that were freed come back during the first backward pass, while that pass frees one micro batch's
     activations. A rank with more micro batches than it holds at once has all gradients when it next holds as many
@@ -198,7 +198,7 @@ def gradients_absent(pricing: Pricing) -> GradientsAbsent:
 
 
 def buffer_bytes(pricing: Pricing) -> Array:
-    """Buffers inside the allocator at any moment of the passes, shape (n,).
+    """Buffers inside the allocator at any moment of the passes, shape (n,) (M11).
 
     Library workspaces, what each model chunk of a pipeline rank sends and receives (boundary activations), and the
     tokens of all ranks that an all-gather brings to the experts (`use_global_buffer` of megatron-core 0.19.0,
@@ -207,7 +207,7 @@ def buffer_bytes(pricing: Pricing) -> Array:
     scenario, block = pricing.scenario, pricing.block
     values = scenario.coefficients.memory
     pipelined = (block.pipeline_parallel > 1) & (not scenario.framework.kept_boundaries)
-    chunks = np.where(pipelined, float(block.chunks), 0.0)
+    chunks = np.where(pipelined, block.chunks, 0.0)
     boundary = layer_input_bytes(pricing)
     buffers: Array = values.workspace_bytes + chunks * values.pipeline_buffers_per_chunk * boundary
     if not scenario.model.is_moe or scenario.framework.expert_dispatch != "allgather":
@@ -218,7 +218,7 @@ def buffer_bytes(pricing: Pricing) -> Array:
 
 @of_work
 def layer_gradient_bytes(pricing: Pricing) -> Array:
-    """Gradients alive inside one layer's backward pass, shape (n,).
+    """Gradients alive inside one layer's backward pass, shape (n,) (M12).
 
     In a feed-forward block the widest moment holds the gradient of gate and up beside the incoming one `2 T h`; the
     product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered input `2 T h`.

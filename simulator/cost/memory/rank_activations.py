@@ -24,13 +24,12 @@ from simulator.cost.memory.activations import (
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, STEADY, Schedule
-from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import Array, KindArray, StageArray
 
 
 @of_sizes
 def in_flight(pricing: Pricing) -> StageArray:
-    """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n)."""
+    """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n) (M8)."""
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.chunks
     return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
 
@@ -51,13 +50,12 @@ class RecomputePlan:
 
 @derived
 def recompute_plan(pricing: Pricing) -> RecomputePlan:
-    """Which layers are recomputed.
+    """Which layers are recomputed (M6).
 
     `uniform` recomputes all, keeping the input of every `recompute_layers`-th layer; `block` the first
     `recompute_layers` layers of every chunk; `list` the layers named (Megatron's and Paddle's three ways).
     """
-    block, contents = pricing.block, pricing.contents
-    chunks = contents.chunks
+    block, contents, chunks = pricing.block, pricing.contents, pricing.chunk_layers
     full = pricing.recomputes("full")
     if not full.any():
         none = np.zeros_like(chunks)
@@ -65,12 +63,16 @@ def recompute_plan(pricing: Pricing) -> RecomputePlan:
     uniform = full & pricing.recomputes_by("uniform")
     leading = full & pricing.recomputes_by("block")
     listed = full & pricing.recomputes_by("list")
+    unit = np.where(uniform, block.recompute_layers, 1.0)
+    if pricing.chunks_alike:
+        again = np.where(leading, np.minimum(block.recompute_layers, chunks), uniform * chunks)
+        inputs = np.where(uniform, np.ceil(chunks[:, 0] / unit), again[:, 0])
+        return RecomputePlan(again, unit, inputs, block.virtual_stages * again[0])
     # Each choice there is once, and which one every layout takes: the first so many, of which all, or the list.
     every = contents.leading.shape[-1] - 1
     first = np.minimum(block.recompute_layers, every).astype(np.intp)
     way = np.where(leading, first, every * uniform + (every + 1) * listed)
     again = contents.ways_in_chunk.take(way, axis=-1)
-    unit = np.where(uniform, block.recompute_layers, 1.0)
     return RecomputePlan(
         layers=contents.ways.take(way, axis=-1),
         unit=unit,
@@ -96,10 +98,10 @@ class StageActivations:
     offload_traffic: KindArray
     """Bytes to the host per micro batch; as many come back."""
 
-    def first_chunk(self, contents: StageContents) -> KindArray:
+    def first_chunk(self, pricing: Pricing) -> KindArray:
         """What one micro batch keeps of a rank's first chunk, the last that its backward pass frees."""
-        chunks = float(len(contents.chunk))
-        return self.embedded + np.where(self.offloaded, self.one_micro_batch / chunks, self.by_chunk[contents.chunk[0]])
+        share = self.one_micro_batch / sum(pricing.chunk_repeats)
+        return self.embedded + np.where(self.offloaded, share, self.by_chunk[pricing.contents.chunk[0]])
 
 
 @derived
@@ -114,7 +116,7 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     boundary = layer_input_bytes(pricing)
     predicted = contents.prediction_layers * of_kind[contents.prediction_index]
     by_chunk: list[KindArray] = []
-    for index, (chunk, again, inputs) in enumerate(zip(contents.chunks, plan.layers, plan.inputs, strict=True)):
+    for index, (chunk, again, inputs) in enumerate(zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)):
         kept = inputs * boundary
         for kind, size in enumerate(of_kind):
             kept = kept + (chunk[kind] - again[kind]) * size
@@ -122,7 +124,7 @@ def stage_activations(pricing: Pricing) -> StageActivations:
                 kept = kept + (chunk - contents.listed[index])[kind] * unlisted[kind]
         # Prediction modules stand behind the last layers.
         by_chunk.append(kept + predicted if index == contents.chunk[-1] else kept)
-    whole = np.asarray(sum(times * kept for times, kept in zip(contents.repeats, by_chunk, strict=True)))
+    whole = np.asarray(sum(times * kept for times, kept in zip(pricing.chunk_repeats, by_chunk, strict=True)))
     largest = np.max(of_kind, axis=0)
     offloaded = pricing.offloads("activations")
     recomputed = plan.on_rank.sum(axis=0) > 0.0
@@ -149,7 +151,7 @@ def _unlisted(pricing: Pricing) -> list[Array]:
 
 
 def activations_in_flight(pricing: Pricing) -> StageArray:
-    """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n)."""
+    """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n) (M9)."""
     block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)
     kept_of_one = contents.on_ranks(activations.one_micro_batch)
     flight = in_flight(pricing)
@@ -170,7 +172,7 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     """
     block, contents = pricing.block, pricing.contents
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
-    if contents.unequal or (schedule.by_run and len(contents.chunk) == chunks):
+    if contents.unequal or (schedule.by_run and np.all(chunks == len(contents.chunk))):
         return _most_in_flight(pricing)
     by_chunk = [contents.on_ranks(kept) for kept in stage_activations(pricing).by_chunk]
     passes = flight * chunks

@@ -53,7 +53,7 @@ def _boundaries(pricing: Pricing) -> KindArray:
     if not profile.kept_boundaries:
         return np.zeros_like(contents.ranks)
     passes = np.where(block.pipeline_parallel > 1, 2.0 if profile.frozen_reference else 1.0, 0.0)
-    interleaved = np.where(block.virtual_stages > 1, float(block.virtual_stages), 0.0)
+    interleaved = np.where(block.virtual_stages > 1, block.virtual_stages, 0.0)
     return 2.0 * passes * (1.0 - contents.embeddings + interleaved) * layer_input_bytes(pricing)
 
 

@@ -91,7 +91,7 @@ def post_norm(conditions: Conditions, name: str, weight: str) -> Operation:
 
 
 def residual(conditions: Conditions, name: str) -> Operation:
-    """An addition to the residual stream: reads two tensors, writes one; dropout keeps a byte of mask for each number.
+    """An addition to the residual stream: reads two tensors, writes one; dropout keeps a byte a number (M4).
 
     Korthikanti et al. 2022, section 4.1: `2 s b h` bytes of masks a layer, split with the sequence.
     """

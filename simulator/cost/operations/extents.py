@@ -91,7 +91,7 @@ def _islands(model: ModelSpec, islands: float) -> float:
 
 
 def _reached(islands: float, chosen: float, of: float) -> float:
-    """`n [1 - C(E - E/n, K) / C(E, K)]`: islands of E/n members each that K distinct members lie on."""
+    """`n [1 - C(E - E/n, K) / C(E, K)]`: islands of E/n members each that K distinct members lie on (T9)."""
     missed, part = 1.0, of / islands
     for drawn in range(int(chosen)):
         missed *= max(of - part - drawn, 0.0) / (of - drawn)
@@ -152,7 +152,7 @@ def _of_copies(pricing: Pricing, spread: CopySpread) -> Array:
 
 
 def _by_heads(pricing: Pricing, spread: HeadSpread) -> Array:
-    """An extent that goes by the key-value heads of attention."""
+    """An extent that goes by the key-value heads of attention (M5)."""
     scenario, block = pricing.scenario, pricing.block
     sliding = spread == "window" or spread.startswith("sliding")
     shared = float(scenario.model.heads("sliding" if sliding else "grouped_query").shared)

@@ -102,7 +102,7 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
 
 @lru_cache(maxsize=512)
 def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Operation, ...]:
-    """The operations of a layer that a policy does again, each once; of those that it keeps in part, the rest."""
+    """The operations of a layer that a policy does again, each once; of those that it keeps in part, the rest (M6)."""
     match mode:
         case "full":
             return _needed(conditions, kind)
@@ -133,7 +133,7 @@ def _read(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
 
 
 def _rest(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
-    """What per-operation checkpointing does again: all but attention, every second product, and exchanges that end one.
+    """What per-operation checkpointing does again: not attention, every second product, exchanges that end one (M7).
 
     Scatters of tensor parallelism and the experts' all-to-alls are kept; gathers are done again.
     """
@@ -179,7 +179,7 @@ _OUTPUTS: Mapping[Split, Spread] = {
 
 
 def _kept_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
-    """What per-operation checkpointing keeps of a layer: its input, attention, every second product, what is exchanged.
+    """What per-operation checkpointing keeps: the input, attention, every second product, what is exchanged (M7).
 
     A compiled layer keeps none that nothing reads: what the last product puts out goes into the residual stream.
     """

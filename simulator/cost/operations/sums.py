@@ -96,7 +96,7 @@ def core_width(operations: Iterable[Operation]) -> float:
 
 
 def attended_share(seq_length: int, window: Window) -> float:
-    """Share of the causal half of the scores inside a window, `(s w - w^2 / 2) / (s^2 / 2)`, or in chunks, `w / s`."""
+    """Share of the causal scores inside a window, `(s w - w^2 / 2) / (s^2 / 2)`, or in chunks, `w / s` (T5)."""
     if window.tokens >= seq_length:
         return 1.0
     if window.chunked:

@@ -9,6 +9,7 @@ import numpy as np
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import usable_bytes
+from simulator.cost.timing.pipeline import StageWork
 from simulator.cost.timing.step import StepSeconds, step_seconds
 from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, LayoutBlock
@@ -71,16 +72,20 @@ def price(pricing: Pricing) -> Priced:
     return timed(size(pricing))
 
 
-def timed(sized: Sized, below: Array | float = np.inf) -> Priced:
-    """Add the time of every layout; `below` as in `step_seconds`."""
-    step = step_seconds(sized.pricing, sized.memory, below)
+def timed(sized: Sized, below: Array | float = np.inf, work: StageWork | None = None) -> Priced:
+    """Add the time of every layout; `below` and `work` as in `step_seconds`."""
+    return priced_of(sized, step_seconds(sized.pricing, sized.memory, below, work))
+
+
+def priced_of(sized: Sized, step: StepSeconds) -> Priced:
+    """A block with its memory and its time."""
     return Priced(
         sized.pricing, sized.memory, sized.binding_stage, sized.device_bytes, sized.need_bytes, sized.verdict, step
     )
 
 
 def verdicts(scenario: Scenario, share: Array) -> Index:
-    """Compare need with what a framework can use, given as their ratio on the worst rank.
+    """Compare need with what a framework can use, given as their ratio on the worst rank (M23).
 
     Between the two starvation thresholds the allocator lives on freed blocks: the run may start, and is slow.
     """

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, INPUT_GRADIENT, Turns
 from simulator.cost.schedule.zero_bubble import PassList, ThereAndBack
+from simulator.question.scenario.block import Array
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class DualPipe(DualPipeV):
         """As on half of the ranks."""
         return super().together(min(rank, ranks - 1 - rank), ranks // 2, chunks, micro_batches // 2)
 
-    def sends(self, ranks: int, chunks: int) -> float:
+    def sends(self, ranks: int, chunks: Array | int) -> Array | float:
         """A micro batch passes through one of a rank's chunks."""
         del chunks
         return 2.0 if ranks > 1 else 0.0

@@ -13,7 +13,7 @@ from simulator.question.scenario.block import Array, StageArray
 
 @dataclass(frozen=True)
 class Interleaved(Schedule):
-    """Chunks take turns, each for as many micro batches as there are ranks."""
+    """Chunks take turns, each for as many micro batches as there are ranks; with one chunk it is 1F1B."""
 
     combined: bool = False
     """As for `OneForwardOneBackward`."""
@@ -30,17 +30,18 @@ class Interleaved(Schedule):
 
     def _ahead(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> int:
         total = micro_batches * chunks
-        some = 2 * (ranks - rank - 1) + (chunks - 1) * ranks + self.combined
-        return total if self.whole_warm_up and micro_batches == ranks else min(some, total)
+        some = (2 if chunks > 1 else 1) * (ranks - rank - 1) + (chunks - 1) * ranks + self.combined
+        return total if self.whole_warm_up and chunks > 1 and micro_batches == ranks else min(some, total)
 
     def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
         """Each pair of the steady state."""
         ahead = self._ahead(rank, ranks, chunks, micro_batches)
         return pairs_after(ahead, micro_batches * chunks) if self.combined else None
 
-    def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
+    def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
         """`2 (p - i - 1) + (v - 1) p + 1` chunk passes, combined one more; in a whole warm-up all `m v` of them."""
-        rank = np.arange(ranks, dtype=np.float64)[:, None]
+        rank, several = np.arange(ranks, dtype=np.float64)[:, None], np.greater(chunks, 1)
         every = micro_batches * chunks
-        some = np.minimum(2.0 * (ranks - rank - 1.0) + (chunks - 1.0) * ranks + 1.0 + self.combined, every)
-        return np.where(micro_batches == ranks, every, some) if self.whole_warm_up else some
+        behind = np.where(several, 2.0, 1.0) * (ranks - rank - 1.0)
+        some = np.minimum(behind + (chunks - 1.0) * ranks + 1.0 + self.combined, every)
+        return np.where(several & (micro_batches == ranks), every, some) if self.whole_warm_up else some

@@ -33,7 +33,7 @@ class OneForwardOneBackward(Schedule):
         del chunks
         return pairs_after(self._ahead(rank, ranks, micro_batches), micro_batches) if self.combined else None
 
-    def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
+    def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
         """`min(p - i, m)`; combined passes one more."""
         del chunks
         return np.minimum(ranks + self.combined - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from typing import assert_never
 
+import numpy as np
+
 from simulator.cost.derived import Pricing
 from simulator.cost.schedule.dual_pipe import DualPipe, DualPipeV
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.schedule.zero_bubble import ZeroBubbleH1, ZeroBubbleV
-from simulator.question.scenario.layout import ROUND, pipeline_shape
+from simulator.question.scenario.layout import ROUND
 
 
 def schedule_of(pricing: Pricing) -> Schedule:
-    """The schedule of a block; forward and backward passes run under each other where the experts' exchange does so."""
+    """The schedule of a block; passes run under each other where the experts' exchange does so (T25)."""
     scenario, block = pricing.scenario, pricing.block
     combined = scenario.framework.overlap_expert_exchange and scenario.model.is_moe
     name = block.schedule
-    if name not in ROUND and pipeline_shape(name, block.pipeline_parallel, block.virtual_stages) == "round":
+    if name not in ROUND and block.shape == "round":
         name = "1f1b"
     match name:
         case "1f1b":
-            if block.virtual_stages > 1:
+            if np.any(block.virtual_stages > 1.0):
                 return Interleaved(combined, scenario.framework.warm_up_whole_batch)
             return OneForwardOneBackward(combined)
         case "zb_h1":

@@ -65,16 +65,19 @@ class Schedule(ABC):
         del ranks
         return 1
 
-    def in_flight(self, ranks: int, chunks: int, micro_batches: Array) -> StageArray:
-        """Chunk passes whose activations a rank holds at its peak, shape (ranks, n); micro batches have shape (n,)."""
+    def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
+        """Chunk passes whose activations a rank holds at its peak, shape (ranks, n); micro batches have shape (n,).
+
+        Here all layouts have as many chunks.
+        """
         fewest = self.least_micro_batches(ranks)
         counts = np.clip(np.ceil(micro_batches), fewest, max(STEADY * ranks, fewest))
         held = np.empty((ranks, len(counts)))
         for count in np.unique(counts):
-            held[:, counts == count] = np.array(_most_alive(self, ranks, chunks, int(count)))[:, None]
+            held[:, counts == count] = np.array(_most_alive(self, ranks, int(np.max(chunks)), int(count)))[:, None]
         return held
 
-    def fill_seconds(self, others_seconds: Array, chunks: int) -> Array:
+    def fill_seconds(self, others_seconds: Array, chunks: Array | int) -> Array:
         """Idle time of the pacing rank while the pipeline fills and drains, shape (n,).
 
         `others_seconds` is the work of all other ranks on one micro batch, both passes. It passes by in chunks, which
@@ -82,16 +85,16 @@ class Schedule(ABC):
         """
         return others_seconds / chunks
 
-    def of_chunk(self, in_flight: StageArray, chunk: int, ranks: int, chunks: int) -> StageArray:
+    def of_chunk(self, in_flight: StageArray, chunk: int, ranks: int, chunks: Array | int) -> StageArray:
         """Of the first so many forward passes, those of one chunk, shape (ranks, n).
 
         Chunks take turns, each for a group of as many micro batches as there are ranks.
         """
-        cycles, rest = np.divmod(in_flight, float(ranks * chunks))
+        cycles, rest = np.divmod(in_flight, ranks * np.asarray(chunks, dtype=np.float64))
         here: StageArray = cycles * ranks + np.clip(rest - chunk * ranks, 0.0, ranks)
         return here
 
-    def sends(self, ranks: int, chunks: int) -> float:
+    def sends(self, ranks: int, chunks: Array | int) -> Array | float:
         """Activations and gradients that a rank sends or receives per micro batch, one after the other."""
         return 2.0 * chunks if ranks > 1 else 0.0
 

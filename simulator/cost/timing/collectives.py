@@ -141,7 +141,7 @@ def _bandwidth(level: LinkLevel, within: Array, efficiency: float) -> Array:
 
 
 def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> Array:
-    """All-gather to, or reduce-scatter from, `size_bytes` in total on every member.
+    """All-gather to, or reduce-scatter from, `size_bytes` in total on every member (T17).
 
     An island of m members takes in `(k - 1) / k` of the bytes from the k islands of a level, over m links.
     """
@@ -156,7 +156,7 @@ def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> A
 
 
 def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
-    """Each member sends `sent_bytes`, spread evenly over the group (itself included)."""
+    """Each member sends `sent_bytes`, spread evenly over the group (itself included) (T17)."""
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
     for level in _crossings(scenario, group, _exchange_efficiency):
@@ -168,7 +168,7 @@ def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) 
 
 
 def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Array:
-    """One copy of each token to every rank with experts of it: over a level one to each island that it reaches there.
+    """One copy of each token to every rank with experts of it: over a level one to each island reached there (T9).
 
     As DeepEP's kernels send them; each start takes its time, and longer over more nodes.
     """
@@ -184,7 +184,7 @@ def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Ar
 
 
 def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
-    """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts."""
+    """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts (T17)."""
     seconds = np.zeros_like(group.size)
     members = np.ones_like(group.size)
     for level in _links(scenario):

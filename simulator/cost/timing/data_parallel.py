@@ -43,7 +43,7 @@ class Exchange(NamedTuple):
 
 
 def on_own_devices(pricing: Pricing, figure: Callable[[Scenario], Array | float]) -> KindArray:
-    """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1)."""
+    """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1) (T26)."""
     by_group = [np.atleast_2d(figure(member.scenario)) for member in pricing.members]
     return np.concatenate([by_group[group] for group in pricing.contents.group]) if len(by_group) > 1 else by_group[0]
 
@@ -66,7 +66,7 @@ def shard_seconds_per_byte(pricing: Pricing) -> SecondsPerByte:
 
 
 def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindArray) -> Array:
-    """What reducing gradients and gathering parameters add to a step, shape (n,).
+    """What reducing gradients and gathering parameters add to a step, shape (n,) (T20).
 
     ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
     parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. What

@@ -65,7 +65,7 @@ def forward_flops_per_token(scenario: Scenario) -> float:
 
 
 def model_flops_per_token(scenario: Scenario) -> float:
-    """Model FLOPs per token of a step: forward, and twice that backward.
+    """Model FLOPs per token of a step: forward, and twice that backward (T1).
 
     Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters count whole.
     """
@@ -86,7 +86,7 @@ def adapter_flops_per_token(scenario: Scenario) -> float:
 
 
 def expert_launches(pricing: Pricing) -> Array:
-    """Kernels that the host starts in both passes of a layer with routed experts, shape (n,).
+    """Kernels that the host starts in both passes of a layer with routed experts, shape (n,) (T12).
 
     Exchanges wait for counts on the host, which cannot run ahead: a layer takes no less than its launches. About a
     hundred, of every expert here its products, in fp8 four casts of one kernel, or of five for one scale of a tensor.

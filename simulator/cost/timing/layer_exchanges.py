@@ -33,7 +33,7 @@ from simulator.question.scenario.block import Array, LayoutBlock
 
 
 def exchange_seconds(pricing: Pricing, work: Work, beside: Hiding, index: int) -> Array:
-    """Seconds of one pass's collectives that may hide behind one kind of work, hidden or not; `index` 1 is backward."""
+    """Seconds of a pass's collectives that may hide behind one kind of work (T7, T8, T9); `index` 1 is backward."""
     result = np.zeros(len(pricing))
     for collective in work.collectives:
         if collective.beside == beside:

@@ -69,7 +69,7 @@ def layer_seconds(pricing: Pricing, kind: LayerKind) -> PassSeconds:
 
 @derived
 def repeated_seconds(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
-    """Forward seconds of what a recompute policy does again in one layer, shape (n,)."""
+    """Forward seconds of what a recompute policy does again in one layer, shape (n,) (T16)."""
     work = repeated_work(conditions_of(pricing.scenario), kind, mode, modules)
     return sum_parts(_pass(pricing, work, _compute(pricing, work), 0, 1.0, 1.0))
 
@@ -157,7 +157,7 @@ def _overlapped(pricing: Pricing, work: Work, tensor: Array, gemm: Array, index:
 
 
 def attention_seconds(pricing: Pricing, width: float) -> Array:
-    """Forward seconds of attention's products: on the causal half of the scores, without a fused kernel on all.
+    """Forward seconds of attention's products: on the causal half of the scores, without a fused kernel on all (T4).
 
     Beside them something for every score and every cut tile. With context parallelism every device attends its tokens
     to the whole sequence, balanced over the ring.
@@ -174,7 +174,7 @@ def attention_seconds(pricing: Pricing, width: float) -> Array:
 
 
 def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
-    """Forward seconds of attention within windows, whose cut tiles weigh more, and of linear mixers."""
+    """Forward seconds of attention within windows, whose cut tiles weigh more, and of linear mixers (T5)."""
     scenario, seconds = pricing.scenario, np.zeros(len(pricing))
     if work.core_flops:
         seconds = work.core_flops * extent(pricing, "tensor") / attention_rate(scenario)
@@ -187,7 +187,7 @@ def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
 
 
 def overlap_seconds(pricing: Pricing, gemm: Array) -> Array:
-    """What matrix products lose to collectives that run under them: smaller pieces, shared units."""
+    """What matrix products lose to collectives that run under them: smaller pieces, shared units (T7)."""
     profile = pricing.scenario.framework
     overlaps = profile.tp_comm_overlap and not profile.functional_collectives
     overlapped = (pricing.block.tensor_parallel > 1.0) & overlaps
@@ -211,7 +211,7 @@ def copy_seconds(pricing: Pricing, work: Work) -> Array:
 
 
 def ring_seconds(pricing: Pricing, work: Work) -> Array:
-    """Merging the partial results of a ring's further steps in a forward pass, at the rate of memory.
+    """Merging the partial results of a ring's further steps in a forward pass, at the rate of memory (T8).
 
     Steps are `c - 1`, whether keys and values come one by one or were gathered; within all-to-alls those of the ring
     that is left. A single attention over gathered tokens merges nothing.

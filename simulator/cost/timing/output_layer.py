@@ -30,7 +30,7 @@ def projection_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def head_seconds(pricing: Pricing) -> PassSeconds:
-    """The output layer and the loss, in 16 bit also under fp8: products, and passes over the logits.
+    """The output layer and the loss, in 16 bit also under fp8: products, and passes over the logits (T15).
 
     What the loss reads and writes is the stack's, in one fused kernel sixteen bytes a logit; half of it in either pass.
     """

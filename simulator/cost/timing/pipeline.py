@@ -32,9 +32,8 @@ class Pieces(NamedTuple):
     """Seconds of the pieces a pipeline rank is made of, one figure for each of `Pricing.kinds_of_work`."""
 
     seconds: tuple[PassSeconds, ...]
-    """One layer of each kind, the output layer, the input table, and the projection of a prediction module."""
-    again: tuple[Array, ...]
-    """Computing one layer of each kind again in full."""
+    """One layer of each kind, the output layer, the input table, and one prediction module's projection, in the order of
+    counts."""
 
 
 class ChunkSeconds(NamedTuple):
@@ -82,8 +81,14 @@ def pieces_of(pricing: Pricing, group: int) -> Pieces:
             *(head_seconds(each), table_seconds(each)),
             *projections,
         ),
-        again=tuple(repeated_seconds(each, kind, "full", ()) for kind in contents.layer_kinds),
     )
+
+
+@derived
+def repeated_whole(pricing: Pricing, group: int) -> tuple[Array, ...]:
+    """Computing one layer of each kind again in full, one figure for each of `Pricing.kinds_of_work`."""
+    contents, each = pricing.contents, pricing.kinds_of_work.members[group]
+    return tuple(repeated_seconds(each, kind, "full", ()) for kind in contents.layer_kinds)
 
 
 @derived
@@ -121,7 +126,7 @@ def stage_work(pricing: Pricing) -> StageWork:
     contents, plan = pricing.contents, recompute_plan(pricing)
     last = len(contents.chunk) - 1
     chunks = [Chunk(int(distinct), place == last, place == 0) for place, distinct in enumerate(contents.chunk)]
-    runs = contents.unequal or (schedule_of(pricing).by_run and len(chunks) == pricing.block.chunks)
+    runs = contents.unequal or (schedule_of(pricing).by_run and np.all(pricing.block.chunks == len(chunks)))
     by_chunk = {
         chunk: _with_recompute(pricing, chunk, plan.layers[chunk.distinct])
         for chunk in (dict.fromkeys(chunks) if runs else ())
@@ -138,8 +143,8 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
     counts, backward = piece_counts(pricing, chunk), passes.backward
     for group in groups_of(pricing):
         here = (contents.group == group)[:, None]
-        pieces, inside = pieces_of(pricing, group), repeated_inside(pricing, group)
-        for kind, again in enumerate(pieces.again):
+        inside = repeated_inside(pricing, group)
+        for kind, again in enumerate(repeated_whole(pricing, group)):
             repeated = full[kind] * pricing.spread_work(again) + counts[kind] * inside[kind]
             backward = backward + here * repeated
     return passes._replace(backward=backward)
@@ -177,7 +182,7 @@ class PipelineSeconds(NamedTuple):
 
 
 def pipeline_seconds(pricing: Pricing, work: StageWork) -> PipelineSeconds:
-    """`m max_i(w_i)`, what the schedule fills and drains, and sends.
+    """`m max_i(w_i)`, what the schedule fills and drains, and sends (T18).
 
     The slowest rank works on m micro batches; before its first and after its last one the others' work passes by
     (Narayanan et al. 2021, section 2.2, with unequal stages).
@@ -213,7 +218,7 @@ def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, whe
 
 
 def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_batches: Array, at: Index) -> Array:
-    """Idle time of the pacing rank, of the layouts at an index: the schedule run pass by pass.
+    """Idle time of the pacing rank, of the layouts at an index: the schedule run pass by pass (T24).
 
     `kind` is that of every rank.
 
@@ -264,7 +269,7 @@ def _alike(figures: list[KindArray], pace: Array, cycles: Array, at: Index) -> t
 
 @of_sizes
 def send_seconds(pricing: Pricing) -> Array:
-    """One send of an activation; a pipeline over several node groups goes at the pace of their slowest links.
+    """One send of an activation; a pipeline over several node groups goes at the pace of their slowest links (T19).
 
     Where each of the tensor-parallel ranks that hold it sends a part, what comes in is gathered by theirs.
     """
@@ -301,7 +306,10 @@ def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
                 both = seconds.forward[name] + seconds.backward[name]
                 if both.any():
                     parts[name] = parts[name] + times * pricing.spread_work(both)
-        for kind, (again, inside) in enumerate(zip(pieces.again, repeated_inside(pricing, group), strict=True)):
+        if pricing.recomputes("none").all():
+            continue
+        both_ways = zip(repeated_whole(pricing, group), repeated_inside(pricing, group), strict=True)
+        for kind, (again, inside) in enumerate(both_ways):
             repeated = paced(full[kind]) * pricing.spread_work(again) + paced(counts[kind]) * inside
             parts["recompute"] = parts["recompute"] + here * repeated
     return parts

@@ -72,7 +72,7 @@ def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, enteri
 
 
 def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
-    """Seconds of kernels that compute and move at once, `(c^a + m^a)^(1/a)`: the longer, where one is far longer.
+    """Seconds of kernels that compute and move at once, `(c^a + m^a)^(1/a)`: the longer, if far longer (T11).
 
     A product fetches its next tiles while it works on these, so the roofline (Williams et al. 2009) is a maximum; tiles
     at its beginning and end hide nothing, and a small product has little else. With a = 1 both add up.
@@ -99,7 +99,7 @@ def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Prod
 
 
 def shape_factor(scenario: Scenario, rate: float, made: Side, depth: Side) -> Array | float:
-    """Time of a matrix product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))`.
+    """Time of a product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))` (T3).
 
     A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
     are not full). A product with few outputs is split into `j` pieces along its depth `k`, as many as balance both

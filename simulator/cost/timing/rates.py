@@ -29,7 +29,7 @@ def attention_kernel(scenario: Scenario) -> AttentionKernel:
 
 
 def attention_rate(scenario: Scenario) -> float:
-    """FLOP/s of attention; 16 bit also under fp8.
+    """FLOP/s of attention; 16 bit also under fp8 (T4).
 
     FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later peak.
     """
@@ -92,7 +92,7 @@ def usual_rate(scenario: Scenario, precision: str) -> float:
 
 
 def gemm_rate(scenario: Scenario) -> float:
-    """FLOP/s of the layers' matrix products."""
+    """FLOP/s of the layers' matrix products (T2)."""
     if scenario.precision == "fp8":
         return usual_rate(scenario, "fp8") * scenario.coefficients.time.gemm_efficiency_fp8
     return wide_gemm_rate(scenario)
@@ -104,5 +104,5 @@ def wide_gemm_rate(scenario: Scenario) -> float:
 
 
 def memory_rate(scenario: Scenario) -> float:
-    """Bytes per second of elementwise kernels."""
+    """Bytes per second of elementwise kernels (T6)."""
     return scenario.hardware.memory_bandwidth_bytes_per_second * scenario.coefficients.time.memory_efficiency

@@ -57,13 +57,15 @@ class StepSeconds(NamedTuple):
         }
 
 
-def step_seconds(pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf) -> StepSeconds:
+def step_seconds(
+    pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf, work: StageWork | None = None
+) -> StepSeconds:
     """Price a block's time. The memory result supplies what is offloaded.
 
     A step that is known to take `below` seconds or more, shape (n,), need not be priced to the end: its total is then
-    a lower bound that does.
+    a lower bound that does. `work` is that of the passes, where it is known.
     """
-    work = stage_work(pricing)
+    work = work or stage_work(pricing)
     pipeline = pipeline_seconds(pricing, work)
     moves = host_moves(pricing, memory)
     forward = np.maximum(work.forward, moves.each_pass)
@@ -88,7 +90,7 @@ def least_step_seconds(pricing: Pricing) -> Array:
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """What a step and each of its micro batches take beside all else, and waiting for others, shape (n,)."""
+    """What a step and each of its micro batches take beside all else, and waiting for others, shape (n,) (T23)."""
     values = scenario.coefficients.time
     overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
     return overhead + waiting_seconds(scenario, pipeline)
@@ -105,7 +107,7 @@ def reference_seconds(pricing: Pricing, pipeline: PipelineSeconds, forward: Kind
 
 
 def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """Waiting for the slowest of ever more ranks: a share of the passes for every doubling of the nodes.
+    """Waiting for the slowest of ever more ranks: a share of the passes for every doubling of the nodes (T23).
 
     Of Megatron's trillion-parameter runs a step at constant work a device takes a few percent more with each factor of
     ten of the nodes; clusters differ (`node_doubling_wait`).
@@ -121,7 +123,7 @@ def _largest(by_kind: KindArray) -> Array:
 
 
 def optimizer_seconds(pricing: Pricing) -> KindArray:
-    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth.
+    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth (T21).
 
     `optimizer_slowdown` says how far an update is from one pass: several kernels each read and write it again. Passes
     over all gradients of a device, sharded or not, come beside it (`gradient_passes`).
@@ -145,7 +147,7 @@ class HostMoves(NamedTuple):
 
 
 def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
-    """What offload moves between device and host, one after the other.
+    """What offload moves between device and host, one after the other (T22).
 
     Optimizer state goes out after and comes back before the step. Activations, or attention's alone
     (`swapped_attention`), go out in the forward and come back in the backward pass; parameters on the host come in for

@@ -11,13 +11,13 @@ from simulator.question.scenario.block import Array
 
 
 def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
-    """What is left of communication that runs beside compute: its exposed share, and what outlasts the compute."""
+    """What is left of communication beside compute: its exposed share, and what outlasts the compute (T10)."""
     left: Array = np.maximum(share * seconds, seconds - beside)
     return left
 
 
 def beside_weight_gradients(pricing: Pricing, work: Work, tensor: Array, gemm: Array) -> tuple[Array, Array]:
-    """Seconds of a backward pass's tensor-parallel collectives that run alone, and what is left of those beside `gemm`.
+    """Tensor-parallel collectives of a backward pass that run alone, and what is left of those beside `gemm` (T13).
 
     Input gradients are reduced while the gradients of weights that are cut by outputs are computed: all of the pass's
     bytes, or with sequence parallelism half, as gradients that come in are gathered first.
@@ -30,7 +30,7 @@ def beside_weight_gradients(pricing: Pricing, work: Work, tensor: Array, gemm: A
 
 
 def host_seconds(pricing: Pricing, work: Work) -> Array | float:
-    """Seconds of the host for both passes of a layer, where they show: a pass takes no less."""
+    """Seconds of the host for both passes of a layer, where they show: a pass takes no less (T14)."""
     profile, values = pricing.scenario.framework, pricing.scenario.coefficients.time
     shows = profile.host_paced_layers or profile.blocking_launches
     host: Array | float = shows * work.calls * values.host_layer_seconds

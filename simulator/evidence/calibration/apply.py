@@ -44,6 +44,8 @@ from simulator.question.vocabulary import StackName
 PRIMARY_FAMILY = "hopper"
 """The family of the main table, whose targets are held."""
 
+EVEN = 0.5
+"""Probability to fit of what needs as much as there is."""
 _COVERED: tuple[Coverage, ...] = ("measured", "between")
 
 
@@ -107,7 +109,6 @@ class Applied(NamedTuple):
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
-        variances = relative_variances("memory", scenario, block, part)
         narrow, wide = (_serving(self.memory, part, "memory", covered=covered) for covered in (True, False))
         bounds = [
             unit_of("memory", scenario, block.layout(0), 0.0, one)._replace(features=count)
@@ -120,6 +121,13 @@ class Applied(NamedTuple):
             )
             return np.array([normal_below(float(one)) >= least for one in margin / spreads], dtype=np.bool_)
 
+        # A wider spread brings a probability nearer to a half: most of the unlikely are so by the rows' scatter alone.
+        variances = np.zeros(len(index))
+        some = [likely(variances, margins, unit, known) for unit, known in zip(bounds, (narrow, wide), strict=True)]
+        priced_too = np.flatnonzero(some[0] | some[1] | (least <= EVEN))
+        variances += np.inf
+        if len(priced_too):
+            variances[priced_too] = relative_variances("memory", scenario, block.take(priced_too), part)
         result, other = (
             likely(variances, margins, unit, known) for unit, known in zip(bounds, (narrow, wide), strict=True)
         )

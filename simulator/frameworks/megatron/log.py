@@ -31,8 +31,8 @@ from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.question.units import GIB, MIB
 
-_BEGIN: Final = re.compile(r"-{4,} arguments -{4,}")
-_END: Final = re.compile(r"-{4,} end of arguments -{4,}")
+_BEGIN: Final = re.compile("---- arguments ----")
+_END: Final = re.compile("---- end of arguments ----")
 # A name as wide as its column has no dots behind it.
 _ARGUMENT: Final = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,80}) (?:\.{1,60} ?|(?<=\w{30} ) )(.*)$")
 _ITERATION: Final = re.compile(r"\biteration\s{1,12}([0-9]{1,12})\s{0,12}/\s{0,12}([0-9]{1,12})\s{0,4}\|(.*)$")

@@ -91,6 +91,8 @@ def _configuration(arguments: Arguments, launch: LaunchCommand | None) -> Argume
     except InputError:
         if not arguments.has("zero-stage"):
             raise
+        said = "the configuration of DeepSpeed is not at hand: --zero-stage is priced, and nothing offloaded"
+        arguments.remark("upper-bound", "warning", said, "deepspeed_config")
     return keys
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from simulator.question.frameworks.limits import FrameworkLimits
 from simulator.question.vocabulary import (
@@ -25,9 +25,26 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-def switch(default: Any, about: str, *, choices: tuple[str, ...] = (), low: float = 0, high: float = 1) -> Any:
-    """A profile field with its description, allowed words (for text) and range (for numbers)."""
-    meta = {"about": about, "choices": choices, "low": low, "high": high}
+SwitchEffect = Literal["memory", "passes", "step", "rules"]
+"""What a switch may change of an answer; `passes` are those of a micro batch, `step` is what else takes time."""
+SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
+
+
+def switch(  # noqa: PLR0913  one per fact of a switch
+    default: Any,
+    about: str,
+    *,
+    choices: tuple[str, ...] = (),
+    low: float = 0,
+    high: float = 1,
+    moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
+    of: Literal["every", "experts", "fp8"] = "every",
+) -> Any:
+    """A profile field with its description, allowed words (for text) and range (for numbers).
+
+    `moves` and `of` say what it changes at most, and of which questions: models with experts, or those in fp8.
+    """
+    meta = {"about": about, "choices": choices, "low": low, "high": high, "moves": moves, "of": of}
     return field(default=default, metadata=meta)
 
 
@@ -255,6 +272,7 @@ class FrameworkProfile:
         "delayed",
         "how fp8 scales numbers: by tensor (delayed, tensorwise), by block (blockwise), or by 32 numbers (mxfp8)",
         choices=FP8_RECIPES,
+        of="fp8",
     )
     fp8_param_gather: bool = switch(
         default=False,
@@ -266,7 +284,9 @@ class FrameworkProfile:
 
     # Output layer and loss.
     fused_cross_entropy: bool = switch(
-        default=False, about="the loss is one kernel: no passing copies of the logits, fewer passes over them"
+        default=False,
+        about="the loss is one kernel: no passing copies of the logits, fewer passes over them",
+        moves=("memory", "passes", "step"),
     )
     loss_bytes_per_logit: int = switch(
         8, "bytes alive per logit at the loss: 16-bit logits, fp32 copies and gradient", low=2, high=32
@@ -308,6 +328,7 @@ class FrameworkProfile:
     tp_comm_overlap: bool = switch(
         default=False,
         about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
+        moves=("memory", "passes", "step"),
     )
     fused_collectives: bool = switch(
         default=False,
@@ -339,8 +360,12 @@ class FrameworkProfile:
     cp_inner_degree: int = switch(
         0, "ranks that exchange tokens for heads within a ring (all_to_all_ring); 0: all of a node", high=2**16
     )
-    overlap_grad_reduce: bool = switch(default=False, about="gradient reduction runs under the backward pass")
-    overlap_param_gather: bool = switch(default=False, about="parameter gathering runs under the forward pass")
+    overlap_grad_reduce: bool = switch(
+        default=False, about="gradient reduction runs under the backward pass", moves=("step",)
+    )
+    overlap_param_gather: bool = switch(
+        default=False, about="parameter gathering runs under the forward pass", moves=("step",)
+    )
     zero_broadcasts: bool = switch(
         default=False,
         about="ZeRO 1 and 2 send updated parameters by one broadcast of every rank's share after the other (InternEvo)",
@@ -364,7 +389,9 @@ class FrameworkProfile:
         "layer's operations adds to what the device does",
     )
     expandable_segments: bool = switch(
-        default=False, about="the allocator grows segments in place, which leaves little unusable space"
+        default=False,
+        about="the allocator grows segments in place, which leaves little unusable space",
+        moves=("memory",),
     )
 
     communicator_buffer_mib: int = switch(
@@ -393,6 +420,7 @@ class FrameworkProfile:
         "how tokens reach their experts: a copy for each (alltoall), all tokens to all (allgather), or one copy to "
         "each rank and over the network one to each node (deepep, hybridep)",
         choices=EXPERT_DISPATCHES,
+        of="experts",
     )
     sliced_experts: bool = switch(
         default=False,
@@ -407,6 +435,7 @@ class FrameworkProfile:
     overlap_expert_exchange: bool = switch(
         default=False,
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
+        of="experts",
     )
     warm_up_whole_batch: bool = switch(
         default=False,

@@ -1,4 +1,4 @@
-"""Many layouts at once: a block of layouts that share the shape of the pipeline, one array per other choice.
+"""Many layouts at once: a block of layouts that share the cut of the pipeline, one array per other choice.
 
 A layout with tensor parallel 4 on two pipeline ranks and one with tensor parallel 8 on two are a block of two:
 `block.tensor_parallel` is `[4.0, 8.0]`, `block.pipeline_parallel` is 2. A single layout is a block of one, so that each
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.question.arrays import Index, Mask
-from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, Layout, pipeline_shape
+from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, ROUND, Layout, PipelineShape, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
 
 __all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of", "blocks_of"]
@@ -36,14 +36,25 @@ class LayoutBlock(Columns):
         return self.expert_parallel * self.expert_tensor_parallel
 
     @property
-    def copies(self) -> int:
-        """How often the pipeline holds every layer: DualPipe twice."""
-        shape = pipeline_shape(self.schedule, self.pipeline_parallel, self.virtual_stages)
-        return 2 if shape == "both_ends" else 1
+    def first_virtual_stages(self) -> int:
+        """Virtual stages of the first layout; of all of them where chunks have to be told apart."""
+        return int(self.virtual_stages[0]) if len(self) else 1
 
     @property
-    def chunks(self) -> int:
-        """Model chunks that a pipeline rank holds."""
+    def shape(self) -> PipelineShape:
+        """How the parts of the model lie on the ranks."""
+        if self.schedule in ROUND:
+            return "round"
+        return pipeline_shape(self.schedule, self.pipeline_parallel, self.first_virtual_stages)
+
+    @property
+    def copies(self) -> int:
+        """How often the pipeline holds every layer: DualPipe twice."""
+        return 2 if self.shape == "both_ends" else 1
+
+    @property
+    def chunks(self) -> Array:
+        """Model chunks that a pipeline rank holds, shape (n,)."""
         return self.virtual_stages * self.copies
 
     @property
@@ -79,7 +90,7 @@ class LayoutBlock(Columns):
 
 
 def block_of(layouts: Sequence[Layout]) -> LayoutBlock:
-    """A block from layouts that share pipeline size, virtual stages, cut and recompute list."""
+    """A block from layouts that share pipeline size, schedule, cut and recompute list."""
     values: dict[str, Any] = {field.name: getattr(layouts[0], field.name) for field in PER_BLOCK}
     for field in COLUMNS:
         numbers = (field.encoded(getattr(layout, field.name)) for layout in layouts)
@@ -91,7 +102,7 @@ def blocks_of(layouts: Iterable[Layout]) -> Iterator[tuple[list[int], LayoutBloc
     """Group any layouts into blocks; yields the positions of a block's layouts beside it."""
     groups: dict[tuple[object, ...], list[tuple[int, Layout]]] = {}
     for position, layout in enumerate(layouts):
-        shape = tuple(getattr(layout, field.name) for field in PER_BLOCK)
+        shape = (layout.virtual_stages, *(getattr(layout, field.name) for field in PER_BLOCK))
         groups.setdefault(shape, []).append((position, layout))
     for members in groups.values():
         yield [position for position, _ in members], block_of([layout for _, layout in members])

@@ -108,7 +108,6 @@ class Layout:
         key="vpp",
         label="VP",
         group="size",
-        per_block=True,
         search="every number that divides the layers of a rank",
     )
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""

@@ -150,6 +150,11 @@ class Scenario(Workload):
         return sum(-(-group.devices // group.hardware.devices_per_node) for group in groups)
 
     @property
+    def prediction_modules(self) -> int:
+        """Next-token prediction modules that are trained beside the model."""
+        return self.model.num_nextn_predict_layers if self.framework.mtp else 0
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens per optimizer step, of every sequence of a sample."""
         return self.seq_length * self.global_batch_size * self.framework.sequences_per_sample

@@ -32,7 +32,6 @@ class Columns:
     """Layouts with the same pipeline cut. Columns have shape (n,)."""
 
     pipeline_parallel: int
-    virtual_stages: int
     schedule: ScheduleName
     """Index into 1f1b, zb_h1, zb_v, dualpipe, dualpipev."""
     recompute_layer_list: tuple[int, ...]
@@ -43,6 +42,7 @@ class Columns:
     expert_parallel: Array
     expert_tensor_parallel: Array
     data_parallel: Array
+    virtual_stages: Array
     micro_batch_size: Array
     zero_stage: Array
     sequence_parallel: Array

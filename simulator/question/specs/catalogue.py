@@ -35,10 +35,10 @@ def load_model(name_or_path: str) -> ModelSpec:
     configuration is in the local cache. Nothing is fetched or executed. Raises
     InputError, or UnsupportedError for a configuration of unknown make.
     """
-    file = shipped_file("model", name_or_path)
-    cached = None
-    if file is None:
-        file = _own_file("model", name_or_path)
+    shipped = shipped_file("model", name_or_path)
+    if shipped is not None:
+        return _shipped_model(shipped)
+    file, cached = _own_file("model", name_or_path), None
     if file is None:
         file = cached = hub_file(name_or_path)
     if file is None:
@@ -47,6 +47,12 @@ def load_model(name_or_path: str) -> ModelSpec:
         from simulator.question.specs.huggingface import read_config  # noqa: PLC0415  start-up time
 
         return read_config(file, name_or_path.rpartition("/")[2] if cached else "")
+    return validated(str(file), ModelSpec, read_yaml(file))
+
+
+@lru_cache(maxsize=64)
+def _shipped_model(file: Path) -> ModelSpec:
+    """Return a shipped spec, one object for all questions: what is derived of a model is looked up by it."""
     return validated(str(file), ModelSpec, read_yaml(file))
 
 

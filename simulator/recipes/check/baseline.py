@@ -161,9 +161,13 @@ def _differences(before: Baseline, after: Baseline) -> Iterator[Changed]:
         name = (after.get(key) or before[key])[0]
         old, new = (stored[1] if stored else None for stored in (before.get(key), after.get(key)))
         kind = _kind(old, new)
-        if kind is not None:
+        if kind is not None and not (kind in ("added", "removed") and "skipped" in _outcomes(old, new)):
             title = f"{key.title or 'recipe'}, launch {key.ordinal + 1}" if key.ordinal else key.title
             yield Changed(file=name, title=title, kind=kind, before=old, after=new)
+
+
+def _outcomes(*stored: Stored | None) -> set[str]:
+    return {one.outcome for one in stored if one is not None}
 
 
 def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:

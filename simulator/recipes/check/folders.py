@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from simulator.errors import InputError
+from simulator.errors import InputError, NoRecipeError
 
 SUFFIXES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".json")
 """Ends of the names of files that may be recipes."""
@@ -40,10 +41,22 @@ def expanded(files: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _below(folder: str) -> Iterator[str]:
-    """Yield the files below a folder by name, each as it is reached from there."""
-    for place, folders, names in os.walk(folder):
+    """Yield the files below a folder by name, each as it is reached from there, and folders that cannot be listed.
+
+    A link that leads nowhere is yielded; pipes, sockets and devices are not.
+    """
+    closed: list[str] = []
+    for place, folders, names in os.walk(folder, onerror=lambda error: closed.append(str(error.filename))):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _OTHERS)
         for name in sorted(names):
             path = Path(place) / name
-            if name.lower().endswith(SUFFIXES) and path.is_file() and path.stat().st_size <= _MOST_BYTES:
+            if name.lower().endswith(SUFFIXES) and (path.is_file() or (path.is_symlink() and not path.exists())):
                 yield str(path)
+    yield from closed
+
+
+def require_size(file: str) -> None:
+    """Raise NoRecipeError for a file that is larger than any recipe."""
+    with contextlib.suppress(OSError, ValueError):
+        if os.stat(file).st_size > _MOST_BYTES:  # noqa: PTH116  as the name was given
+            raise NoRecipeError(f"{file}: starts no training: larger than {_MOST_BYTES >> 20} MiB, as data are")

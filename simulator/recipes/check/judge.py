@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from simulator.api import answer
 from simulator.cluster import cluster
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
+from simulator.errors import AbsentFileError, InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
@@ -19,7 +19,7 @@ from simulator.question.vocabulary import FRAMEWORKS
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
 from simulator.recipes.check.changes import changes_for
-from simulator.recipes.check.folders import expanded
+from simulator.recipes.check.folders import expanded, require_size
 from simulator.recipes.check.machines import (
     Reread,
     launched_devices,
@@ -75,6 +75,8 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
     """The verdict on every launch of a file; `skips` passes over one that starts no training."""
     try:
+        if skips:
+            require_size(file)
         for recipe, reread in reading.launches(file):
             yield check_recipe(recipe, reading.asked, gates, reread)
     except NoRecipeError as error:
@@ -357,7 +359,7 @@ def _defect(file: str, error: Exception) -> InputError:
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:
     outcome: CheckOutcome = "unreadable"
-    if isinstance(error, UnsupportedError | UndecidedError):
+    if isinstance(error, UnsupportedError | UndecidedError | AbsentFileError):
         outcome = "not_modelled" if isinstance(error, UnsupportedError) else "cannot_tell"
     place = _LINE.match(str(error))
     blame = Place(place["file"], int(place["line"])) if place else None

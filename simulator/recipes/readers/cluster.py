@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from simulator.errors import InputError
+from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments as Given
 from simulator.frameworks.values import Cause, PlainValue
 from simulator.recipes.recipe import Place
@@ -14,6 +14,8 @@ from simulator.recipes.shell.launch import TrainingCommand
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
 _LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")
 _MOST = 1 << 20
+_ONE_OF_MANY = frozenset(["rank", "world_size", "use_mpi"])
+"""Flags of a program that takes its place among processes that are started elsewhere: Hygon's and llm-jp's Megatron."""
 _WORKERS = 8
 """Processes that `msrun` of MindSpore 2.7 starts, in all and on a node, where it is told neither."""
 
@@ -38,7 +40,9 @@ def cluster_of(launch: TrainingCommand, given: Given) -> tuple[int | None, int |
 
 
 def _alone(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
-    """One process, unless words in front of the program that are not known start several."""
+    """One process, unless words in front of the program that are not known start several, or it is one of many."""
+    if _ONE_OF_MANY.intersection(given.entries):
+        return None, None
     if not launch.in_front:
         return 1, 1
     given.need(launch.in_front, "nodes")
@@ -144,6 +148,9 @@ def _count(
         return None
     text = value.text
     text = text.split(":")[-1] if re.fullmatch(r"\d+:\d+", text, re.ASCII) else text
+    if text.startswith("--"):
+        said = f"{_shown(names[0])} has no value: a variable behind it is empty; --set NAME=VALUE"
+        raise UndecidedError(f"{given.file}:{value.line}: {said}")
     if not re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) or not 1 <= int(text) <= _MOST:
         raise InputError(
             f"{given.file}:{value.line}: {_shown(names[0])}: '{value.text[:40]}' given; must be a whole number"

@@ -83,7 +83,9 @@ FLAGS: Final = {key: Flag(MEGATRON_FLAGS[flag.replace("-", "_")].about) for key,
     key: Flag(about) for key, about in _TRANSLATED.items()
 }
 """Keys for the documentation; those spelled as Megatron's flags with underscores are read too."""
-_CLASS: Final = re.compile(r"(Llama|Qwen|Mixtral|Mistral|DeepSeek)(\w*?)(?:Config|ModelProvider|Provider)(\w*)")
+_CLASS: Final = re.compile(
+    r"(Llama|Qwen|Mixtral|Mistral|DeepSeek)(\w{0,40}?)(?:Config|ModelProvider|Provider)(\w{0,40})"
+)
 _OTHER_MODEL: Final = re.compile(
     r"vision|vit|image|video|audio|speech|projector|teacher|draft|reward|critic|reference|ref_policy"
 )

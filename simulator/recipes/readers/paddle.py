@@ -396,7 +396,7 @@ def _numbers(given: Given, option: str, name: str) -> frozenset[int]:
 def _cut(given: Given, layers: int | None, pipeline: int) -> tuple[int, ...]:
     """Layers per stage of a list over the model's items: embedding, layers, norm, head."""
     text = given.text("stage_layers", "pp_seg_method") or ""
-    if not re.match(r"\s*\[?\s*[0-9]", text):
+    if not re.match(r"\s*(?:\[\s*)?[0-9]", text):
         given.places.pop("stage_layers", None)
         return ()
     starts = sorted(_numbers(given, "stage_layers", "pp_seg_method"))

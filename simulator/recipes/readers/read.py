@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle
 from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.recognition import (
     command_line,
+    entry_of,
     names_in,
     names_training,
     settings_of_training,
@@ -129,6 +131,8 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     except InputError as error:
         raise _unparsed(path, text, error) from error
     require_training_text(str(path), text)
+    if {"schema_version", "tool_version"} <= content.keys():
+        raise NoRecipeError(f"{path}: starts no training: an answer of simulate")
     keys = keys_of(path, content)
     names = {key.dotted for key in keys} | {key.name for key in keys} | {str(name) for name in content}
     if trainer := trainer_of(names, keys):
@@ -193,6 +197,8 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     names = names_in(text)
     if trainer := trainer_of(names):
         return _of_other(path, trainer)
+    if path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:
+        return NoRecipeError(f"{path}: a template of a DeepSpeed configuration names no model")
     try:
         require_training_text(str(path), text)
     except NoRecipeError as idle:
@@ -234,11 +240,23 @@ def _read_shell(
     if recipes:
         return tuple(recipes)
     if passed:
-        launch = passed[0]
-        shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
-        shown = other_trainer(launch) or shown
-        raise UnsupportedError(f"{file}:{launch.line}: '{shown}': flags of no framework that is read")
+        raise _of_no_framework(file, passed[0])
     raise _no_launch(file, text, script, idle)
+
+
+def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
+    """What to say of a launch that no reader takes: whose it is, or that its words are not known."""
+    where, flags = f"{file}:{launch.line}", [value.text for value in launch.arguments if value.text.startswith("--")]
+    shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
+    shown = other_trainer(launch) or shown
+    if name := entry_of(launch):
+        return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
+    script = PurePath(launch.script.text).name
+    unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
+    if unknown and not flags:
+        asks = ", ".join(unknown[:3])[:120]
+        return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
+    return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
 
 
 def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeError]) -> SimulateError:
@@ -260,10 +278,9 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
     if line and script.exit_line:
         said = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
         yield f"{file}:{script.exit_line}: {said}"
-    for name, (started, inside) in script.not_followed.items():
-        if names_training(name) or command_line(inside):
-            said = "with words that only the run knows" if inside else "that is not at hand"
-            yield f"{file}:{started}: starts a script {said}; {name} is to be judged by itself"
+    for name, other in script.not_followed.items():
+        if names_training(name) or "launch" in name or command_line(other.text):
+            yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:
         yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
     if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
@@ -273,22 +290,28 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
 
 
 def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
-    """The script; one that is no shell only for its placeholders in angle brackets is read with a variable for each."""
-
-    def open_file(name: str, line: int) -> str | None:
-        try:
-            path = beside(file, name, line)
-            return read_text(path)
-        except InputError:
-            return None
-
+    """The script; one that is no shell only for placeholders in angle brackets is read with a variable for each."""
     try:
-        return read_script(text, file, settings, environment, open_file)
-    except InputError:
-        filled = _PLACEHOLDER.sub(_variable, text)
-        if filled == text:
-            raise
-        return read_script(filled, file, settings, environment, open_file)
+        return _read_filled(text, file, settings, environment, lambda source: source)
+    except InputError as error:
+        with contextlib.suppress(InputError):
+            return _read_filled(text, file, settings, environment, _filled)
+        raise error from None
+
+
+def _read_filled(
+    text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], fill: Callable[[str], str]
+) -> Script:
+    def open_file(name: str, line: int) -> str | None:
+        with contextlib.suppress(InputError):
+            return fill(read_text(beside(file, name, line)))
+        return None
+
+    return read_script(fill(text), file, settings, environment, open_file)
+
+
+def _filled(text: str) -> str:
+    return _PLACEHOLDER.sub(_variable, text)
 
 
 def _variable(placeholder: re.Match[str]) -> str:

@@ -16,10 +16,16 @@ from typing import Final
 
 from simulator.budget import charge
 from simulator.frameworks.documents import Key
+from simulator.frameworks.launch import LaunchCommand
 
 _TABLE: Final = Path(__file__).with_name("trainers.csv")
 """Trainers that are known and not read: the keys that only their files have together, each a section, a name or a
 dotted path; `name=text` is a key whose value begins so."""
+_ENTRIES: Final = Path(__file__).with_name("entries.csv")
+"""Programs, modules and scripts by which trainers are started that are known and not read, as patterns."""
+_FARTHEST: Final = 16
+_LONGEST: Final = 4000
+"""Words, and characters of them, among which a program's name is looked for."""
 _KEY: Final = re.compile(r"""^[ \t]*(?:-[ \t]+)?["']?([A-Za-z_][\w.-]{0,80})["']?[ \t]*[:=]""", re.MULTILINE | re.ASCII)
 _LINE_WORK: Final = 10
 """Units of work of looking through a character."""
@@ -42,7 +48,8 @@ _PROGRAM: Final = (
     r"[\w-]{0,80}\.py\b"
 )
 _SCRIPT: Final = (
-    r"[\w./${}-]{0,200}(?:pretrain|finetune|(?<![a-z])(?:train|sft|dpo|grpo|tune))[\w-]{0,80}\.(?:sh|slurm|sbatch)\b"
+    r"[\w./${}-]{0,200}(?:pretrain|finetune|(?<![a-z])(?:train|sft|dpo|grpo|tune|pt(?=_)))[\w-]{0,80}"
+    r"(?:\$[\w{(][^\n\"';|]{0,60}[})][\w-]{0,40})?\.(?:sh|slurm|sbatch)\b"
 )
 _COMMAND: Final = re.compile(rf"(?<![\w./-])(?:{_PROGRAM}|{_SCRIPT})")
 _COMMENT: Final = re.compile(r"(?:^|(?<=[ \t]))#[^\n]*", re.MULTILINE)
@@ -82,6 +89,19 @@ def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
         return any(key == name and text.startswith(start) for key, text in texts) if equals else mark in names
 
     return next((trainer.name for trainer in _trainers() if all(map(stands, trainer.marks))), "")
+
+
+def entry_of(launch: LaunchCommand) -> str:
+    """Return the trainer that a launch starts, by its program or a script of it; empty where none is known."""
+    words = [launch.program, launch.script.text, *(value.text for value in launch.arguments[:_FARTHEST])]
+    text = " ".join(word for word in words if word and not word.startswith("--"))[:_LONGEST]
+    return next((name for name, entry in _entries() if entry.search(text)), "")
+
+
+@functools.cache
+def _entries() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    with _ENTRIES.open(encoding="utf-8", newline="") as stream:
+        return tuple((row["trainer"], re.compile(row["entry"])) for row in csv.DictReader(stream))
 
 
 def names_in(text: str) -> set[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
-from simulator.errors import InputError
+from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell import arithmetic
 from simulator.recipes.shell.machine import Output
 from simulator.recipes.shell.values import EMPTY, Piece, Value, joined, text_value
@@ -38,7 +38,7 @@ def captured(runner: Walk, node: Node) -> Value | None:
     machine.state, machine.output = machine.state.fork(), output
     try:
         runner.all(statements)
-    except InputError:
+    except (InputError, UndecidedError):
         output.whole = False
     machine.state, machine.output, machine.conditions = outer[:3]
     del machine.calls[outer[3] :]

@@ -11,7 +11,7 @@ from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.values import Cause, Piece, Value, split_fields
 
 _LAUNCHES: Final = re.compile(
-    r"(?<![\w-])(?:torchrun|deepspeed|msrun|accelerate|python[0-9.]*|[\w-]+cli|swift|megatron|composer)(?![\w-])|\.py(?![\w])"
+    r"(?<![\w-])(?:torchrun|deepspeed|msrun|accelerate|python[0-9.]*|[\w-]+cli|swift|megatron|composer)(?![\w-])|\.(?:py|sh|slurm|sbatch)(?!\w)"
 )
 """What some text of a command holds that starts a training."""
 _END: Final = re.compile(r"\.py(?!\w)|(?<!\S)-m(?!\S)")

@@ -9,7 +9,7 @@ from typing import Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.conditions import Truth
-from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
+from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine, NotFollowed
 from simulator.recipes.shell.source import check_length
 from simulator.recipes.shell.values import Piece, Value
 from simulator.recipes.shell.walk import Walk
@@ -18,6 +18,10 @@ from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
 _OWN_FOLDER: Final = re.compile(r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse")
 """What a command says that prints the script's own folder, or one above it."""
 _SCRIPT: Final = re.compile(r"[\w${}.-]+\.(?:sh|bash|slurm|sbatch)")
+_VARIABLE: Final = re.compile(r"[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
+"""What makes a name unknown, by its first variable: N in `$((N / 8))`."""
+_LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")
+"""Names of scripts that launch, where another reads them."""
 _FARTHEST: Final = 64
 """Words among which a script stands."""
 _SURROUNDINGS: Final = re.compile(
@@ -48,6 +52,8 @@ def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
         said = f"{argv[1].text[:100]} is not read: what it sets is not known"
         machine.remark("not-read", "warning", said, line, "--set NAME=VALUE")
         machine.unread = True
+        if _LAUNCHES.search(name := _shown_name(argv[1])):
+            machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
         return True
     outer = machine.state.positional, machine.state.shifted
     if len(argv) > 2:
@@ -62,10 +68,9 @@ def started_script(argv: Sequence[Value]) -> int:
     """Return the place of a script that a command starts, as `bash FILE` or FILE itself; the end for none."""
     wrapped = False
     for number, value in enumerate(argv[:_FARTHEST]):
-        name = PurePath(value.text).name
-        if _SCRIPT.fullmatch(name) and (number == 0 or wrapped):
+        if _SCRIPT.fullmatch(_shown_name(value)) and (number == 0 or wrapped):
             return number
-        wrapped = wrapped or name in WRAPPERS | SHELLS | QUEUES
+        wrapped = wrapped or PurePath(value.text).name in WRAPPERS | SHELLS | QUEUES
         if not wrapped:
             break
     return len(argv)
@@ -79,16 +84,30 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     machine = runner.machine
     open_words = any(not value.known and not _begins_known(value) for value in argv[1:])
     text = _text_of(machine, argv[0], line)
-    if text is None or open_words:
-        machine.not_followed.setdefault(PurePath(argv[0].text).name[:80], (line, text.text if text else ""))
+    name = _shown_name(argv[0])
+    if text is None:
+        machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
         return None
+    if open_words:
+        machine.not_followed.setdefault(name, NotFollowed(line, "with words that only the run knows", text.text))
+        return None
+    launches = len(runner.launches)
     state = machine.state.fork()
     state.variables = {name: value for name, value in state.variables.items() if name in state.exported}
     state.functions, state.positional, state.shifted = {}, tuple(argv[1:]), 0
     outer, machine.state = machine.state, state
+    calls, machine.calls = machine.calls, [""] * len(machine.calls)
     truth = runner.include(text)
-    machine.state = outer
+    machine.state, machine.calls = outer, calls
+    if len(runner.launches) == launches:
+        machine.not_followed.setdefault(name, NotFollowed(line, "that starts no training by these words", text.text))
     return truth
+
+
+def _shown_name(target: Value) -> str:
+    """Return the last part of a file's path, with `${NAME}` for what only the run knows."""
+    shown = "".join(piece.text if piece.known else _VARIABLE.sub(r"${\1}", piece.text) for piece in target.pieces)
+    return PurePath(shown).name[:80]
 
 
 def _begins_known(value: Value) -> bool:

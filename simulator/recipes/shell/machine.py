@@ -54,6 +54,18 @@ class Function:
     body: Node
 
 
+@dataclass(frozen=True, slots=True)
+class NotFollowed:
+    """A script that another starts, and that was not followed to a training."""
+
+    line: int
+    """Of the start."""
+    why: str
+    """What keeps it from being followed, as the end of `starts a script`."""
+    text: str = ""
+    """Of the script; empty where it is not at hand."""
+
+
 @dataclass(slots=True)
 class Output:
     """What was printed so far."""
@@ -126,8 +138,8 @@ class Machine:
         """Text of a file by its name below the script's folder or one above it; None where there is none."""
         self.unread = False
         """Whether a file that the script reads is not at hand: what is set nowhere else may be set there."""
-        self.not_followed: dict[str, tuple[int, str]] = {}
-        """Scripts that are started and could not be followed: the line of the start, their text where it is known."""
+        self.not_followed: dict[str, NotFollowed] = {}
+        """Scripts that are started and were not followed to a training, by name."""
         self.required: frozenset[str] = frozenset()
         """Variables without which the script ends: taken as set."""
         self.asked_unset: list[str] = []

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from simulator.errors import InputError
+from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import SILENT, without_tabs
 from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
@@ -339,7 +339,8 @@ class Runner(Walk):
         """Follow the texts that a command may have; launches that say the same are one."""
         machine, start = self.machine, len(self.launches)
         if machine.choices >= DEEPEST_CHOICE:
-            raise InputError(f"{machine.file}:{line}: more than {DEEPEST_CHOICE} choices within one command")
+            said = f"more than {DEEPEST_CHOICE} branches decide this command: --set the variables that they ask for"
+            raise UndecidedError(f"{machine.file}:{line}: {said}")
         machine.choices += 1
         truth = self._branches(paths, causes_of(words), line)
         machine.choices -= 1

@@ -10,7 +10,7 @@ from simulator.recipes.recipe import Remark, Severity
 from simulator.recipes.shell.capture import captured
 from simulator.recipes.shell.example import example_of
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.machine import Machine
+from simulator.recipes.shell.machine import Machine, NotFollowed
 from simulator.recipes.shell.run import Runner
 from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.values import Cause, TooLargeError, text_value
@@ -29,8 +29,8 @@ class Script:
     exit_line: int
     """Line of the `exit` that every path reaches; 0 if there is none."""
     unused_settings: tuple[str, ...]
-    not_followed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """Scripts that are started and could not be followed: the line that starts them, their text where it is known."""
+    not_followed: Mapping[str, NotFollowed] = field(default_factory=dict)
+    """Scripts that are started and were not followed to a training, by name."""
     remarks: tuple[Remark, ...] = ()
     """Lines that do something else than they seem to, or that are not read."""
 

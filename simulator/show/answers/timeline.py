@@ -66,7 +66,7 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     count = estimate.global_batch_size // (layout.micro_batch_size * layout.data_parallel)
     shown = count if micro_batches is None else min(count, micro_batches)
     block = block_of([layout])
-    ranks, chunks = block.pipeline_parallel, block.chunks
+    ranks, chunks = block.pipeline_parallel, int(block.chunks[0])
     if 2 * shown * ranks * chunks > MOST_PASSES:
         raise UnsupportedError(
             f"timeline: {2 * shown * ranks * chunks:,} passes, at most {MOST_PASSES:,} are shown; a smaller "
@@ -74,7 +74,7 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
         )
     parts = speed.parts_seconds
     schedule = speed.schedule
-    sends = schedule.sends(ranks, chunks)
+    sends = float(schedule.sends(ranks, chunks))
     # Hidden sends are those that a rank's own passes cover; the rest is waited for while the pipeline fills and drains.
     send = parts["pipeline_sends"] / (sends * (count + ranks - 1.0)) if sends else 0.0
     seconds = [

@@ -69,7 +69,8 @@ class MainCommand(Sectioned, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was asked for, or say which there are."""
+        """Return the command that was asked for, or say which there are; it may price many questions."""
+        gc.enable()
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             names = self.list_commands(ctx)
@@ -120,7 +121,8 @@ class MainCommand(Sectioned, click.Group):
 def run() -> NoReturn:
     """Run the command line of this process.
 
-    A search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of a short one.
+    One search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of it.
+    Commands collect what their questions leave.
     """
     open_streams()
     gc.disable()

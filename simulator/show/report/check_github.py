@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from simulator.recipes.check.verdict import NOT_JUDGED, Checked
 from simulator.recipes.recipe import Place
 from simulator.show.report.check_answer import Answer, printable
 from simulator.show.report.check_table import check_table
-from simulator.show.report.check_text import change_lines, tally, verdict_line
+from simulator.show.report.check_text import change_lines, reason, tally, verdict_line
 
 MOST_ANNOTATIONS = 10
 """GitHub shows this many of a kind for a step."""
@@ -26,26 +26,38 @@ class _Annotation:
     line: int
     title: str
     message: str
+    group: str
+    """What annotations of one kind share that are shown as one: the reason for a verdict, the rule of a warning."""
 
-    def command(self) -> str:
+    def command(self, more: Collection[str] = ()) -> str:
+        """The workflow command; `more` are the other files of the group."""
         place = f"file={_property(self.file)},line={self.line}," if self.file else ""
-        return f"::{self.kind} {place}title={_property(self.title)}::{_data(self.message)}"
+        said = f"{self.message}\nso in {_listed(more)}" if more else self.message
+        return f"::{self.kind} {place}title={_property(self.title)}::{_data(said)}"
 
 
 def check_github(answer: Answer) -> str:
-    """Return the tally and the annotations, at most ten of a kind."""
+    """Return the tally and the annotations, at most ten of a kind: each failure, and each reason for anything else."""
     lines = [tally(answer.results)]
+    found = [item for result in answer.results for item in _annotations(result)]
     for kind in ("error", "warning", "notice"):
-        found = [item for result in answer.results for item in _annotations(result) if item.kind == kind]
-        shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
-        lines += [item.command() for item in shown]
-        if len(shown) < len(found):
-            rest = found[len(shown) :]
+        groups: dict[str, list[_Annotation]] = {}
+        for item in found:
+            if item.kind == kind:
+                groups.setdefault(item.group, []).append(item)
+        ordered = sorted(groups.values(), key=lambda group: -len(group))
+        shown = ordered if len(ordered) <= MOST_ANNOTATIONS else ordered[: MOST_ANNOTATIONS - 1]
+        for first, *others in shown:
+            lines.append(first.command(dict.fromkeys(item.file for item in others if item.file != first.file)))
+        if rest := [item for group in ordered[len(shown) :] for item in group]:
             names = list(dict.fromkeys(item.file for item in rest))
-            more = f" and {len(names) - MOST_NAMES} more files" if len(names) > MOST_NAMES else ""
-            said = f"also: {', '.join(names[:MOST_NAMES])}{more}"
-            lines.append(_Annotation(kind, "", 1, f"{len(rest)} more", said).command())
+            lines.append(_Annotation(kind, "", 1, f"{len(rest)} more", f"also: {_listed(names)}", "").command())
     return "\n".join(lines) + "\n"
+
+
+def _listed(names: Collection[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more files" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(list(names)[:MOST_NAMES])}{more}"
 
 
 def github_summary(answer: Answer) -> str:
@@ -66,11 +78,13 @@ def _annotations(result: Checked) -> Iterator[_Annotation]:
         text += [f"fix: {remark.fix}" for remark in result.remarks if remark.severity == "error" and remark.fix]
         kind = "error" if failed else "notice" if result.outcome in NOT_JUDGED else "warning"
         title = f"simulate check: {result.outcome.replace('_', ' ')}"
-        yield _Annotation(kind, place.file, place.line, title, "\n".join(text))
+        why = reason(result) if kind == "notice" else f"{place.file}:{place.line}: {text[0]}"
+        group = f"{result.outcome}: {why}"
+        yield _Annotation(kind, place.file, place.line, title, "\n".join(text), group)
     for remark in result.remarks:
         if remark.severity == "warning" and remark.place is not None:
             message = remark.message + (f"\nfix: {remark.fix}" if remark.fix else "")
-            yield _Annotation("warning", remark.place.file, remark.place.line, remark.rule, message)
+            yield _Annotation("warning", remark.place.file, remark.place.line, remark.rule, message, remark.rule)
 
 
 def _data(text: str) -> str:

@@ -127,13 +127,14 @@ def tally(results: Sequence[Checked]) -> str:
 
     unjudged = sum(result.outcome in NOT_JUDGED for result in results)
     skipped = sum(result.outcome == "skipped" for result in results)
+    recipes = len(results) - skipped
     parts = [shown(FIRM) or "none judged"]
     parts += [f"{unjudged} not judged ({shown(NOT_JUDGED)})"] if unjudged else []
-    parts += [f"{skipped} skipped, which train nothing"] if skipped else []
     failed = sum(not result.passed and not result.known for result in results)
     known = sum(result.known for result in results)
     parts.append(f"{failed} failed" + (f", and {known} as in the baseline" if known else ""))
-    return f"{len(results)} recipe{'' if len(results) == 1 else 's'}: {'; '.join(parts)}"
+    parts += [f"{skipped} file{'' if skipped == 1 else 's'} skipped: no training"] if skipped else []
+    return f"{recipes} recipe{'' if recipes == 1 else 's'}: {'; '.join(parts)}"
 
 
 def reason(result: Checked) -> str:

@@ -1,0 +1,150 @@
+"""No regular expression of the package grows faster than its text: each meets its own literals, repeated.
+
+A pattern such as `{.*?}` is searched for from every brace to the end of a text of open braces: quadratic, which on a
+megabyte takes minutes. No time is judged, only how it grows, in processor time of this thread.
+"""
+
+import ast
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import simulator
+
+PACKAGE = Path(simulator.__file__).parent
+SEARCHING = {"search", "finditer", "findall", "sub", "subn", "split"}
+AT_START = {"match", "fullmatch"}
+SHORT, TIMES = 5000, 4
+MOST_GROWTH = 2.4 * TIMES
+"""Of four times the text: a linear pattern takes four times as long, a quadratic one 16 times; those that look ahead by
+a bounded length, 4,000 at most, have reached it in the short text."""
+NOISE_SECONDS = 5e-5
+"""What a short text may take unmeasured."""
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def calls() -> Iterator[ast.Call]:
+    for tree in trees().values():
+        yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def uses() -> dict[tuple[str, str], set[str]]:
+    """What is done with patterns, by the file that does it and the name they have there."""
+    done: dict[tuple[str, str], set[str]] = {}
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(value=ast.Name(id=owner), attr=attribute) if attribute in SEARCHING | AT_START:
+                    done.setdefault((str(file), owner), set()).add(attribute)
+    return done
+
+
+def patterns() -> dict[tuple[str, int], set[str]]:
+    """Text and flags of every pattern, with what is done with it: those that modules name, and those in calls."""
+    found: dict[tuple[str, int], set[str]] = {}
+    used = uses()
+    for info in pkgutil.walk_packages([str(PACKAGE)], "simulator."):
+        try:
+            module = importlib.import_module(info.name)
+        except ImportError:  # an extra that is not installed
+            continue
+        for name, value in vars(module).items():
+            if isinstance(value, re.Pattern) and isinstance(value.pattern, str):
+                found.setdefault((value.pattern, value.flags), set()).update(used.get((str(module.__file__), name), ()))
+    for call in calls():
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="re"), attr=name), args=[ast.Constant(value=str(text)), *_]
+            ) if name != "compile":
+                found.setdefault((text, re.compile(text).flags), set()).add(name)
+    # A pattern of a table, or one that only a loop names, may be searched for.
+    return {pattern: done or {"search"} for pattern, done in found.items()}
+
+
+def literals(pattern: str, flags: int) -> list[str]:
+    """Runs of literal characters of a pattern, and one character of each of its classes, in their order."""
+    runs: list[str] = [""]
+
+    def walk(items: object) -> None:
+        for item in items:  # type: ignore[attr-defined]  # re's own tree has no types
+            kind, value = item if isinstance(item, tuple) and len(item) == 2 else (None, item)
+            name = str(kind)
+            if name == "LITERAL":
+                runs[-1] += chr(value)
+                continue
+            runs.append("")
+            if name == "IN":
+                runs[-1] += next((chr(one) for op, one in value if str(op) == "LITERAL"), "")
+            elif name in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
+                walk(value[2])
+            elif name == "SUBPATTERN":
+                walk(value[3])
+            elif name == "BRANCH":
+                for branch in value[1]:
+                    walk(branch)
+            elif name in {"ASSERT", "ASSERT_NOT"}:
+                walk(value[1])
+            runs.append("")
+
+    walk(re._parser.parse(pattern, flags))  # type: ignore[attr-defined]
+    return list(dict.fromkeys(run for run in runs if run))
+
+
+def texts(pattern: str, flags: int) -> set[str]:
+    """What is repeated: each run alone, with a letter or a space behind, and all of them but the last."""
+    runs = literals(pattern, flags)
+    whole = "".join(runs)
+    return {f"{run}{behind}" for run in runs for behind in ("", "a", " ", "\n")} | {whole, whole[:-1]} | {"a", " ", "0"}
+
+
+def seconds(use: Callable[[str], object], text: str) -> float:
+    best = float("inf")
+    for _ in range(2):
+        start = time.thread_time()
+        use(text)
+        best = min(best, time.thread_time() - start)
+    return best
+
+
+def user(pattern: re.Pattern[str], name: str) -> Callable[[str], object]:
+    if name in {"sub", "subn"}:
+        return lambda text: getattr(pattern, name)("", text)
+    return lambda text: [*getattr(pattern, name)(text)] if name == "finditer" else getattr(pattern, name)(text)
+
+
+PATTERNS = sorted(patterns().items())
+
+
+@pytest.mark.parametrize(("pattern", "uses"), PATTERNS, ids=[pattern[:60] for (pattern, _), _ in PATTERNS])
+def test_a_pattern_grows_with_its_text(pattern: tuple[str, int], uses: set[str]) -> None:
+    judge(pattern, uses, SHORT)
+
+
+def judge(pattern: tuple[str, int], uses: set[str], length: int) -> None:
+    compiled = re.compile(pattern[0], pattern[1])
+    for name in sorted(uses):
+        use = user(compiled, name)
+        for part in sorted(filter(None, texts(*pattern))):
+            little = seconds(use, (part * length)[:length]) + NOISE_SECONDS
+            much = seconds(use, (part * length * TIMES)[: length * TIMES])
+            assert much < MOST_GROWTH * little, (name, part)
+
+
+def test_patterns_are_found() -> None:
+    assert len(PATTERNS) > 100
+    assert any("search" in uses for _, uses in PATTERNS)
+
+
+def test_a_quadratic_pattern_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        judge((r"\{.*?\}", re.compile("").flags | re.DOTALL), {"search"}, 1000)
