@@ -32,8 +32,7 @@ class Pieces(NamedTuple):
     """Seconds of the pieces a pipeline rank is made of, one figure for each of `Pricing.kinds_of_work`."""
 
     seconds: tuple[PassSeconds, ...]
-    """One layer of each kind, the output layer, the input table, and one prediction module's projection, in the order of
-    counts."""
+    """One layer of each kind, the output layer, the input table, and one prediction module's projection, as counted."""
 
 
 class ChunkSeconds(NamedTuple):
