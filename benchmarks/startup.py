@@ -17,7 +17,8 @@ from benchmarks import THREAD_SETTINGS
 from benchmarks.machine import judged, say, say_machine
 
 ROUNDS = 21
-TARGET = 3.0
+MAIN_TARGET, HELP_TARGET = 2.5, 1.4
+"""Of the time that importing the packages alone takes."""
 
 
 def simulate() -> list[str]:
@@ -42,8 +43,8 @@ def compare(measured: list[str], reference: list[str], *, one_thread: bool) -> t
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def report(question: list[str], imports: str) -> None:
-    """Print medians and their ratio."""
+def report(question: list[str], imports: str, target: float) -> None:
+    """Print medians and their ratio, which is held to a target."""
     command = [*simulate(), *question]
     say(f'simulate {" ".join(question)}, against python -c "import {imports}"')
     for one_thread in (False, True):
@@ -54,7 +55,7 @@ def report(question: list[str], imports: str) -> None:
         say(f"    against {reference * 1e3:.0f} ms (fastest {min(theirs) * 1e3:.0f}, slowest {max(theirs) * 1e3:.0f})")
         say(
             f"    ratio of medians {middle / reference:.2f}, fastest {min(ours) / min(theirs):.2f}; "
-            f"target {TARGET:g} {judged(met=middle / reference <= TARGET)}"
+            f"target {target:g} {judged(met=middle / reference <= target)}"
         )
 
 
@@ -62,10 +63,10 @@ def main() -> None:
     """Compare the main job and the help with their imports."""
     say_machine()
     say(f"{ROUNDS} rounds, command: {'installed script' if len(simulate()) == 1 else 'python -m simulator'}")
-    report(["--model", "llama3.1-70b", "--nodes", "8"], "numpy, pydantic, click")
+    report(["--model", "llama3.1-70b", "--nodes", "8"], "numpy, pydantic, click", MAIN_TARGET)
     # pydantic loads what it is made of when a name of it is first used.
-    report(["--model", "llama3.1-70b", "--nodes", "8"], "numpy, click; from pydantic import BaseModel")
-    report(["--help"], "click")
+    report(["--model", "llama3.1-70b", "--nodes", "8"], "numpy, click; from pydantic import BaseModel", MAIN_TARGET)
+    report(["--help"], "click", HELP_TARGET)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.scenario.scenario import Scenario, scenario_on
 from simulator.question.scenario.settings import check_count, check_share
-from simulator.question.scenario.typed import EstimateFields, QuestionFields
+from simulator.question.scenario.typed import EstimateFields, QuestionFields, RankFields
 from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.model import ModelSpec
 from simulator.search.assumed import with_switches
 from simulator.search.beside import in_fp8, on_other_stacks, reasons, remedies
 from simulator.search.build import estimate_of, estimates_of
@@ -42,13 +43,17 @@ def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
     def named(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
-        parameters = {name: one for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        parameters = {
+            name: parameter
+            for name, parameter in signature.parameters.items()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        }
         for name, kind in fields.__annotations__.items():
             default = inspect.Parameter.empty if name == "model" else DEFAULTS.get(name)
             text = _text(kind).removeprefix("Required[").removesuffix("]" if name == "model" else "")
             word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text)
             parameters.setdefault(name, word)
-        required_first = sorted(parameters.values(), key=lambda one: one.default is not one.empty)
+        required_first = sorted(parameters.values(), key=lambda parameter: parameter.default is not parameter.empty)
         whole = signature.replace(parameters=required_first)
 
         @functools.wraps(function)
@@ -77,7 +82,8 @@ def _text(kind: object) -> str:
 def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
     """The scenario of a question.
 
-    `model` and `hardware` are shipped names or paths, `hardware` also node groups (see `simulator.cluster`); without
+    `model` and `hardware` are shipped names or paths, `model` also a Hugging Face configuration as a mapping or as an
+    object of transformers, `hardware` also node groups (see `simulator.cluster`); without
     `nodes` and `devices` it is one node. `stack` is None for the named stack of the calibration or of the hardware,
     else the framework's defaults; `options` stand above it. `calibration` is None for the shipped one of the hardware's
     family, `none` for the priors, or a file. Raises InputError for what is wrong and UnsupportedError for what
@@ -87,10 +93,26 @@ def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
     for name, value in inputs.items():
         BY_INPUT[name].check(value)
     machines = cluster(inputs["hardware"], inputs["nodes"], inputs["devices"], inputs["calibration"])
-    model, layers, framework = load_model(inputs["model"]), inputs["num_layers"], inputs["framework"]
+    model, layers, framework = model_of(inputs["model"]), inputs["num_layers"], inputs["framework"]
     profile = framework_profile(framework, inputs["options"], stack_for(framework, inputs["stack"], *machines.stacks))
     shape = model if layers is None else model.with_layers(layers)
     return scenario_on(machines, shape, profile, **{setting.name: inputs[setting.name] for setting in WORKLOAD})
+
+
+def model_of(model: Any) -> ModelSpec:
+    """The model of a name, a path, a Hugging Face configuration as a mapping, or an object that has one as `to_dict`.
+
+    Raises InputError, or UnsupportedError for a configuration of unknown make.
+    """
+    if isinstance(model, str):
+        return load_model(model)
+    values = model.to_dict() if hasattr(model, "to_dict") else model
+    if not isinstance(values, Mapping):
+        raise InputError(f"model {str(model)[:60]!r}: must be a name, a path, or a Hugging Face configuration")
+    from simulator.question.specs.huggingface import model_of_config  # noqa: PLC0415  start-up time
+
+    name = str(values.get("_name_or_path") or values.get("name") or "").rpartition("/")[2]
+    return model_of_config(values, "model", name or "own-model")
 
 
 @spelled(EstimateFields)
@@ -101,11 +123,11 @@ def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) 
     by name or key (`tensor_parallel=4` or `tp=4`); what is left out then follows from the scenario (see `resolve`).
     Without `nodes` and `devices`, a layout whose `data_parallel` is given says how many devices there are.
     """
-    given = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
+    layout_fields = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
     question = {name: value for name, value in inputs.items() if name not in BY_NAME}
     if layout is None:
-        scenario, chosen = resolved(question, given)
-    elif given:
+        scenario, chosen = resolved(question, layout_fields)
+    elif layout_fields:
         raise InputError("give a layout or its fields, not both")
     else:
         fields = {field.name: getattr(layout, field.name) for field in FIELDS}
@@ -114,10 +136,10 @@ def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) 
 
 
 def resolved(
-    question: Mapping[str, Any], given: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = False
+    question: Mapping[str, Any], layout_fields: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = False
 ) -> tuple[Scenario, Layout]:
     """The scenario and layout of the arguments of `scenario_of` and of fields of a layout. Raises as `resolve` does."""
-    fields = asked_layout(given, words)
+    fields = asked_layout(layout_fields, words)
     inputs = dict(question)
     sized = inputs.get("nodes") is not None or inputs.get("devices") is not None or ":" in inputs.get("hardware", "")
     if not sized:
@@ -131,7 +153,7 @@ def answer(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None
     return with_switches(scenario, estimate_of(priced), options or {}, priced)
 
 
-@spelled(QuestionFields)
+@spelled(RankFields)
 def rank(
     *,
     space: Space | None = None,
@@ -139,9 +161,12 @@ def rank(
     variants: bool = False,
     progress: Progress | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
-    **question: Unpack[QuestionFields],
+    **inputs: Unpack[RankFields],
 ) -> Ranking:
-    """Rank the layouts of `space`, fastest first; takes the arguments of `scenario_of`.
+    """Rank the layouts of `space`, fastest first.
+
+    Takes the arguments of `scenario_of`, and in place of a space fields of `Layout` by name or key, each a value or
+    some (`tp=4`, `pipeline_parallel=(2, 4)`).
 
     Layouts that fit with less than `min_fit_probability` stand apart, as `risky`; without a calibration nothing tells
     them. Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel
@@ -149,35 +174,36 @@ def rank(
     """
     started = time.perf_counter()
     check_count("top", top)
+    question, space = _searched(inputs, space)
     query = _query(question, space, min_fit_probability)
-    found = search(query, top=top, variants=variants, progress=progress)
-    if not found.evaluated:
+    searched = search(query, top=top, variants=variants, progress=progress)
+    if not searched.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {query.scenario.devices} "
             f"devices, with at most {query.scenario.model.num_hidden_layers} pipeline ranks"
         )
-    shown = (found.fastest, found.risky, found.starved)
+    shown = (searched.fastest, searched.risky, searched.starved)
     of_each = iter(estimates_of([layout for layouts in shown for layout in layouts]))
     best, risky, starved = ([next(of_each) for _ in layouts] for layouts in shown)
     if best:
-        best[0] = with_switches(found.fastest[0].query.scenario, best[0], query.options)
+        best[0] = with_switches(searched.fastest[0].query.scenario, best[0], query.options)
     near = [estimate.layout for estimate in best[:_NEAR]]
     fp8, stacks = in_fp8(query, near), tuple(on_other_stacks(query, near))
     return Ranking(
-        query=_inputs(query, question["model"]),
+        query=_inputs(query, question["model"] if isinstance(question["model"], str) else query.scenario.model.name),
         defaults=tuple(name for name in DEFAULTS if name not in (*question, "devices")),
         estimates=tuple(best),
         risky=tuple(risky),
         starved=tuple(starved),
-        nearest=estimates_of(found.nearest)[0] if found.nearest and not best else None,
+        nearest=estimates_of(searched.nearest)[0] if searched.nearest and not best else None,
         remedies=() if best else tuple(remedies(query)),
-        reasons=() if best else tuple(reasons(query, found)),
+        reasons=() if best else tuple(reasons(query, searched)),
         fp8=fp8,
         stacks=stacks,
         counts=Counts(
-            evaluated=found.evaluated,
-            feasible=found.feasible,
-            rejected=found.rejected,
+            evaluated=searched.evaluated,
+            feasible=searched.feasible,
+            rejected=searched.rejected,
             elapsed_seconds=time.perf_counter() - started,
         ),
     )
@@ -209,8 +235,8 @@ def fastest(
     best = best_of(query)
     if best is not None:
         return Fastest(estimates_of([best])[0], None)
-    found = search(query, top=1)
-    nearest = (*found.risky, *found.starved, *found.nearest)[:1]
+    searched = search(query, top=1)
+    nearest = (*searched.risky, *searched.starved, *searched.nearest)[:1]
     return Fastest(None, estimates_of(nearest)[0] if nearest else None)
 
 
@@ -234,11 +260,29 @@ def feasible(
     """
     check_count("most", most)
     ways = _query(question, space, 0.0).ways()
-    found = [spread(way, max(most // len(ways), 1), drawn) for way in ways]
+    of_ways = [spread(way, max(most // len(ways), 1), drawn) for way in ways]
     return FeasibleLayouts(
-        tuple(estimate for detailed, _ in found for estimate in estimates_of(detailed, intervals=False)),
-        tuple(priced for _, others in found for priced in others),
+        tuple(estimate for detailed, _ in of_ways for estimate in estimates_of(detailed, intervals=False)),
+        tuple(priced for _, others in of_ways for priced in others),
     )
+
+
+def _searched(inputs: Mapping[str, Any], space: Space | None) -> tuple[QuestionFields, Space | None]:
+    """The question among the inputs, and the space, or the one that fields of a layout leave."""
+    given = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
+    question: Any = {name: value for name, value in inputs.items() if name not in BY_NAME}
+    if given and space is not None:
+        raise InputError("give a space or fields of a layout, not both")
+    return question, space_of(given) if given else space
+
+
+def space_of(given: Mapping[str, Any], words: Wording = NAMES) -> Space:
+    """The search that fields of a layout leave, by name or key, each a value or some."""
+    some = {name: tuple(value) if isinstance(value, _SOME) else (value,) for name, value in given.items()}
+    return Space(**asked_layout(some, words, many=True))
+
+
+_SOME = (list, tuple, range, set, frozenset)
 
 
 def _query(question: QuestionFields, space: Space | None, min_fit_probability: float) -> Query:

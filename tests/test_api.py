@@ -328,3 +328,58 @@ def test_a_scenario_carries_its_calibration() -> None:
     assert estimate_layout(scenario, layout).memory.interval_bytes is not None
     assert estimate_layout(replace(scenario, calibration=None), layout).memory.interval_bytes is None
     assert replace(scenario, calibration=None) == scenario
+
+
+def test_a_ranking_takes_fields_of_a_layout() -> None:
+    asked: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h20", "nodes": 2}
+    held = simulator.rank(**asked, tp=4, pipeline_parallel=(1, 2), top=5)
+    spaced = simulator.rank(**asked, space=Space(tensor_parallel=(4,), pipeline_parallel=(1, 2)), top=5)
+    assert [one.layout for one in held.estimates] == [one.layout for one in spaced.estimates]
+    assert {one.layout.tensor_parallel for one in held.estimates} == {4}
+    with pytest.raises(InputError, match="a space or fields of a layout, not both"):
+        simulator.rank(**asked, tp=4, space=Space())
+    with pytest.raises(TypeError, match="did you mean"):
+        simulator.rank(**asked, tensor_paralel=4)  # type: ignore[call-arg]  # as a user may write
+    assert "tp" in inspect.signature(simulator.rank).parameters
+
+
+class _Config:
+    """What a configuration of transformers gives of itself."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return CONFIG
+
+
+CONFIG: dict[str, Any] = {
+    "_name_or_path": "acme/tiny-qwen",
+    "model_type": "qwen3",
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+}
+
+
+@pytest.mark.parametrize("model", [CONFIG, _Config()])
+def test_a_model_may_be_a_configuration(model: Any) -> None:
+    found = simulator.estimate(model=model, hardware="h20", devices=2, tp=2)
+    assert found.model == "tiny-qwen"
+    assert simulator.rank(model=model, hardware="h20", devices=2).query["model"] == "tiny-qwen"
+    with pytest.raises(InputError, match="model_type: is missing"):
+        simulator.estimate(model={"hidden_size": 4}, hardware="h20")
+    with pytest.raises(InputError, match="a name, a path, or a Hugging Face configuration"):
+        simulator.estimate(model=7, hardware="h20")  # type: ignore[arg-type]  # as a user may write
+
+
+def test_estimates_are_compared() -> None:
+    found = simulator.rank(model="llama3.1-8b", hardware="h20", nodes=2, top=2)
+    first, second = found.estimates[:2]
+    compared = simulator.compare(first, second)
+    assert (compared.first.layout, compared.second.layout) == (first.layout, second.layout)
+    own = simulator.estimate(model="llama3.1-8b", hardware="h20", tp=2, options={"gradient_dtype": "bf16"})
+    with pytest.raises(InputError, match="give its arguments"):
+        simulator.compare(own, first)
+    with pytest.raises(InputError, match="not int"):
+        simulator.compare(1, first)  # type: ignore[arg-type]  # as a user may write

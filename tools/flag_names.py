@@ -19,7 +19,7 @@ from pathlib import Path
 from simulator.frameworks.flags import COLUMNS, Flag, table_file
 from tools.definitions import CALLS, FACTORY, FIELDS, FILES, FINDERS, LISTS, MODELS, READS, SECTIONS
 
-SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
+SOURCES: dict[str, tuple[tuple[str, ...], ...]] = {
     "megatron": (
         ("megatron/arguments.py", CALLS),
         ("megatron/training/arguments.py", CALLS),
@@ -77,6 +77,19 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "deepspeed": (("deepspeed/runtime/zero/*.py", MODELS), ("deepspeed/runtime/constants.py", MODELS)),
     "transformers": (("src/transformers/training_args.py", FIELDS),),
+    "trl": (
+        *((f"trl/trainer/{name}_config.py", FIELDS) for name in ("sft", "dpo", "kto", "reward", "model")),
+        ("trl/scripts/utils.py", FIELDS),
+        ("trl/commands/cli_utils.py", FIELDS),
+    ),
+    "open_instruct": (("open_instruct/finetune.py", FIELDS), ("open_instruct/dpo_utils.py", FIELDS)),
+    "oumi": (
+        ("src/oumi/core/configs/params/model_params.py", FIELDS, "model"),
+        ("src/oumi/core/configs/params/training_params.py", FIELDS, "training"),
+        ("src/oumi/core/configs/params/peft_params.py", FIELDS, "peft"),
+        ("src/oumi/core/configs/params/fsdp_params.py", FIELDS, "fsdp"),
+        ("src/oumi/core/configs/params/deepspeed_params.py", FIELDS, "deepspeed"),
+    ),
     "llamafactory": (("src/llamafactory/hparams/*.py", FIELDS),),
     "swift": (
         ("swift/arguments/**/*.py", FIELDS),
@@ -91,7 +104,7 @@ SOURCES: dict[str, tuple[tuple[str, str], ...]] = {
         ("primus/configs/models/megatron/*.yaml", FILES),
     ),
 }
-"""Files that define names, from the top of the checkout, and how: the words of `FINDERS`."""
+"""Files that define names, from the top of the checkout, how (the words of `FINDERS`), and the names' section."""
 FORKS = {"flagscale": "megatron", "megatron_deepspeed": "megatron"}
 """Frameworks that carry another's definitions: only what that one's table lacks is theirs."""
 
@@ -99,11 +112,11 @@ FORKS = {"flagscale": "megatron", "megatron_deepspeed": "megatron"}
 def names(framework: str, root: Path, version: str) -> dict[str, Flag]:
     """Every name that a checkout defines, the first definition of each."""
     found: dict[str, Flag] = {}
-    for pattern, how in SOURCES[framework]:
+    for pattern, how, *section in SOURCES[framework]:
         for path in sorted(root.glob(pattern)):
             text, file = path.read_text(encoding="utf-8", errors="replace"), path.relative_to(root).as_posix()
             for flag in FINDERS[how](text, root):
-                name = flag.name.lower()
+                name = ".".join((*section, flag.name.lower()))
                 found.setdefault(name, replace(flag, name=name, file=file, first=version, last=version))
     return found
 

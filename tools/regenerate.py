@@ -27,9 +27,7 @@ text is compared: tests/calibration compares the figures."""
 GENERATORS: Final[Mapping[str, str]] = {
     "types": "tests.scenario.typed_fields",
     "help": "tests.cli.help_text",
-    "flags": "tools.flags_page",
     "notice": "tools.notice",
-    "keys": "tests.recipes.flag_tables",
     "rules": "tests.check.rule_table",
     "glossary": "tests.docs.glossary",
     "example": "tests.docs.worked_example",

@@ -15,7 +15,7 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, FlagTable
-from simulator.frameworks.names import is_irrelevant, misspelled, plain
+from simulator.frameworks.names import is_harmless, is_irrelevant, misspelled, plain
 from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.frameworks.values import Cause, PlainValue, known_value
 
@@ -90,6 +90,14 @@ class Arguments:
         """Settings whose value only the run knows."""
         self.devices: int | None = None
         """Processes that are started, where only their number is said."""
+        self.nodes: int | None = None
+        """Nodes, where a configuration file says them."""
+        self.devices_per_node: int | None = None
+        """Processes of a node, likewise."""
+        self.settings: Mapping[str, str] = {}
+        """What the user tells of what the recipe leaves to the run."""
+        self.used: set[str] = set()
+        """Settings that something depends on."""
         self.bags: set[Cause] = set()
         """Texts that may hold any flag."""
         self.maybe: dict[str, frozenset[Cause]] = {}
@@ -117,6 +125,18 @@ class Arguments:
                 self.add(name, (known_value("false", line),), line, file)
         elif lowered not in ("none", "null") or not known:
             self.add(name, values, line, file)
+
+    def add_as(self, flag: Flag, values: Sequence[PlainValue], line: int, file: str = "") -> bool:
+        """Take a key of another framework for the flags whose other name it is; False where it is of none."""
+        lowered = " ".join(value.text for value in values).lower()
+        off = lowered in OFF and all(value.known for value in values)
+        pairs = list(flag.aliases())
+        for name, text in pairs:
+            if not text:
+                self.add_key(name, values, line, file)
+            elif off == (text == "!"):
+                self.add(name, [] if text == "!" else [known_value(text, line)], line, file)
+        return bool(pairs)
 
     def add_defaults(self, flags: Iterable[str], line: int, told: Iterable[str] = ()) -> None:
         """Take flags that the framework sets itself, `name` or `name=value`, unless the run has them or `told` does."""
@@ -327,10 +347,10 @@ class Arguments:
         for name, entries in self.entries.items():
             if name in self.known:
                 continue
-            last, flag = entries[-1], self.table.get(name)
+            last, flag = entries[-1], self.table.of(name)
             if flag is not None:
                 self._remark_unpriced(last, flag)
-            elif self.complete or not is_irrelevant(name):
+            elif not is_harmless(name) and (self.complete or not is_irrelevant(name)):
                 said = f"{last.spelled} is not read; it may change memory or speed{misspelled(name, names)}"
                 self.remarks.append(Remark("unknown-flag", "error", said, last.place))
 

@@ -155,6 +155,14 @@ class FlagTable(Mapping[str, Flag]):
         """The table with these flags in place of its own."""
         return FlagTable({**self._flags, **flags})
 
+    def of(self, name: str) -> Flag | None:
+        """The flag of a name, or the row of all names that start so: `profiler.*`."""
+        return self._flags.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
+
+    @functools.cached_property
+    def _starts(self) -> tuple[tuple[str, Flag], ...]:
+        return tuple((name[:-1], flag) for name, flag in self._flags.items() if name.endswith("*"))
+
     @functools.cached_property
     def meanings(self) -> Mapping[str, tuple[tuple[Flag, Meaning], ...]]:
         """For each target the flags that set it, in the order of the tables."""

@@ -57,12 +57,14 @@ class FileForm:
     """Place among the forms that are asked in turn whose a file is: the surest marks first."""
     is_own: Callable[[Collection[str]], bool]
     """Whether keys are the framework's, by their dotted paths, their names, and the sections at the top."""
-    read: Callable[[Arguments, Sequence[Key]], AskedRun]
-    """The run, before what was not read is remarked; takes the keys into the arguments."""
+    read: Callable[[Arguments, Sequence[Key]], AskedRun | None]
+    """The run, before what was not read is remarked; takes the keys into the arguments. None of a file of another."""
     tables: tuple[str, ...] = ()
     """Tables of its keys, where they are others than its framework's."""
     complete: bool = True
     """Whether its tables have every key."""
+    in_words_of: str = ""
+    """Framework whose flags its keys are taken as, where its table says of each which flag it stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

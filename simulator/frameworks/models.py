@@ -22,6 +22,8 @@ _OTHER: Final = re.compile(r"-(distill|vl|omni|audio|reward|rm|draft|awq|gptq|aq
 """Parts of a name that make it another network, or other weights, than the one whose name it starts with."""
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models of the sizes of LLaMA-7B, with another vocabulary: sizes alone do not tell them."""
+_SIZE: Final = re.compile(r"\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
+"""A number of parameters, which makes `gpt3-4b` another model than the one called `gpt3`."""
 _LENGTH: Final = ("max_position_embeddings",)
 _SHAPE: Final = (
     "num_hidden_layers",
@@ -44,7 +46,7 @@ def by_name(name: str) -> tuple[str | None, bool]:
     if shipped is not None:
         return shipped, False
     known = known_names("model")
-    starts = [word for word in known if plain.startswith(f"{word}-")]
+    starts = [word for word in known if plain.startswith(f"{word}-") and not _SIZE.match(plain, len(word) + 1)]
     if not starts or _OTHER.search(plain):
         return None, False
     return known[max(starts, key=len)], True

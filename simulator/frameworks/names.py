@@ -15,6 +15,8 @@ from simulator.budget import charge
 _WORDS: Final = Path(__file__).with_name("_idle_words.csv")
 """Words of names that change neither memory nor speed: `idle` unless another word of the name says that it may
 (`_RELEVANT`), `surely_idle` whatever the others are, and `idle_name` for whole names whose words say nothing."""
+_STARTS: Final = Path(__file__).with_name("_harmless.csv")
+"""Starts of names that change neither memory nor speed in any framework, each with the reason."""
 _RELEVANT: Final = re.compile(
     r"recompute|offload|parallel|precision|fp8|fp16|bf16|shard|expert|moe|lora|flash|overlap|cpu|fus|grad_dtype"
     r"|optimizer|attention|batch|seq|hidden|layers|heads|vocab|mtp|quant|chunk|checkpoint_act|activation"
@@ -35,6 +37,21 @@ _LIKENESS_WORK: Final = 1500
 def plain(name: str) -> str:
     """A flag's name as the tables spell it: no dashes in front, underscores, lower case."""
     return name.lstrip("-").replace("-", "_").lower()
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a flag that no table has starts as those of trackers, hubs and logs do, whatever the framework.
+
+    `_harmless.csv` lists the starts, each with its reason; a name that holds a word of memory or speed is none.
+    """
+    name = plain(name).rsplit(".", 1)[-1]
+    return name.startswith(_harmless()) and not _RELEVANT.search(name)
+
+
+@functools.cache
+def _harmless() -> tuple[str, ...]:
+    with _STARTS.open(encoding="utf-8", newline="") as stream:
+        return tuple(line["start"] for line in csv.DictReader(stream))
 
 
 def is_irrelevant(name: str) -> bool:

@@ -196,9 +196,6 @@ def _program(launch: LaunchCommand) -> str:
     """The program's file name; empty where there is none that is known."""
     if launch.program in _SUBCOMMANDS:
         return f"{launch.program} {launch.script.text}"
-    if launch.launcher == "accelerate":
-        named = next((value.text for value in launch.arguments if value.text.endswith(".py")), "")
-        return PurePath(named).name
     name = "" if launch.launcher == "other" else PurePath(launch.script.text).name
     # A module's name has its packages before it.
     return name if name.endswith((".py", ".sh")) or "$" in name else name.rpartition(".")[2]

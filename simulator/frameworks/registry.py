@@ -33,6 +33,8 @@ def tables(name: str) -> tuple[str, ...]:
 
 def table(name: str, form: LaunchForm | FileForm | None = None) -> FlagTable:
     """Their flags, or those of one form of recipes."""
+    if isinstance(form, FileForm) and form.in_words_of:
+        return table(form.in_words_of)
     return table_of(*((form.tables if form is not None else ()) or tables(name)))
 
 
@@ -50,9 +52,10 @@ def file_forms() -> tuple[tuple[str, FileForm], ...]:
     return tuple(sorted(forms, key=lambda pair: pair[1].order))
 
 
-def read_file(name: str, form: FileForm, arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file, likewise."""
-    return _extended(name, arguments, None, lambda: form.read(arguments, keys))
+def read_file(form: FileForm, arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+    """The run of a configuration file; None of one that is of none of its framework's."""
+    run = form.read(arguments, keys)
+    return None if run is None else finished(arguments, run)
 
 
 def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> AskedRun:

@@ -16,7 +16,7 @@ from simulator.frameworks.flags import ANY_TEXT, Flag, FlagTable, Meaning
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import profile_of
 from simulator.question.frameworks.stacks import framework
-from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.scenario.layout import FIELDS, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
 
@@ -87,6 +87,13 @@ class Writing:
             value = getattr(profile, switch.name)
             if value != getattr(usual, switch.name) and switch.name not in known:
                 raise UnsupportedError(f"--option {switch.name}={value}: {title} has no setting for it")
+
+    def refuse_layout(self, named: Iterable[str], title: str) -> None:
+        """Refuse fields of the layout that are in use, have no row, and are not `named` by the framework's code."""
+        known = {*named, *(target.removeprefix("layout.") for target in self.table.meanings)}
+        for setting in FIELDS:
+            if setting.name not in known and (value := getattr(self.layout, setting.name)) != setting.default:
+                raise UnsupportedError(f"{setting.label} {value}: {title} has no word for it")
 
     @property
     def cut_is_usual(self) -> bool:

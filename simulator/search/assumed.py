@@ -60,7 +60,8 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
     for name, values in set_by_stacks(profile.name).items():
         value = getattr(profile, name)
         other = next((tried for tried in values if tried != value), None)
-        if name in options or other is None or not concerns(scenario, name):
+        advised = concerns(scenario, name) and _has_kernels(scenario, name, other)
+        if name in options or other is None or not advised:
             continue
         otherwise = replace(scenario, framework=replace(profile, **{name: other}))
         moves = _MOVES[name]
@@ -70,7 +71,7 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
         share = abs(memory) / estimate.memory.capacity_bytes
-        if max(abs(speed), share) < LEAST_CHANGE and verdict == verdict_of(base, 0):
+        if verdict == "refused" or (max(abs(speed), share) < LEAST_CHANGE and verdict == verdict_of(base, 0)):
             continue
         yield AssumedSwitch(
             switch=name,
@@ -81,6 +82,17 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
             memory_bytes=memory,
             verdict=verdict,
         )
+
+
+def _has_kernels(scenario: Scenario, name: str, value: object) -> bool:
+    """Whether every device has the kernels that a switch's value needs: an exchange of experts other than NCCL's.
+
+    Overlapped exchanges are searched with such kernels alone (`Query.ways`), and proposed likewise.
+    """
+    kinds = scenario.kinds_of_device
+    if name == "expert_dispatch":
+        return value in ("alltoall", "allgather") or all(value in device.expert_kernels for device in kinds)
+    return name != "overlap_expert_exchange" or not value or all(device.expert_kernels for device in kinds)
 
 
 _SWITCHES = {field.name: field.metadata for field in switches()}

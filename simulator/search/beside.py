@@ -35,7 +35,12 @@ def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
 def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBest]:
     """The best layout under the framework's defaults, where a stack was assumed, else under what is tuned for it."""
     scenario, profile = query.scenario, query.scenario.framework
-    tuned = (stack.name for stack in stacks_of(profile.name) if stack.tuned)
+    makers = {device.vendor for device in scenario.kinds_of_device}
+    tuned = (
+        stack.name
+        for stack in stacks_of(profile.name)
+        if stack.tuned and (not stack.vendors or makers <= set(stack.vendors))
+    )
     for name in (DEFAULT,) if profile.stack != DEFAULT else tuned:
         other = replace(scenario, framework=framework_profile(profile.name, query.options, name))
         yield StackBest(name, _best(replace(query, scenario=other), near))
@@ -46,11 +51,11 @@ def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
     return None if best is None else estimates_of([best])[0]
 
 
-def reasons(query: Query, found: Found) -> Iterator[Violation]:
+def reasons(query: Query, searched: Found) -> Iterator[Violation]:
     """What each rule says of one layout that it dropped."""
     for rule in (*RULES, ACROSS_NODES):
-        if rule.id in found.examples:
-            layout = found.examples[rule.id]
+        if rule.id in searched.examples:
+            layout = searched.examples[rule.id]
             yield Violation(rule.id, rule.message(query.scenario, layout), rule.fix(query.scenario, layout))
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.memory.host import host_bytes_per_node, host_capacity_bytes, uses_host
 from simulator.cost.memory.rank_activations import recompute_plan
 from simulator.cost.pricing.estimate import (
     ChunkTime,
@@ -167,7 +168,14 @@ def _memory(priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstim
         parts_bytes=worst.parts_bytes,
         outside_parts_bytes=_outside(priced, binding, at),
         stages=stages,
+        host_bytes_per_node=_on_host(priced, at),
+        host_capacity_bytes=host_capacity_bytes(priced.pricing),
     )
+
+
+def _on_host(priced: Priced, at: int) -> float:
+    pricing = priced.pricing
+    return float(host_bytes_per_node(pricing, priced.memory)[at]) if uses_host(pricing) else 0.0
 
 
 def _outside(priced: Priced, stage: int, at: int) -> Mapping[str, float]:

@@ -53,19 +53,19 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
 
     What is starved, nearest and an example of a rule is of the question as it stands.
     """
-    found = [_search(way, top, variants, progress) for way in query.ways()]
+    of_ways = [_search(way, top, variants, progress) for way in query.ways()]
     fastest: dict[object, PricedLayout] = {}
-    for priced in sorted((priced for each in found for priced in each.fastest), key=_seconds):
+    for priced in sorted((priced for each in of_ways for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
     rejected: Counter[str] = Counter()
-    for each in found:
+    for each in of_ways:
         rejected.update(each.rejected)
-    return found[0]._replace(
-        evaluated=sum(each.evaluated for each in found),
-        feasible=sum(each.feasible for each in found),
+    return of_ways[0]._replace(
+        evaluated=sum(each.evaluated for each in of_ways),
+        feasible=sum(each.feasible for each in of_ways),
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         fastest=tuple(fastest.values())[:top],
-        risky=tuple(sorted((priced for each in found for priced in each.risky), key=_seconds)[:MOST_RISKY]),
+        risky=tuple(sorted((priced for each in of_ways for priced in each.risky), key=_seconds)[:MOST_RISKY]),
     )
 
 
@@ -186,8 +186,8 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
         while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_JUDGED_AT_ONCE]):
             left = left[~np.isin(left, lot)]
             more = raised(pricing.take(lot), passes)
-            if more is not None and len(kept := lawful(query.space, more.pricing)[0]):
-                shortlist.offer(price(kept), np.arange(len(kept)))
+            if more is not None and len(lawful_more := lawful(query.space, more.pricing)[0]):
+                shortlist.offer(price(lawful_more), np.arange(len(lawful_more)))
 
 
 def _likely(query: Query, sized: Sized, index: Index) -> Mask:
@@ -228,17 +228,17 @@ def fastest_of(query: Query, near: Collection[Layout] = ()) -> PricedLayout | No
 def _below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
     """Priced blocks, and which of their layouts fit and take less than `bar` seconds, which may fall between blocks."""
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK):
-        kept, _ = lawful(query.space, pricing)
-        if not len(kept):
+        allowed, _ = lawful(query.space, pricing)
+        if not len(allowed):
             continue
-        least = _ROUNDING * least_step_seconds(kept)
-        kept, least = kept.take(least < bar()), least[least < bar()]
-        if not len(kept):
+        bounds = _ROUNDING * least_step_seconds(allowed)
+        allowed, bounds = allowed.take(bounds < bar()), bounds[bounds < bar()]
+        if not len(allowed):
             continue
-        sized = size(kept)
+        sized = size(allowed)
         yield from _timed_below(sized, bar)
         if searches_partial(query.scenario, query.space):
-            partial = solved(sized.take(np.flatnonzero(least < bar())))
+            partial = solved(sized.take(np.flatnonzero(bounds < bar())))
             yield from _timed_below(partial, bar) if partial is not None else ()
 
 
@@ -252,9 +252,9 @@ def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Price
 def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
     """Seconds of a step of those layouts that keep the rules and are likely to fit, in their order."""
     for layout in layouts:
-        kept, _ = lawful(query.space, pricing_of(query.scenario, layout))
-        if len(kept):
-            priced = price(kept)
+        allowed, _ = lawful(query.space, pricing_of(query.scenario, layout))
+        if len(allowed):
+            priced = price(allowed)
             fits = np.flatnonzero(priced.verdict == FITS)
             yield from priced.step.total[fits[_likely(query, priced, fits)]]
 

@@ -70,10 +70,10 @@ class Shortlist:
             index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
         merged = [*self.entries, *(priced_layout(self.query, sized, int(at)) for at in index[: self.limit])]
         merged.sort(key=self._figure)
-        kept: dict[object, PricedLayout] = {}
+        best: dict[object, PricedLayout] = {}
         for entry in merged:
-            kept.setdefault(entry.layout if self.variants else entry.layout.split, entry)
-        self.entries = list(kept.values())[: self.limit]
+            best.setdefault(entry.layout if self.variants else entry.layout.split, entry)
+        self.entries = list(best.values())[: self.limit]
 
 
 def priced_layout(query: Query, sized: Sized, index: int) -> PricedLayout:

@@ -34,8 +34,8 @@ class JudgedBlock(NamedTuple):
 def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
     """Look at every candidate of the space once, in a fixed order, each block followed by what is solved from it."""
     for pricing in blocks(scenario, space, chunk=CHUNK):
-        kept, broken = lawful(space, pricing)
-        several = [*sizes(space, kept)]
+        allowed, broken = lawful(space, pricing)
+        several = [*sizes(space, allowed)]
         yield JudgedBlock(pricing, broken, several[0] if several else None, len(pricing))
         yield from (JudgedBlock(partial.pricing, (), partial, 0) for partial in several[1:])
 

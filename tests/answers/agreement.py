@@ -25,7 +25,6 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.question.specs.catalogue import hardware_names, load_hardware, model_names
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search.build import bare_estimate
-from simulator.show.answers.sweep.questions import space_of
 from simulator.show.report.as_json import json_object
 from simulator.show.report.presentation import Presentation
 from tests.cli.running import run
@@ -66,7 +65,7 @@ def layout(rng: random.Random) -> dict[str, Any]:
 def checked(asked: dict[str, Any], held: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name of each check, with what is wrong or nothing."""
     try:
-        ranking = simulator.rank(**asked, space=space_of({name: (value,) for name, value in held.items()}), top=MOST)
+        ranking = simulator.rank(**asked, **held, top=MOST)
     except (InputError, UnsupportedError) as error:
         result = run("rank", *words(asked | held), "--format", "json")
         said = str(error) if result.exit_code in (2, 3) else f"exit code {result.exit_code}: {error}"

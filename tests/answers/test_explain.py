@@ -185,6 +185,6 @@ def test_a_layout_that_may_not_fit_says_how_sure_it_is_and_what_helps() -> None:
     text = run("explain", *question).stdout
     priced = answered("explain", *question, part="explanation")["estimate"]["memory"]
     assert priced["fits"]
-    assert f"probability that it fits: {100 * priced['fit_probability']:.1f} %" in text
+    assert f"fits with {100 * priced['fit_probability']:.1f} %" in text
     assert "What would make it fit with at least 95 %" in text
     assert "What would make it fit\n" in run("explain", *TOO_BIG, "--calibration", "none").stdout

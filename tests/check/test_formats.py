@@ -13,7 +13,7 @@ import pytest
 from simulator.recipes.check.baseline import Changed, Stored
 from simulator.recipes.check.verdict import OUTCOMES, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Remark
-from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
+from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.search.rules import RULES
 from simulator.show.cli.check import CHECK_FORMATS
 from simulator.show.report.check_answer import Answer

@@ -64,6 +64,21 @@ def test_what_a_sourced_file_sets_is_priced() -> None:
     assert (over.passed, over.estimate.layout.micro_batch_size) == (False, 16)
 
 
+def test_what_a_file_that_is_not_at_hand_may_set_is_not_known(tmp_path: Path) -> None:
+    recipe = REPRODUCTIONS / "sourced" / "c_over.sh"
+    if not recipe.is_file():
+        pytest.skip("needs findings/ of the shared folder (SIMULATE_SHARED)")
+    text = recipe.read_text(encoding="utf-8")
+    (tmp_path / "train.sh").write_text(text, encoding="utf-8")
+    (found,) = check_files([str(tmp_path / "train.sh")], Asked(hardware="h200-sxm"), Gates(), root=tmp_path)
+    assert found.outcome == "cannot_tell"
+    assert any("--set MBS=VALUE" in reason for reason in found.reasons)
+    told = check_files(
+        [str(tmp_path / "train.sh")], Asked(hardware="h200-sxm"), Gates(), {"MBS": "1", "RC": ""}, root=tmp_path
+    )
+    assert [result.outcome for result in told] == ["fits"]
+
+
 def test_the_list_of_what_trains_nothing_is_sound() -> None:
     files = {(row.repository, row.name) for row in listed() if row.label}
     none = no_training()

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
-from tests.check.recipes import checked, judged, rules
+from simulator.recipes.rules.rule import FRAMEWORK_RULES
+from tests.check.recipes import checked, judged, recipe, rules
 from tests.cli.running import run
 
 PAIRED = """model_name_or_path: Qwen/Qwen3-0.6B
@@ -134,3 +136,16 @@ def test_the_source_is_shown_where_more_is_asked_for(tmp_path: Path) -> None:
     assert said["source"].endswith("arguments.py:501")
     assert said["source"] not in run("check", str(file), "--hardware", "h100-sxm-80g").stdout
     assert said["source"] in " ".join(run("check", "-v", str(file), "--hardware", "h100-sxm-80g").stdout.split())
+
+
+def test_what_a_rule_looks_at_is_there() -> None:
+    case = case_of(recipe(), Asked(hardware="h100-sxm-80g"))
+    assert isinstance(case, Case)
+    launch = case.launch(frozenset())
+    for rule in FRAMEWORK_RULES:
+        assert bool(rule.layout_rule) + bool(rule.remark) + bool(rule.when) == 1, rule.id
+        assert not rule.is_broken(launch)
+        for lines in rule.when:
+            for subject in lines:
+                launch.value(subject)
+        assert "{" not in rule.text(launch, rule.fix + rule.breach)

@@ -11,7 +11,8 @@ from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, case_of
 from simulator.recipes.check.verdict import Gates, exit_code
 from simulator.recipes.recipe import Place, Remark, Unknown
-from simulator.recipes.rules.frameworks import FRAMEWORK_RULES, other_heads
+from simulator.recipes.rules.rule import FRAMEWORK_RULES
+from simulator.recipes.rules.texts import other_heads
 from simulator.search.rules import RULES
 from tests.check.recipes import judged, recipe, rules
 

@@ -16,7 +16,7 @@ from tests.cli.running import TINY, refusal, run
 
 
 def test_the_default_command_ranks() -> None:
-    result = run(*TINY)
+    result = run(*TINY, "-v")
     assert result.exit_code == 0
     assert result.stderr == ""
     assert result.stdout.startswith("llama3.2-1b on 1 node of h20 (2 devices): bf16")
@@ -29,7 +29,7 @@ def test_rank_is_the_default_command() -> None:
 
 
 def test_nodes_are_told_as_a_default() -> None:
-    shown = run("--model", "llama3.2-1b", "--tp", "8").stdout
+    shown = run("--model", "llama3.2-1b", "--tp", "8", "-v", env={"COLUMNS": "400"}).stdout
     assert "Defaults used: --hardware z2000, --nodes 1, --seq-length 8192," in shown
 
 
@@ -61,7 +61,7 @@ def test_every_answer_has_every_format(command: str, format_name: str) -> None:
     assert result.stdout.endswith("\n")
 
 
-@pytest.mark.parametrize("command", ["models", "hardware", "frameworks"])
+@pytest.mark.parametrize("command", ["models", "hardware", "frameworks", "flags"])
 @pytest.mark.parametrize("format_name", ANSWERS["listing"].formats)
 def test_every_list_has_every_format(command: str, format_name: str) -> None:
     result = run(command, "--format", format_name)
@@ -81,6 +81,7 @@ def test_lists_hold_the_shipped_names() -> None:
         ("models", "llama3.1-8b", "num_hidden_layers"),
         ("hardware", "z2000", "memory_bandwidth"),
         ("frameworks", "torch", "flash_attention"),
+        ("flags", "megatron", "layout.tensor_parallel"),
     ],
 )
 def test_one_is_shown(command: str, name: str, said: str) -> None:
@@ -193,7 +194,7 @@ def test_estimate_defaults_follow_the_framework_and_the_devices() -> None:
         ).stdout
     )
     assert found["devices"] == 6
-    assert "--devices 8" in run("estimate", "--model", "llama3.2-1b").stdout
+    assert "--devices 8" in run("estimate", "--model", "llama3.2-1b", "-v", env={"COLUMNS": "400"}).stdout
 
 
 def test_layers_per_virtual_stage_are_turned_into_chunks() -> None:

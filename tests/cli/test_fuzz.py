@@ -74,6 +74,6 @@ def test_any_options_of_a_sound_question(command: str, options: dict[str, str]) 
 
 
 @QUICK
-@given(st.sampled_from(["models", "hardware", "frameworks"]), st.text(max_size=12))
+@given(st.sampled_from(["models", "hardware", "frameworks", "flags"]), st.text(max_size=12))
 def test_any_name(command: str, name: str) -> None:
     check([command, "--", name])

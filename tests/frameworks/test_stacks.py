@@ -124,8 +124,10 @@ def test_an_answer_says_what_each_assumed_switch_is_worth() -> None:
 def test_tables_and_json_say_it() -> None:
     asked = ("--model", "llama3.1-70b", "--hardware", "h100-sxm-80g", "--nodes", "8", "--tp", "8", "--pp", "4")
     text = run("estimate", *asked).stdout
-    assert "Switches: the defaults of megatron-core 0.16.1" in text
-    assert "say --option tp_comm_overlap=true if yours is on." in text
+    assert "megatron with the defaults of megatron-core 0.16.1" in " ".join(text.split())
+    assert "--option tp_comm_overlap=true  " in text
+    full = run("estimate", *asked, "-v", env={"COLUMNS": "400"}).stdout
+    assert "Switches: the defaults of megatron-core 0.16.1" in full
     found = answer("estimate", *asked, "--stack", "nvidia-recipes")
     assert found["stack"] == "nvidia-recipes"
     (overlap,) = [one for one in found["assumed_switches"] if one["switch"] == "tp_comm_overlap"]
@@ -145,7 +147,7 @@ def test_a_ranking_has_the_best_under_defaults_and_tuned(hardware: str, stack: s
     assert found.estimate == (again.estimates[0] if again.estimates else None)
     if found.estimate is not None:
         assert f"With {'the defaults of megatron-core' if other == 'default' else 'stack'}" in run(
-            *("--model", "llama3.1-70b", "--hardware", hardware, "--nodes", "8", "--tp", "4", "--pp", "2,4")
+            *("--model", "llama3.1-70b", "--hardware", hardware, "--nodes", "8", "--tp", "4", "--pp", "2,4", "-v")
         ).stdout.replace("\n", " ")
 
 

@@ -76,6 +76,8 @@ BESIDE = {
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},
     "fully_shard": {"parameter_dtype": "fp32", "gradient_dtype": "fp32"},
+    "quantised_scale_bytes": {"quantised_base": "true"},
+    "widened_rest": {"quantised_base": "true"},
     "reference_gradients": {"fully_shard": "false"},
     "release_grads": {"fully_shard": "false"},
     "fp8_recipe": {"fp8_inputs": "true"},
@@ -108,6 +110,7 @@ def other(name: str, current: object) -> str:
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
     values |= {"gradient_passes": "2.0", "cp_inner_degree": "1"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
+    values |= {"quantised_scale_bytes": "4.0"}
     if name.startswith("recomputed"):
         return "0.5"
     return values.get(name) or str(int(str(current)) + 2)

@@ -114,6 +114,8 @@ def _judge_json(args: Sequence[str], answer: Answer) -> None:
             for one in (result["estimate"], result["without_offload"]):
                 for error in validator("estimate").iter_errors(one) if one else ():
                     raise WrongAnswerError(f"not by the schema: {error.message[:200]}")
-        failed = [one for one in value["results"] if not one["passed"] and one["estimate"]]
+        failed = [
+            one for one in value["results"] if not one["passed"] and (one["estimate"] or one["outcome"] == "refused")
+        ]
         if answer.code == 1 and not failed:
             raise WrongAnswerError("exit 1 without a gate")

@@ -174,6 +174,10 @@ def test_a_quantised_base_takes_4_bits_and_a_scale_for_64() -> None:
         memory(dense(), {"quantised_base": word}, lora_rank=8).state.parameters[0, 0] for word in ("false", "true")
     )
     assert plain - narrow == 4 * LAYER * (2 - 0.5 - 2 / 64)
+    wide = memory(
+        dense(), {"quantised_base": "true", "quantised_scale_bytes": "4", "widened_rest": "true"}, lora_rank=8
+    ).state.parameters[0, 0]
+    assert wide - narrow == 4 * LAYER * 2 / 64 + (WHOLE - 4 * LAYER) * 2
     # Without adapters there is no base.
     assert memory(dense(), {"quantised_base": "true"}).state.parameters[0, 0] == 2 * WHOLE
 

@@ -15,6 +15,7 @@ import pytest
 from simulator import estimate
 from simulator.question.units import to_mib
 from tests.project.extensions import EXTENSIONS, MIXER, SCHEDULE, Asked, Extension
+from tests.project.shuttle import FRAMEWORK
 from tests.project.tree import DATA_FOLDERS, ROOT
 
 _ASK = """
@@ -90,7 +91,7 @@ def _answers(extension: Extension, folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("extension", EXTENSIONS, ids=lambda one: one.heading)
+@pytest.mark.parametrize("extension", [*EXTENSIONS, FRAMEWORK], ids=lambda one: one.heading)
 def test_an_extension_takes_the_files_that_contributing_names(extension: Extension, tmp_path: Path) -> None:
     touched = _added(extension, tmp_path)
     named = set(re.findall(r"`((?:simulator|hardware_specs|model_specs)/[^`]+)`", _section(extension.heading)))
@@ -102,6 +103,12 @@ def test_an_extension_takes_the_files_that_contributing_names(extension: Extensi
         assert asked.says in answer["err" if asked.status else "out"], told
         if asked.status:
             assert answer["err"].count("\n") == 1, told
+
+
+def test_a_framework_takes_200_lines_and_a_table() -> None:
+    """As many as a framework's folder may have beside its table, in `simulator/frameworks`."""
+    lines = [line for name, text in FRAMEWORK.new.items() if not name.endswith(".csv") for line in text.splitlines()]
+    assert len(lines) <= 200
 
 
 def test_an_added_schedule_is_the_one_that_is_priced(tmp_path: Path) -> None:

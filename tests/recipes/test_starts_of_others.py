@@ -214,17 +214,12 @@ def test_bash_that_the_grammar_does_not_know(text: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("model: {_component_: torchtune.models.llama3.llama3_8b}\nbatch_size: 2\n", "torchtune"),
-        ("model: {model_name: x}\ntraining: {trainer_type: TRL_SFT}\n", "oumi"),
         (
             "policy: {model_name: x, megatron_cfg: {tensor_model_parallel_size: 2}}\ngrpo: {max_num_steps: 2}\n",
             "NeMo-RL",
         ),
         ("max_seq_len: 2048\ntrain_loader: {name: text}\noptimizer: {lr: 1}\n", "llm-foundry"),
         ("trainer:\n  num_train_steps: 3\ndata: !include d.yaml\n", "levanter"),
-        ("model_name_or_path: x\nper_device_train_batch_size: 1\nuse_slow_tokenizer: true\n", "open-instruct"),
-        ("model_name_or_path: x\nper_device_train_batch_size: 1\nbf16: true\n", "Hugging Face's Trainer or TRL"),
-        ("model_name_or_path: x\nper_device_train_batch_size: 1\npreprocessing_num_workers: 2\n", "Hugging Face"),
         ("_target_: verl.workers.config.ActorConfig\nppo_epochs: 1\n", "verl"),
     ],
 )

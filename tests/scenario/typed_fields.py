@@ -19,9 +19,9 @@ Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regene
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Required, TypedDict
+from typing import Any, Required, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,9 +77,27 @@ def _given() -> str:
     return "\n".join(["class LayoutFields(TypedDict, total=False):", *lines])
 
 
+def _searched() -> str:
+    lines = [
+        '    """Fields of a layout by name or by key, each a value or some to choose from; None leaves it open."""',
+        "",
+    ]
+    for setting in SETTINGS:
+        kind = _type(setting)
+        some = kind if setting.kind in LISTS else f"{kind} | Sequence[{kind}]"
+        lines += [f"    {name}: {some} | None" for name in dict.fromkeys((setting.name, setting.key))]
+    return "\n".join(["class SearchedFields(TypedDict, total=False):", *lines])
+
+
 OF_OFFERS = ("model", "hardware", "nodes", "devices", "precision")
 """Inputs that a plan takes by another name, or from its offers."""
-_OF_KIND = {"count": "int", "model": "str", "hardware": "str", "switches": "Mapping[str, str]", "file": "str"}
+_OF_KIND = {
+    "count": "int",
+    "model": "str | Mapping[str, Any]",
+    "hardware": "str",
+    "switches": "Mapping[str, str]",
+    "file": "str",
+}
 _WORDS = {get_args(value): name for name, value in vars(vocabulary).items() if get_origin(value) is Literal}
 
 
@@ -103,6 +121,10 @@ def _inputs() -> str:
         "class EstimateFields(QuestionFields, LayoutFields, total=False):",
         '    """Inputs of a question, and its layout."""',
     ]
+    search = [
+        "class RankFields(QuestionFields, SearchedFields, total=False):",
+        '    """Inputs of a question, and what its layouts are held to."""',
+    ]
     shared = [f"    {one.name}: {_input(one)}" for one in INPUTS if one.name not in OF_OFFERS]
     plan = [
         "class PlanFields(TypedDict, total=False):",
@@ -115,13 +137,13 @@ def _inputs() -> str:
     stated += [
         f"    {one.name}: {'str' if one.kind == 'word' else _OF_KIND[one.kind]} | None = None" for one in WORKLOAD
     ]
-    classes = (stated, [*first, *workload], [*then, *all_inputs], last, plan)
+    classes = (stated, [*first, *workload], [*then, *all_inputs], last, search, plan)
     return "\n\n\n".join("\n".join(lines) for lines in classes)
 
 
 def text() -> str:
     """The file as it should be."""
-    return "\n\n\n".join([_HEAD.rstrip("\n"), _columns(), _axes(), _given(), _inputs()]) + "\n"
+    return "\n\n\n".join([_HEAD.rstrip("\n"), _columns(), _axes(), _given(), _searched(), _inputs()]) + "\n"
 
 
 def generated() -> Mapping[Path, str]:

@@ -176,7 +176,7 @@ def training_state(pricing: Pricing) -> TrainingState:
     trained = device_parameters(pricing, adapters=True) if lora else weights
     parameters = _stored_bytes(pricing, weights, cast=profile.parameter_dtype == "fp32" and not lora)
     if lora and profile.quantised_base:
-        parameters = parameters - linear_parameters(pricing) * (element_bytes(scenario) - _FOUR_BIT)
+        parameters = _quantised(pricing, weights)
     parameters = parameters * (1.0 + frozen)
     if lora:
         parameters = parameters + _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
@@ -209,10 +209,6 @@ def training_state(pricing: Pricing) -> TrainingState:
         widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
         parameters_on_host=on_host,
     )
-
-
-_FOUR_BIT = 0.5 + HALF / 64.0
-"""Bytes of a 4-bit weight with its share of a 16-bit scale for every 64 (bitsandbytes' and MindSpeed's nf4 blocks)."""
 
 
 def _widens(scenario: Scenario) -> bool:
@@ -253,6 +249,20 @@ def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
         embedding(conditions),
         *(operation for kind in conditions.model.layer_kinds for operation in layer_operations(conditions, kind)),
     )
+
+
+def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
+    """Bytes of frozen weights whose linear ones have 4 bits each and a scale for every 64 (Dettmers et al. 2023)."""
+    scenario = pricing.scenario
+    linear = shard(pricing, linear_by_class(pricing), 3)
+    rest = shard(pricing, weights, 3) - linear
+    scale = scenario.framework.quantised_scale_bytes / _SCALED_WEIGHTS
+    stored: KindArray = linear * (0.5 + scale) + rest * (FP32 if scenario.framework.widened_rest else HALF)
+    return stored
+
+
+_SCALED_WEIGHTS = 64.0
+"""Weights that share a scale."""
 
 
 def _routers(pricing: Pricing) -> DeviceParameters:

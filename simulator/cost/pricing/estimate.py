@@ -82,6 +82,15 @@ class MemoryEstimate:
     """Parts of `outside_allocator` of the binding rank: context, user buffers, ring buffers, fragmentation, streams."""
     stages: tuple[StageMemory, ...]
     """Every pipeline rank."""
+    host_bytes_per_node: float = 0.0
+    """What offload moves to the host of the fullest node; staging buffers and the host's own needs are not counted."""
+    host_capacity_bytes: float | None = None
+    """Memory of a node's host; None where the device's spec does not state it, and it is then not judged."""
+
+    @property
+    def fits_host(self) -> bool | None:
+        """Whether the host has room for what offload moves there; None where nobody states how much it has."""
+        return None if self.host_capacity_bytes is None else self.host_bytes_per_node <= self.host_capacity_bytes
 
     @property
     def need_bytes(self) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.derived import Pricing
+from simulator.cost.memory.host import beyond_host
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.pipeline import StageWork
@@ -64,7 +65,9 @@ def size(pricing: Pricing) -> Sized:
     share = memory.need / usable_bytes(pricing.scenario, memory.contents)
     binding = np.argmax(share, axis=0)
     device, need = (each[binding, np.arange(len(pricing))] for each in (memory.device, memory.need))
-    return Sized(pricing, memory, binding, device, need, verdicts(pricing.scenario, np.max(share, axis=0)))
+    found = verdicts(pricing.scenario, np.max(share, axis=0))
+    found = np.where(beyond_host(pricing, memory), DOES_NOT_FIT, found)
+    return Sized(pricing, memory, binding, device, need, found)
 
 
 def price(pricing: Pricing) -> Priced:

@@ -15,7 +15,7 @@ from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
 from simulator.evidence.calibration.contributions import BEYOND, Unit
 from simulator.evidence.calibration.coverage import FEATURES
-from simulator.evidence.calibration.ranges import WORST, Words, words_of
+from simulator.evidence.calibration.ranges import WORST, RangeWords, words_of
 from simulator.evidence.calibration.store import (
     KINDS,
     OTHER_FAMILY,
@@ -164,7 +164,7 @@ def with_calibration(
 ) -> Estimate:
     """`Applied.judged` of one estimate; `variances` are those of `layout_variances`."""
     result, notes = estimate, list(estimate.provenance.notes)
-    words: list[Words] = []
+    words: list[RangeWords] = []
     contributions: list[Contribution] = []
     measurement = None
     for kind in KINDS:
@@ -189,7 +189,7 @@ def with_calibration(
         notes += _notes(_FIGURES[kind], scenario, estimate, calibration, where)
     if not words:
         return replace(result, provenance=replace(result.provenance, calibration=used.name))
-    worst = Words(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
+    worst = RangeWords(*(max(column, key=WORST.index) for column in zip(*words, strict=True)))
     provenance = replace(
         result.provenance,
         calibration=used.name,
@@ -223,15 +223,15 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
     return replace(result, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
 
 
-def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> Words:
+def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> RangeWords:
     """Where a layout lies; of figures that need no rows, among them."""
     part = calibration.part(kind)
     if part is None or part.known:
-        return Words("measured", "measured", "measured")
+        return RangeWords("measured", "measured", "measured")
     return words_of(calibration.range, part.coverage, calibration.family, scenario, layout)
 
 
-def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: Words) -> list[str]:
+def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords) -> list[str]:
     """What a reader must know of the words, in one sentence."""
     if where.device == "never":
         family = scenario.hardware.family

@@ -53,7 +53,7 @@ class Residual:
         return abs(self.error) <= self.half_width
 
 
-class Judged(Protocol):
+class WithErrors(Protocol):
     """How far off one row is under the refits that matter to it."""
 
     @property
@@ -264,7 +264,7 @@ class Summary:
     known_half_width: float
 
 
-def summary(rows: Iterable[Judged]) -> Summary:
+def summary(rows: Iterable[WithErrors]) -> Summary:
     """Means over some rows, at least one."""
     rows = list(rows)
 

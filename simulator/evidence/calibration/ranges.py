@@ -170,7 +170,7 @@ WORST: tuple[Coverage, ...] = ("measured", "between", "beyond", "never")
 """The words, from what says most is known to what says least."""
 
 
-class Words(NamedTuple):
+class RangeWords(NamedTuple):
     """Where a question lies beside the measured runs."""
 
     device: Coverage
@@ -185,10 +185,10 @@ class Words(NamedTuple):
 
 def words_of(
     calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario, layout: Layout
-) -> Words:
+) -> RangeWords:
     """Where a layout lies beside the runs of a calibration of `family`."""
     if signature(scenario, layout) in calibrated.runs:
-        return Words("measured", "measured", "measured")
+        return RangeWords("measured", "measured", "measured")
     outside = {feature for feature, _ in calibrated.outside_by_feature(scenario, layout)}
     distance = None if covered is None else covered.distance(scenario, layout)
     if any(hardware.family != family for hardware in scenario.kinds_of_device):
@@ -202,6 +202,6 @@ def words_of(
     else:
         stack = "measured" if stack_text(scenario, layout) in calibrated.stacks else "between"
     if distance is not None and distance.features:
-        return Words(device, stack, "never")
+        return RangeWords(device, stack, "never")
     of_layout = {f for f in outside if f not in ("hardware", "framework") and not f.startswith(_SWITCH)}
-    return Words(device, stack, "beyond" if of_layout else "between")
+    return RangeWords(device, stack, "beyond" if of_layout else "between")

@@ -19,7 +19,7 @@ from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import note_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.run import AskedRun
-from simulator.frameworks.transformers.read import note_samples, trainer_run
+from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
@@ -101,9 +101,8 @@ def _read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
     arguments.add_defaults(_DEFAULTS, 1)
     nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
     deepspeed = add_deepspeed(arguments, launch) or nested
-    if launch is None and not deepspeed and not arguments.has("fsdp"):
-        said = "a configuration of `accelerate launch` may shard the state; priced without"
-        arguments.remark("upper-bound", "warning", said, "model_name_or_path")
+    if launch is None and not deepspeed:
+        note_unsharded(arguments)
     stage = arguments.text("stage", "stage")
     if stage not in (None, *_TRAINS):
         arguments.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
+from simulator.frameworks.torchtitan.flavors import published
 from simulator.frameworks.write import Head, WordPair, Writing
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import Layout
@@ -24,26 +25,6 @@ _EXPRESSIBLE: tuple[str, ...] = (
     "recompute_stops_early",
     "foreach_optimizer",
 )
-
-_FLAVORS: dict[str, tuple[str, str]] = {
-    "llama3-8b": ("llama3", "8B"),
-    "llama3.1-8b": ("llama3", "8B"),
-    "llama3-70b": ("llama3", "70B"),
-    "llama3.1-70b": ("llama3", "70B"),
-    "llama3.1-405b": ("llama3", "405B"),
-    "qwen3-0.6b": ("qwen3", "0.6B"),
-    "qwen3-1.7b": ("qwen3", "1.7B"),
-    "qwen3-4b": ("qwen3", "4B"),
-    "qwen3-8b": ("qwen3", "8B"),
-    "qwen3-14b": ("qwen3", "14B"),
-    "qwen3-32b": ("qwen3", "32B"),
-    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
-    "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
-    "deepseek-v2-lite": ("deepseek_v3", "16B"),
-    "deepseek-v2": ("deepseek_v3", "236B"),
-    "deepseek-v3": ("deepseek_v3", "671B"),
-}
-"""Model and flavor in torchtitan by shipped name."""
 
 
 LAUNCH = "Launch: "
@@ -77,9 +58,9 @@ def _sections(case: Writing) -> Iterator[tuple[str, Iterator[WordPair]]]:
 
 def _model(case: Writing) -> Iterator[WordPair]:
     name = case.shipped_name("torchtitan")
-    if name not in _FLAVORS:
+    if name not in published():
         raise UnsupportedError(f"model {name}: torchtitan has no flavor of it that is known")
-    family, flavor = _FLAVORS[name]
+    family, flavor = published()[name]
     yield "name", f'"{family}"'
     yield "flavor", f'"{flavor}"'
     if case.scenario.precision == "fp8":

@@ -9,33 +9,26 @@ from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, half_precision
-from simulator.frameworks.deepspeed.configuration import add_deepspeed
-from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import QUANTIZED, named_model
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
-from simulator.frameworks.values import known_value
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import RecomputeMode
 
-_MODEL: Final = ("model_name_or_path", "model")
+MODEL: Final = ("model_name_or_path", "model")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method")
 _LORA_RANK: Final = 8
 _MICRO_BATCH_SIZE: Final = 8
+_STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
 _ADAM: Final = ("adamw_torch", "adamw_hf", "adamw_apex")
-
-
-def read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
-    """The run of a script that trains with the Trainer."""
-    return trainer_run(arguments, deepspeed=_is_chat(arguments) or add_deepspeed(arguments, launch))
 
 
 def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     """The run of a trainer's words, those of the DeepSpeed configuration among them."""
     targets = take(arguments)
-    model = named_model(arguments, arguments.text("model", *_MODEL) or "", *_MODEL)
+    model = named_model(arguments, arguments.text("model", *MODEL) or "", *MODEL)
     usual = {
         "micro_batch_size": _MICRO_BATCH_SIZE,
         "zero_stage": _fsdp_stage(arguments),
@@ -45,7 +38,8 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     rank = _lora_rank(arguments)
     workload = part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
-    options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | part(targets, "option")
+    options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
+    options |= part(targets, "option")
     optimizer = arguments.text("optim", "optim")
     if optimizer and not optimizer.lower().startswith(_ADAM):
         arguments.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optim")
@@ -58,15 +52,22 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
         seq_length=sequence,
         global_batch_size=batch,
         gradient_accumulation_steps=None if batch else workload.get("gradient_accumulation_steps", 1),
-        precision=half_precision(
-            arguments,
-            bf16=arguments.any_switch("precision", "bf16", "bf16.enabled"),
-            fp16=arguments.any_switch("precision", "fp16", "fp16.enabled"),
-        ),
+        precision=_precision(arguments),
         lora_rank=rank,
         options=options | _liger(arguments, model, (sequence or 0) * layout.micro_batch_size),
         layout=layout,
     )
+
+
+def _precision(arguments: Arguments) -> str | None:
+    """The type that is computed in: autocast's, else the one that weights are stored in."""
+    bf16 = arguments.any_switch("precision", "bf16", "bf16.enabled")
+    fp16 = arguments.any_switch("precision", "fp16", "fp16.enabled")
+    stored = arguments.text("parameter_dtype", "torch_dtype")
+    if not (bf16 or fp16) and stored in _STORED and "precision" not in arguments.incomplete:
+        arguments.places.setdefault("precision", arguments.places["parameter_dtype"])
+        return _STORED[stored]
+    return half_precision(arguments, bf16=bf16, fp16=fp16)
 
 
 def note_samples(arguments: Arguments, name: str) -> None:
@@ -75,19 +76,11 @@ def note_samples(arguments: Arguments, name: str) -> None:
     arguments.remark("activations-bound", "warning", said, name)
 
 
-def _is_chat(arguments: Arguments) -> bool:
-    """Whether flags are of DeepSpeed-Chat, which makes its configuration itself; they then count as its keys."""
-    if not arguments.has("zero_stage") or arguments.text("deepspeed", "deepspeed"):
-        return False
-    arguments.forget("deepspeed")
-    rank = arguments.entry("lora_dim")
-    if rank is not None and rank.text != "0":
-        arguments.add("lora_rank", rank.values, rank.value_line)
-    line = arguments.entries["zero_stage"][-1].place.line
-    if arguments.has("offload"):
-        arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
-    arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)
-    return True
+def note_unsharded(arguments: Arguments) -> None:
+    """Say that the launcher may shard the state, of a file that does not."""
+    if not arguments.has("fsdp"):
+        said = "a configuration of `accelerate launch` may shard the state; priced without"
+        arguments.remark("upper-bound", "warning", said, *MODEL)
 
 
 def _usual_recompute(arguments: Arguments) -> RecomputeMode:
@@ -97,24 +90,49 @@ def _usual_recompute(arguments: Arguments) -> RecomputeMode:
 
 
 def _fsdp_stage(arguments: Arguments) -> int:
-    shards = arguments.text("zero_stage", "fsdp") or ""
+    shards = (arguments.text("zero_stage", "fsdp") or "").lower()
     return 3 if "full_shard" in shards else 2 if "shard_grad_op" in shards else 0
 
 
 def _lora_rank(arguments: Arguments) -> int | None:
     """The rank of the adapters that are trained; None where all weights are."""
-    for name in ("load_in_4bit", "load_in_8bit", *_BITS):
-        if arguments.has(name) and (name in _BITS or arguments.switch("quantization", name)):
-            arguments.not_modelled(QUANTIZED, name)
     kind = arguments.text("lora_rank", *_TUNING)
     arguments.forget("lora_rank")
     if kind not in (None, "full", "lora"):
         arguments.not_modelled(f"finetuning_type {kind[:40]} is not modelled", *_TUNING)
     ranks = ("lora_r", "lora_rank")
-    adapters = kind == "lora" or arguments.has(*ranks) or arguments.switch("lora_rank", "use_lora", "use_peft")
-    if kind == "full" or not adapters:
+    switch = next((name for name in ("use_peft", "use_lora") if arguments.has(name)), None)
+    adapters = arguments.switch("lora_rank", switch) if switch is not None else arguments.has(*ranks)
+    if kind == "full" or not (kind == "lora" or adapters):
         return None
     return arguments.integer("lora_rank", *ranks, high=2**16) or _LORA_RANK
+
+
+def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
+    """Frozen weights of 4 bits, as bitsandbytes keeps them under adapters; others are not modelled.
+
+    bitsandbytes 0.46, functional.py: one fp32 scale for 64 weights, or (nested) 8 bits, and fp32 for 256 of them. What
+    is not quantised is fp32 where peft prepares the model (`prepare_model_for_kbit_training`), which TRL and most
+    scripts ask for and LLaMA-Factory ff6d4d1 and ms-swift 3602360 do not.
+    """
+    names = [name for name in ("load_in_4bit", *_BITS) if arguments.has(name)]
+    if arguments.switch("quantization", "load_in_8bit"):
+        arguments.not_modelled(QUANTIZED, "load_in_8bit")
+    four = [name for name in names if name != "load_in_4bit" or arguments.switch("quantization", name)]
+    arguments.forget("quantization")
+    if not four:
+        return {}
+    texts = {(arguments.text("quantised_base", name) or "").lower() for name in four} - {"", "true", "1", "yes", "on"}
+    arguments.forget("quantised_base")
+    texts |= {(arguments.text("quantised_base", "quantization_method") or "bnb").lower()}
+    if rank is None or not texts <= {"4", "bnb", "bitsandbytes"}:
+        arguments.not_modelled(QUANTIZED, *four)
+        return {}
+    own = arguments.has(*_TUNING)
+    nested = arguments.switch("quantised_scale_bytes", "use_bnb_nested_quant", "double_quantization", default=own)
+    arguments.forget("quantised_scale_bytes")
+    scale = str(1 + 4 / 256) if nested else "4"
+    return {"quantised_base": "true", "quantised_scale_bytes": scale, "widened_rest": str(not own).lower()}
 
 
 def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
@@ -123,7 +141,10 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
         kept = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
         return kept | {"gradient_dtype": "fp32" if wide else "bf16"}
-    if arguments.switch("parameter_dtype", "pure_bf16") or arguments.text("parameter_dtype", "torch_dtype") in _HALF:
+    # accelerate 1.15, `prepare_model`: what FSDP shards is widened to fp32 where precision is mixed.
+    widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
+    half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened
+    if half or arguments.switch("parameter_dtype", "pure_bf16"):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     # LLaMA-Factory loads what it does not train in the type that it computes in.
     return {"parameter_dtype": "bf16"} if adapters and arguments.has(*_TUNING) else {}

@@ -222,7 +222,13 @@ class FrameworkProfile:
         "(BF16_Optimizer of DeepSpeed)",
     )
     quantised_base: bool = switch(
-        default=False, about="LoRA's frozen linear weights are 4 bits each, with a 16-bit scale for every 64 (QLoRA)"
+        default=False, about="LoRA's frozen linear weights are 4 bits each, with a scale for every 64 (QLoRA)"
+    )
+    quantised_scale_bytes: float = switch(
+        2.0, "bytes of the scale that 64 weights of a quantised base share (bitsandbytes: 4, nested 1.016)", high=8.0
+    )
+    widened_rest: bool = switch(
+        default=False, about="what a quantised base leaves out (tables, norms) is stored in fp32, as peft prepares it"
     )
     frozen_reference: bool = switch(
         default=False,

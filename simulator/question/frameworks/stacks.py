@@ -34,6 +34,8 @@ class Stack:
     """Orders of passes that its pipelines have beside the framework's."""
     own: Mapping[str, Any] = field(default_factory=dict)
     """What its code does in its own way, which no flag of a run chooses."""
+    vendors: tuple[str, ...] = ()
+    """Makers whose devices it is written for; empty for all."""
     tuned: bool = False
     """Whether it is what a framework's own experts publish for speed: a ranking shows the best layout under it too."""
 
@@ -74,10 +76,10 @@ def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackNam
 
 def stack_of_file(name: object) -> StackName | None:
     """A named stack as files hold it; None where they do not. Raises ValueError for another word."""
-    found = next((known for known in STACK_NAMES if known == name), None)
-    if name is not None and found is None:
+    stack = next((known for known in STACK_NAMES if known == name), None)
+    if name is not None and stack is None:
         raise ValueError(f"stack {str(name)[:40]!r}: allowed are {', '.join(STACK_NAMES)}")
-    return found
+    return stack
 
 
 def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
@@ -94,10 +96,10 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
 
     Options are text as given on the command line. Raises InputError for an unknown framework, stack, switch or value.
     """
-    given: tuple[tuple[str, Any], ...] = tuple((options or {}).items())
-    if wrong := next((key for key, text in given if not isinstance(text, str)), None):
+    settings: tuple[tuple[str, Any], ...] = tuple((options or {}).items())
+    if wrong := next((key for key, text in settings if not isinstance(text, str)), None):
         raise InputError(f"option {wrong}: its value is text, as after --option")
-    return _framework(name, given, stack)
+    return _framework(name, settings, stack)
 
 
 @lru_cache(maxsize=256)  # changes to a recipe ask for the same few again and again

@@ -300,11 +300,11 @@ def layout_of_object(values: Mapping[str, Any]) -> Layout:
     Modules, chunks and schedule may be absent: answers of earlier versions have none.
     """
     later = (BY_NAME["recompute_modules"], BY_NAME["chunk_layers"], BY_NAME["schedule"])
-    told = {**{field.key: field.default for field in later}, **values}
-    found: dict[str, Any] = {field.name: told[field.key] for field in FIELDS}
-    layers = {field.name: tuple(map(int, found[field.name])) for field in FIELDS if field.kind == "layers"}
-    words = {field.name: tuple(found[field.name]) for field in FIELDS if field.kind == "words"}
-    return Layout(**(found | layers | words))
+    filled = {**{field.key: field.default for field in later}, **values}
+    fields: dict[str, Any] = {field.name: filled[field.key] for field in FIELDS}
+    layers = {field.name: tuple(map(int, fields[field.name])) for field in FIELDS if field.kind == "layers"}
+    words = {field.name: tuple(fields[field.name]) for field in FIELDS if field.kind == "words"}
+    return Layout(**(fields | layers | words))
 
 
 def sizes_text(layout: Layout, *keys: str) -> str:

@@ -5,9 +5,9 @@ Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regene
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Required, TypedDict
+from typing import Any, Required, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +136,38 @@ class LayoutFields(TypedDict, total=False):
     chunk_layers: tuple[int, ...] | None
 
 
+class SearchedFields(TypedDict, total=False):
+    """Fields of a layout by name or by key, each a value or some to choose from; None leaves it open."""
+
+    tensor_parallel: int | Sequence[int] | None
+    tp: int | Sequence[int] | None
+    pipeline_parallel: int | Sequence[int] | None
+    pp: int | Sequence[int] | None
+    context_parallel: int | Sequence[int] | None
+    cp: int | Sequence[int] | None
+    expert_parallel: int | Sequence[int] | None
+    ep: int | Sequence[int] | None
+    expert_tensor_parallel: int | Sequence[int] | None
+    etp: int | Sequence[int] | None
+    data_parallel: int | Sequence[int] | None
+    dp: int | Sequence[int] | None
+    virtual_stages: int | Sequence[int] | None
+    vpp: int | Sequence[int] | None
+    layers_per_virtual_stage: int | Sequence[int] | None
+    schedule: ScheduleName | Sequence[ScheduleName] | None
+    micro_batch_size: int | Sequence[int] | None
+    zero_stage: int | Sequence[int] | None
+    sequence_parallel: bool | Sequence[bool] | None
+    recompute: RecomputeMode | Sequence[RecomputeMode] | None
+    recompute_modules: tuple[RecomputeModule, ...] | None
+    recompute_method: RecomputeMethod | Sequence[RecomputeMethod] | None
+    recompute_layers: int | Sequence[int] | None
+    recompute_layer_list: tuple[int, ...] | None
+    offload: Offload | Sequence[Offload] | None
+    stage_layers: tuple[int, ...] | None
+    chunk_layers: tuple[int, ...] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedWorkload:
     """A workload as far as a file or a user states it; None where neither does."""
@@ -158,7 +190,7 @@ class WorkloadFields(TypedDict, total=False):
 class QuestionFields(WorkloadFields, total=False):
     """Inputs of a question; see `scenario_of`."""
 
-    model: Required[str]
+    model: Required[str | Mapping[str, Any]]
     hardware: str
     nodes: int | None
     devices: int | None
@@ -171,6 +203,10 @@ class QuestionFields(WorkloadFields, total=False):
 
 class EstimateFields(QuestionFields, LayoutFields, total=False):
     """Inputs of a question, and its layout."""
+
+
+class RankFields(QuestionFields, SearchedFields, total=False):
+    """Inputs of a question, and what its layouts are held to."""
 
 
 class PlanFields(TypedDict, total=False):

@@ -8,7 +8,9 @@ refused by name.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.specs.architectures import architectures
@@ -30,14 +32,19 @@ def read_config(file: Path, name: str = "") -> ModelSpec:
     values = read_json(file, infinite=True)
     if not isinstance(values, dict):
         raise InputError(f"{file}: must hold a mapping of keys to values")
-    whole = Config(str(file), values)
+    return model_of_config(values, str(file), name or _name_of(file))
+
+
+def model_of_config(values: Mapping[str, Any], where: str, name: str) -> ModelSpec:
+    """Return the model that the keys of a Hugging Face configuration describe; errors as of `read_config`."""
+    whole = Config(where, dict(values))
     if not whole.has("model_type"):
-        raise InputError(f"{file}: model_type: is missing; this is not a Hugging Face model configuration")
+        raise InputError(f"{where}: model_type: is missing; this is not a Hugging Face model configuration")
     config = _text_part(whole)
     architecture = config.text("model_type", "")
     if architecture not in architectures():
         raise UnsupportedError(f"{config.where}: model_type: {refusal(architecture)}")
-    fields = {"name": name or _name_of(file), "architecture": architecture, "note": _note(whole, config)}
+    fields = {"name": name, "architecture": architecture, "note": _note(whole, config)}
     return validated(config.where, ModelSpec, fields | fields_of(architecture, config))
 
 

@@ -44,8 +44,8 @@ def stack_data() -> Mapping[str, Mapping[str, Any]]:
 @cache
 def releases() -> Mapping[str, Mapping[str, Any]]:
     """Switches of the releases of stacks, by name, the oldest of each stack first."""
-    found: dict[str, Mapping[str, Any]] = {}
+    by_name: dict[str, Mapping[str, Any]] = {}
     for file in sorted(FRAMEWORK_FOLDER.glob(_RELEASES)):
         content = _read(file)
-        found |= {name: {**content["all"], **own} for name, own in content["releases"].items()}
-    return found
+        by_name |= {name: {**content["all"], **own} for name, own in content["releases"].items()}
+    return by_name

@@ -21,7 +21,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import ContradictionError, needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
-from simulator.recipes.rules.frameworks import UNEVEN_STAGES, held_key_value_heads
+from simulator.recipes.rules.frameworks import held_key_value_heads, uneven_stages
 from simulator.recipes.rules.launch import LaunchFacts, Mark
 
 
@@ -474,7 +474,7 @@ def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
             message=(
                 f"{layers} layers do not divide over {stages} stages: {min(layout.stage_layers)} or "
                 f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
-                + UNEVEN_STAGES.get(scenario.framework.name, "").format(layers=layers, stages=stages)
+                + uneven_stages(scenario.framework.name, layers, stages)
             ),
             place=told.recipe.places.get("pp"),
         )

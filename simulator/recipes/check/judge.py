@@ -35,7 +35,8 @@ from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
 from simulator.recipes.recipe import Place, Recipe, Remark
-from simulator.recipes.rules.frameworks import READER_RULES, findings
+from simulator.recipes.rules.frameworks import findings
+from simulator.recipes.rules.rule import READER_RULES
 from simulator.search.build import estimate_layout
 
 if TYPE_CHECKING:
@@ -229,7 +230,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     unsure = _unsure(estimate) if outcome == "does_not_fit" else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken
-    reasons = tuple(remark.message for remark in (*refusals, *unsure)) or broken
+    host = tuple(_host(estimate))
+    reasons = tuple(remark.message for remark in (*refusals, *unsure, *_failing(host))) or broken
     priced = outcome not in _UNREAD.values()
     return Checked(
         file=case.recipe.file,
@@ -239,7 +241,9 @@ def _judged(case: Case, gates: Gates) -> Checked:
         outcome="cannot_tell" if unsure else outcome,
         passed=passed,
         reasons=reasons,
-        remarks=_ordered((*refusals, *unsure, *(remark for remark in case.remarks if remark.severity != "error"))),
+        remarks=_ordered(
+            (*refusals, *unsure, *host, *(remark for remark in case.remarks if remark.severity != "error"))
+        ),
         blame=None if passed else _blame(case, estimate, refusals),
         estimate=estimate if priced else None,
         case=case,
@@ -260,9 +264,27 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
     )
 
 
+def _host(estimate: Estimate) -> Iterator[Remark]:
+    """What offload needs of a node's host, where that is more than it has, or nobody states how much it has."""
+    memory = estimate.memory
+    need = f"offload moves {to_gib(memory.host_bytes_per_node):.1f} GiB to the host of a node"
+    if memory.fits_host is False:
+        there = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
+        yield Remark(rule="host-memory", severity="error", message=f"{need}, {there}")
+    elif memory.host_bytes_per_node and memory.fits_host is None:
+        said = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
+        yield Remark(rule="host-memory-not-judged", severity="note", message=said)
+
+
+def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
+    return (remark for remark in remarks if remark.severity == "error")
+
+
 def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
     """What keeps more than there is from being a firm answer: the interval begins within the capacity."""
     memory = estimate.memory
+    if memory.fits_host is False:  # what is moved is counted, and not estimated
+        return ()
     if memory.interval_bytes is None or memory.interval_bytes.low > memory.capacity_bytes:
         return ()
     need, low, usable = map(to_gib, (memory.device_bytes, memory.interval_bytes.low, memory.capacity_bytes))

@@ -18,14 +18,13 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document, 
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
 from simulator.frameworks.names import plain
+from simulator.frameworks.nemo.read import is_nemo
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
-from simulator.frameworks.transformers.framework import is_trainer
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
-from simulator.recipes.readers.nemo import is_nemo, is_nemo_launch, read_nemo, read_nemo_launch
-from simulator.recipes.readers.neox import is_neox, read_neox
+from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
@@ -111,15 +110,14 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
     (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
     (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
     (lambda x: is_flagscale(x.content), lambda x: read_flagscale(x.path, x.keys, x.content, x.settings)),
-    (lambda x: is_fragment(x.path) and is_nemo(x.keys), lambda x: read_fragment(x.path, x.keys, x.settings)),
+    (lambda x: is_fragment(x.path) and is_nemo(x.names), lambda x: read_fragment(x.path, x.keys, x.settings)),
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
     (lambda x: is_torchtitan(x.keys), lambda x: (read_torchtitan(x.path, x.keys), set())),
-    (lambda x: is_nemo(x.keys) and not is_paddle(x.names), lambda x: read_nemo(x.path, x.keys, x.settings)),
-    (lambda x: is_neox(plain(name) for name in x.names), lambda x: read_neox(x.path, x.keys, x.content, x.settings)),
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
-    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, torchtitan"
+    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, TRL, oumi, "
+    "OLMo, open-instruct, torchtitan, torchtune"
 )
 
 
@@ -142,8 +140,6 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     found = _by_format(document)
     if found is not None:
         return with_network(found[0], keys), found[1]
-    if is_trainer(names):
-        raise _of_other(path, "Hugging Face's Trainer or TRL")
     if "zero_optimization" in content or "steps_per_print" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
@@ -157,16 +153,27 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
         if recognised(document):
             return read(document)
     for name, form in registry.file_forms():
-        if form.is_own(document.names):
-            return _by_file_form(name, form, document.path, document.keys), set()
-    return (read_paddle_document(document.path, document.keys), set()) if is_paddle(document.names) else None
+        if form.order >= _PADDLE and is_paddle(document.names):
+            return read_paddle_document(document.path, document.keys), set()
+        if form.is_own(document.names) and (answer := _by_file_form(name, form, document)):
+            return answer
+    return None
 
 
-def _by_file_form(name: str, form: FileForm, path: Path, keys: Sequence[Key]) -> Recipe:
+_PADDLE: Final = 60
+"""Place of Paddle's files among the forms: their marks are surer than those of the forms from here on."""
+
+
+def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe | None:
     """The recipe of a configuration file of this form, one of a framework's."""
-    arguments = Arguments(str(path), registry.table(name, form), complete=form.complete)
-    run = registry.read_file(name, form, arguments, keys)
-    return recipe_of(run, str(path), dialect=form.dialect)
+    file = str(document.path)
+    arguments = Arguments(file, registry.table(name, form), complete=form.complete)
+    arguments.settings = document.settings
+    run = registry.read_file(form, arguments, document.keys)
+    if run is None:
+        return None
+    counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
+    return recipe_of(run, file, dialect=form.dialect, **counts), arguments.used
 
 
 def _of_other(path: Path, trainer: str) -> UnsupportedError:

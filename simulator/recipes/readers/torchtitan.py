@@ -14,13 +14,13 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import Flag, flags_of, passed_of, read_of
 from simulator.frameworks.megatron.special import ALLOCATOR
 from simulator.frameworks.run import finished
+from simulator.frameworks.torchtitan.flavors import shape_of
 from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.documents import read_limited
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
-from simulator.recipes.readers.torchtitan_flavors import shape_of
 from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 

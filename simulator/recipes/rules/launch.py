@@ -1,21 +1,16 @@
-"""A launch as the rules of a framework see it, and what such a rule is."""
+"""A launch as the rules of a framework see it: its question, its flags, marks of the code that it starts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.recipes.recipe import GivenFlag, Recipe
 
-MEGATRON = "Megatron-core 0.5 and later"
-"""Where most rules of Megatron were read."""
-MEGATRON_ARGUMENTS = "Megatron-LM core_r0.12.0, megatron/training/arguments.py"
-MEGATRON_CONFIG = "Megatron-LM core_r0.12.0, megatron/core/transformer/transformer_config.py"
-"""Files that most of them stand in; a rule adds the line."""
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """What a recipe's text shows of the code it starts."""
 
@@ -40,38 +35,42 @@ class LaunchFacts:
     def _flags(self) -> Mapping[str, GivenFlag]:
         return {flag.name: flag for flag in self.recipe.flags} if self.recipe else {}
 
+    def value(self, subject: str) -> Any:
+        """What a line of a rule looks at, by its name.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkRule:
-    """One refusal of one framework."""
+        `layout.X`, `model.X`, `workload.X`, `option.X` (a switch), `asked.X` (whether the recipe itself turns a switch
+        on), `flag.X` (its text, None where it is absent), `mark.X`, `replaced.X`, and properties as `recipe.X`.
+        """
+        kind, _, name = subject.partition(".")
+        match kind:
+            case "flag":
+                flag = self.flag(name)
+                return None if flag is None else flag.text
+            case "asked":
+                asked = self.recipe.options.get(name, "") if self.recipe else ""
+                return asked.lower() in ("true", "1", "on", "yes")
+            case "mark":
+                return name in self.marks
+            case "replaced":
+                return name in self.replaced
+            case "recipe":
+                return getattr(self, name)
+            case _:
+                owners = {"layout": self.layout, "model": self.scenario.model, "option": self.scenario.framework}
+                return getattr(owners.get(kind, self.scenario), name)
 
-    id: str
-    framework: str
-    versions: str
-    """Where it holds, as far as it was read or met."""
-    source: str
-    """Repository, version, file and line of the check, or the measured rows that met it."""
-    about: str
-    says: str
-    """What the user would meet: the framework's own message, with `...` where it names numbers."""
-    fix: Callable[[LaunchFacts], str]
-    layout_rule: str = ""
-    """Id of the layout rule that decides; empty where `broken` does."""
-    broken: Callable[[LaunchFacts], bool] = lambda _: False
-    blame: tuple[str, ...] = ()
-    """Settings at fault, by option name, or flags with `--`; the first that the recipe gives a line is shown."""
-    flag: Callable[[LaunchFacts], GivenFlag | None] = lambda _: None
-    """The flag at fault, where only the launch tells which."""
-    remark: str = ""
-    """Id of what the recipe's reader remarks, where it decides."""
-    breach: Callable[[LaunchFacts], str] = lambda _: ""
-    """The numbers of a launch that break it; empty where the flag at fault says enough beside `about`."""
+    @property
+    def is_command_line(self) -> bool:
+        """Whether Megatron-LM's own parser reads the flags: it checks more than the library does."""
+        return self.recipe is not None and self.recipe.dialect == "megatron-shell"
 
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether the recipe says its layout whole."""
+        return self.recipe is not None and self.recipe.layout is not None
 
-megatron_rule = partial(FrameworkRule, framework="megatron", versions=MEGATRON)
-"""A rule of Megatron's, of the versions that most were read in unless others are named."""
-
-
-def says(text: str) -> Callable[[LaunchFacts], str]:
-    """A fix that is the same for every launch."""
-    return lambda _: text
+    @property
+    def cuts(self) -> bool:
+        """Whether the recipe cuts the layers as they are priced."""
+        own = self.recipe.layout.stage_layers if self.recipe and self.recipe.layout else ()
+        return bool(own) and own == self.layout.stage_layers

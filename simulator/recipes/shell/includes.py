@@ -52,6 +52,7 @@ def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
         said = f"{argv[1].text[:100]} is not read: what it sets is not known"
         machine.remark("not-read", "warning", said, line, "--set NAME=VALUE")
         machine.unread = True
+        machine.may_be_set(line)
         if _LAUNCHES.search(name := _shown_name(argv[1])):
             machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
         return True

@@ -34,6 +34,7 @@ _PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "tune": "other",
 }
 _TRAINING: Final = {
+    "accelerate": ("launch",),
     "swift": ("pt", "sft", "rlhf"),
     "megatron": ("pt", "sft", "rlhf"),
     "llamafactory-cli": ("train",),
@@ -74,6 +75,9 @@ _WITHOUT_VALUE: Final = frozenset(
         "no_local_rank",
         "enable_each_rank_log",
         "save_pid",
+        *("quiet", "cpu", "multi_gpu", "tpu", "enable_cpu_affinity", "use_deepspeed", "use_fsdp", "use_megatron_lm"),
+        *("use_parallelism_config", "same_network", "downcast_bf16", "debug", "dynamo_use_fullgraph"),
+        *("dynamo_use_dynamic", "dynamo_use_regional_compilation", "tpu_cluster", "tpu_use_sudo"),
     ]
 )
 
@@ -107,9 +111,12 @@ def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value],
         if found is None:
             return _plain_python(program, rest, environment, line)
         launcher, rest = found
-    if program in ("erniekit", "paddleformers-cli") or launcher in ("accelerate", "other"):
-        if not rest or rest[0].text not in _TRAINING.get(program, (rest[0].text,)):
-            return None
+    by_word = program in ("erniekit", "paddleformers-cli", "accelerate") or launcher == "other"
+    if by_word and (not rest or rest[0].text not in _TRAINING.get(program, (rest[0].text,))):
+        return None
+    if program == "accelerate":
+        rest = rest[1:]
+    elif by_word:
         return TrainingCommand(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)
     options, script, arguments, unknown = _options(rest)
     if script is None:

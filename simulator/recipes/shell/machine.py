@@ -14,7 +14,17 @@ from simulator.errors import InputError
 from simulator.recipes.recipe import Place, Remark, Severity
 from simulator.recipes.shell.example import Example
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.values import EMPTY, Cause, Value, alike, hole, joined, one_of, text_value
+from simulator.recipes.shell.values import (
+    EMPTY,
+    Cause,
+    Value,
+    alike,
+    definitely_filled,
+    hole,
+    joined,
+    one_of,
+    text_value,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -274,6 +284,14 @@ class Machine:
         if isinstance(content, Value) and not content.known and (found := self.given(name, line)) is not None:
             content = found
         self.state.variables[name] = content
+
+    def may_be_set(self, line: int) -> None:
+        """Take what was assigned so far as not known, for a file that is not at hand may set it; paths stay."""
+        charge(_ENTRY_WORK * len(self.state.variables))
+        for name, content in list(self.state.variables.items()):
+            if isinstance(content, Value) and content.known and "/" not in content.text:
+                filled = definitely_filled(content)
+                self.assign(name, hole(f"${name}", line, [Cause(line, name)], filled=filled), line)
 
     def elements(self, name: str) -> dict[str, Value]:
         """Items of a list that were set one by one, by their key."""

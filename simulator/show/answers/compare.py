@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from simulator.api import answer, resolved
+from simulator.api import answer, resolved, scenario_of
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import SimulateError
+from simulator.errors import InputError, SimulateError
 from simulator.question.frameworks.profile import switches
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.recipes.check.case import Case
@@ -92,18 +93,39 @@ _Side = tuple[Scenario, Layout]
 """What is compared."""
 
 
-def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> Comparison:
-    """Compare two questions, each the arguments of `simulator.estimate`: what differs in bytes and seconds, and why.
+def compare(first: Mapping[str, Any] | Estimate, second: Mapping[str, Any] | Estimate) -> Comparison:
+    """Compare two questions, each an estimate or the arguments of one: what differs in bytes and seconds, and why.
 
-    The effect of an input is that of the first question with this input of the second alone. Raises as `estimate` does.
+    The effect of an input is that of the first question with this input of the second alone. Raises as `estimate` does,
+    and InputError for an estimate whose question it does not hold: one with options, layers or coefficients of its own.
     """
-    sides, priced = [], []
-    for asked in (first, second):
-        given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
-        question = {name: asked[name] for name in asked if name not in BY_NAME}
-        sides.append(resolved(question, given))
-        priced.append(answer(*sides[-1], question.get("options")))
-    return _compared((sides[0], sides[1]), (priced[0], priced[1]), ("first", "second"))
+    one, other = _side(first), _side(second)
+    return _compared((one[0], other[0]), (one[1], other[1]), ("first", "second"))
+
+
+def _side(asked: object) -> tuple[_Side, Estimate]:
+    """A question with its answer."""
+    if isinstance(asked, Estimate):
+        return _side_of_estimate(asked)
+    if not isinstance(asked, Mapping):
+        kind = type(asked).__name__
+        raise InputError(f"compare takes estimates, or mappings of the arguments of one, not {kind}")
+    given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
+    question = {name: asked[name] for name in asked if name not in BY_NAME}
+    side = resolved(question, given)
+    return side, answer(*side, question.get("options"))
+
+
+def _side_of_estimate(asked: Estimate) -> tuple[_Side, Estimate]:
+    """The question of an estimate with its answer, which must be the same."""
+    names = ("model", "hardware", "devices", "framework", "stack", *DEFAULT_WORKLOAD)
+    options = dict(asked.options) or None
+    scenario = scenario_of(**{name: getattr(asked, name) for name in names}, options=options)
+    again = answer(scenario, asked.layout, options)
+    same = again.throughput.step_seconds, again.memory.device_bytes
+    if same != (asked.throughput.step_seconds, asked.memory.device_bytes):
+        raise InputError(f"{asked!r}: was priced with options, layers or coefficients of its own: give its arguments")
+    return (scenario, asked.layout), again
 
 
 def compare_cases(first: Case, second: Case, names: tuple[str, str]) -> Comparison:

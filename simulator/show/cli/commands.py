@@ -101,7 +101,7 @@ def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ra
 
 def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
     kinds = device_kinds(values["hardware"])
-    told = f"{kinds[0].name}: {kinds[0].devices_per_node} a node, {kinds[0].title}; default (--hardware)"
+    told = f"{kinds[0].name}, the default: {kinds[0].devices_per_node} x {kinds[0].title} a node"
     return presentation(
         ctx,
         default_hardware=told if left_to_default(ctx, "hardware") else "",

@@ -12,6 +12,7 @@ from simulator.question.specs.catalogue import hardware_names, load_hardware, lo
 from simulator.show.cli.streams import answer, presentation, write
 from simulator.show.report.listing import (
     SpecListing,
+    flags_listing,
     framework_facts,
     frameworks_listing,
     hardware_facts,
@@ -20,7 +21,17 @@ from simulator.show.report.listing import (
     model_facts,
     models_listing,
     stack_notes,
+    tables_listing,
 )
+
+_CLASSES = (
+    "priced: read, and sets what stands under `sets`, or what the meaning says where code reads it.",
+    "no_effect: changes neither memory nor speed as far as they are modelled.",
+    "not_modelled: has an effect that is not priced; its weight says what `simulate check` then leaves out.",
+    'verdict: any verdict. bound, activations: "does not fit". figure: nothing, it warns.',
+    "A flag at its default, or off, counts as absent. A flag of no table leaves the verdict cannot_tell.",
+)
+"""What stands under a table of flags."""
 
 
 def models(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -60,6 +71,15 @@ def frameworks(ctx: click.Context, values: Mapping[str, Any]) -> None:
         profile = framework(values["name"])
         notes = ("Set one with --option NAME=VALUE, a column with --stack NAME.", *stack_notes(profile))
         listing = SpecListing(records=framework_facts(profile), notes=notes, title=profile.name)
+    answer(ctx, "listing", listing, presentation(ctx))
+
+
+def flags(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """List the tables of flags, or the flags of one."""
+    name = values["name"]
+    listing = SpecListing(records=tables_listing(), notes=("`simulate flags TABLE` lists the flags of one.",))
+    if name:
+        listing = SpecListing(records=flags_listing(name), notes=_CLASSES, title=name)
     answer(ctx, "listing", listing, presentation(ctx))
 
 

@@ -15,6 +15,7 @@ import click
 
 from simulator import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
+from simulator.frameworks.flags import table_names
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.check import check_command
 from simulator.show.cli.compare import compare_command, explain_command
@@ -260,6 +261,11 @@ _COMMANDS: list[click.Command] = [
         "frameworks",
         "List the switches of the framework profiles, or those of one.",
         Word(FRAMEWORKS),
+    ),
+    _listing_command(
+        "flags",
+        "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
+        Word(table_names()),
     ),
     Sectioned(
         "calibrate",

@@ -9,7 +9,16 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from simulator._version import __version__
-from simulator.evidence.calibration.judge import DRAWS, FEW, SEED, Judged, Residual, RowJudged, SourcesJudged, summary
+from simulator.evidence.calibration.judge import (
+    DRAWS,
+    FEW,
+    SEED,
+    Residual,
+    RowJudged,
+    SourcesJudged,
+    WithErrors,
+    summary,
+)
 from simulator.evidence.calibration.own import OwnError
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.units import GIB
@@ -30,7 +39,7 @@ _EXPLAINED: Final = (
     f"organisation. {FEW} own rows: that many of the source were known, the others predicted ({DRAWS} random subsets, "
     f"seed {SEED}). Inside: rows in their 90 % interval with their source left out."
 )
-_Row = TypeVar("_Row", bound=Judged)
+_Row = TypeVar("_Row", bound=WithErrors)
 
 
 def class_sections(found: Sequence[SourcesJudged]) -> Iterator[Section]:
@@ -59,7 +68,7 @@ def grouped(
     return Section(title, lines, (*headers, *HEADERS), cells, text_columns=tuple(range(len(headers))))
 
 
-def _cells(rows: Iterable[Judged]) -> list[str]:
+def _cells(rows: Iterable[WithErrors]) -> list[str]:
     found = summary(rows)
     errors = (found.uncalibrated, found.known, found.source_out, found.over_sources)
     return [

@@ -19,7 +19,7 @@ from simulator.search.result import Ranking
 from simulator.show.report.keys import DERIVED, ITSELF, JsonKey, key_of, keys_of
 from simulator.show.report.presentation import Presentation
 
-Unit = Callable[[float], float]
+ToUnit = Callable[[float], float]
 """Turns a number in base units into the one that is written."""
 
 
@@ -57,7 +57,7 @@ def json_lines(answer: Estimate | Ranking, presentation: Presentation) -> Iterat
         yield dumps(json_object(estimate, presentation), indent=None) + "\n"
 
 
-def json_object(value: object, presentation: Presentation, row: str = "", unit: Unit | None = None) -> dict[str, Any]:
+def json_object(value: object, presentation: Presentation, row: str = "", unit: ToUnit | None = None) -> dict[str, Any]:
     """Return an answer, or part of one, in the types JSON has.
 
     `row` shows it by another row than that of its type; `unit` is that of the key it stands under.
@@ -73,7 +73,7 @@ def json_object(value: object, presentation: Presentation, row: str = "", unit: 
     return found
 
 
-KeyReader = tuple[JsonKey, Callable[[Any, Presentation], Any], Unit]
+KeyReader = tuple[JsonKey, Callable[[Any, Presentation], Any], ToUnit]
 _READERS: dict[tuple[str, type], tuple[KeyReader, ...]] = {}
 
 
@@ -99,7 +99,7 @@ def _attribute(path: str) -> Callable[[Any, Presentation], Any]:
     return lambda value, _: None if (inner := before(value)) is None else after(inner)
 
 
-def _unit(key: str) -> Unit:
+def _unit(key: str) -> ToUnit:
     return mib if "_mib" in key else _teraflops if "tflops" in key else significant
 
 
@@ -107,7 +107,7 @@ def _teraflops(flops_per_second: float) -> float:
     return significant(flops_per_second / TERA)
 
 
-def _plain(value: Any, presentation: Presentation, unit: Unit, row: str = "") -> Any:
+def _plain(value: Any, presentation: Presentation, unit: ToUnit, row: str = "") -> Any:
     """Return a value in the types JSON has; anything unknown as text."""
     found = value
     if isinstance(value, float) or (isinstance(value, int) and unit is mib and not isinstance(value, bool)):

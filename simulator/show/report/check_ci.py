@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 from simulator import __version__
 from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Checked
 from simulator.recipes.recipe import Place
-from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
+from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.show.report.as_json import dumps
 from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_text import change_lines, detail_lines, verdict_line

@@ -19,7 +19,7 @@ from simulator.show.report.check_text import (
     where_text,
 )
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
-from simulator.show.report.grid import Style, heading, paragraph, titled
+from simulator.show.report.grid import Style, filled, heading, paragraph, titled
 from simulator.show.report.text import amount, gib, in_colour, margin_text, words
 
 
@@ -42,7 +42,8 @@ def check_table(answer: Answer, style: Style) -> str:
         for result in results:
             lines = list(_shown(result, answer.verbosity))
             if lines:
-                blocks.append(titled(one_line(result.name), paragraph(map(one_line, lines), style), style))
+                told = (filled(one_line(line), width) for line in lines)
+                blocks.append(titled(one_line(result.name), paragraph(told, style), style))
     if answer.diff:
         blocks += [_patches(result, style) for result in answer.results if result.changes]
     if answer.changed is not None:

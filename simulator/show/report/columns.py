@@ -10,6 +10,8 @@ from simulator.show.report.grid import Style, grid
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 BETWEEN = 2
+_LONG = 10
+"""Characters of a cell beyond which a narrow table has a code for it."""
 """Spaces between columns."""
 
 
@@ -33,7 +35,7 @@ class Column(NamedTuple):
     @property
     def name(self) -> str:
         """The header on one line."""
-        return self.header.replace("\n/", "/").replace("\n", " ")
+        return self.header.replace("-\n", "").replace("\n/", "/").replace("\n", " ")
 
 
 def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column], list[Column]]:
@@ -47,6 +49,16 @@ def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column],
         kept.remove(least)
         gone.append(least)
     return kept, [column for column in columns if column in gone]
+
+
+def coded(column: Column, letter: str) -> tuple[Column, list[str]]:
+    """Return a column whose long cells are codes, with what each code stands for."""
+    codes: dict[str, str] = {}
+    for cell in column.cells:
+        if len(cell) > _LONG:
+            codes.setdefault(cell, f"{letter}{len(codes) + 1}")
+    short = column._replace(cells=tuple(codes.get(cell, cell) for cell in column.cells))
+    return short, [f"{code}: {column.name} {cell}" for cell, code in codes.items()]
 
 
 def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:

@@ -62,7 +62,7 @@ class JudgedRange(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Coverage:
+class HeldRanges:
     """How a class of rows lies in its ranges."""
 
     left_out: str
@@ -77,7 +77,7 @@ class Coverage:
     """Whether the share is what a range of 90 % may hold."""
 
 
-def coverages(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> Iterator[Coverage]:
+def coverages(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> Iterator[HeldRanges]:
     """Yield classes of rows with their source left out, then all rows that lack each further thing."""
     for name, members in _classes(kind, rows):
         if members:
@@ -105,7 +105,7 @@ def _classes(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> Iterator[tup
     yield "published by others than NVIDIA", others
 
 
-def _coverage(left_out: str, name: str, rows: Sequence[JudgedRange]) -> Coverage:
+def _coverage(left_out: str, name: str, rows: Sequence[JudgedRange]) -> HeldRanges:
     found = [row.left_out[left_out] for row in rows]
     inside = sum(one.inside for one in found)
     share = inside / len(found)
@@ -113,7 +113,7 @@ def _coverage(left_out: str, name: str, rows: Sequence[JudgedRange]) -> Coverage
     if left_out == "device":
         held = share >= HELD[0]  # what families show of one another, five of them, can be too wide
     width = sum(one.half_width for one in found) / len(found)
-    return Coverage(left_out, name, len(found), len({row.source for row in rows}), share, width, held)
+    return HeldRanges(left_out, name, len(found), len({row.source for row in rows}), share, width, held)
 
 
 def _rejected(inside: int, rows: int) -> bool:

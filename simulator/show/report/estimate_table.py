@@ -7,6 +7,14 @@ from collections.abc import Callable, Iterator
 from simulator.cost.pricing.estimate import Estimate, StageMemory, ThroughputEstimate
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.explain_table import explanation_blocks
+from simulator.show.report.first_screen import (
+    NEXT_OF_ESTIMATE,
+    basis_line,
+    launch_block,
+    speed_text,
+    switches_text,
+    wrapped,
+)
 from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation, cost_text, days_text, question_block, training_run
@@ -30,21 +38,31 @@ from simulator.show.report.text import (
 
 def estimate_table(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     """Return the estimate for people."""
-    about = paragraph(about_lines(estimate, colour=presentation.colour), style)
+    told = [*about_lines(estimate, colour=presentation.colour)]
+    if estimate.verdict != "refused":
+        told.append(f"speed: {speed_text(estimate, presentation)}")
+    about = paragraph(wrapped(told, presentation, style), style)
     blocks = [
         f"{question_block(estimate_question(estimate), presentation, style)}\n{about}",
         *_violations(estimate, style),
     ]
-    if estimate.verdict != "refused":
+    explained = presentation.explanation is not None and presentation.verbosity == 0
+    if estimate.verdict != "refused" and not explained:
         # Of a layout that no run can have, figures would mean nothing.
         blocks += [
             *_memory(estimate, presentation, style),
-            *_outside(estimate, style),
-            *_time(estimate, style),
-            _speed(estimate, presentation, style),
+            *(_outside(estimate, style) if presentation.verbosity > 0 else ()),
+            *(_time(estimate, style) if presentation.verbosity > 0 else _time_sentence(estimate, presentation, style)),
+            *([_speed(estimate, presentation, style)] if presentation.verbosity > 0 else ()),
         ]
     if presentation.verbosity >= 0:
-        blocks.append(paragraph(estimate_footer(estimate, presentation), style))
+        lines = [basis_line(estimate), NEXT_OF_ESTIMATE]
+        if presentation.verbosity > 0:
+            lines = list(estimate_footer(estimate, presentation))
+        blocks += [
+            *([] if explained else [launch_block(estimate, style)]),
+            paragraph(wrapped(lines, presentation, style), style),
+        ]
     if presentation.explanation is not None:
         blocks += explanation_blocks(presentation.explanation, presentation, style)
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -55,7 +73,8 @@ def estimate_question(estimate: Estimate) -> str:
     text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", LoRA of rank {estimate.lora_rank}"
-    return f"{text}, {batch_text(estimate.global_batch_size, estimate.seq_length)}, {estimate.framework}"
+    batch = batch_text(estimate.global_batch_size, estimate.seq_length)
+    return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework)}"
 
 
 def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
@@ -65,9 +84,10 @@ def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
 
 
 def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:
-    stages = estimate.memory.stages
-    if not stages:
+    every = estimate.memory.stages
+    if not every:
         return
+    stages = every if presentation.verbosity > 0 else _shown_stages(estimate)
 
     def column(header: str, cell: Callable[[StageMemory], str], spare: int = 0, *, is_text: bool = False) -> Column:
         return Column(header=header, cells=tuple(map(cell, stages)), is_text=is_text, spare=spare)
@@ -93,7 +113,22 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
     ]
     shown, left_out = fitting(columns, presentation.width if style == "table" else None)
     table = columns_grid(shown, style)
-    yield titled("Memory by stage, GiB", "\n".join([table.rstrip("\n"), *narrow_line(left_out)]), style)
+    told = narrow_line(left_out) if presentation.verbosity > 0 else ()
+    title = "Memory by stage, GiB" + (f" ({len(stages)} of {len(every)})" if len(stages) < len(every) else "")
+    yield titled(title, "\n".join([table.rstrip("\n"), *told]), style)
+
+
+def _shown_stages(estimate: Estimate) -> tuple[StageMemory, ...]:
+    """The first, the last and the fullest stages, in their order."""
+    stages = estimate.memory.stages
+    if len(stages) <= _MOST_STAGES:
+        return stages
+    fullest = sorted(stages[1:-1], key=lambda stage: -stage.device_bytes)[: _MOST_STAGES - 2]
+    return tuple(stage for stage in stages if stage in (stages[0], stages[-1], *fullest))
+
+
+_MOST_STAGES = 6
+"""Stages of a first screen."""
 
 
 def _outside(estimate: Estimate, style: Style) -> Iterator[str]:
@@ -117,6 +152,19 @@ def _time(estimate: Estimate, style: Style) -> Iterator[str]:
     rows = [[words(name), shown(seconds), percent(seconds / total)] for name, seconds in parts.items()]
     rows.append(["step", shown(total), percent(1.0)])
     yield titled("Time of one step", grid(["part", unit, "share %"], rows, style, text_columns=[0]), style)
+
+
+def _time_sentence(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:
+    """The parts of a step, the longest first."""
+    total = estimate.throughput.step_seconds
+    parts = sorted(estimate.throughput.parts_seconds.items(), key=lambda part: -part[1])
+    told = [f"{words(name)} {percent(seconds / total)} %" for name, seconds in parts if seconds >= _SMALL * total]
+    if told:
+        yield paragraph(wrapped([f"Time of a step: {', '.join(told)}."], presentation, style), style)
+
+
+_SMALL = 0.005
+"""Share of a step below which a part is left to -v."""
 
 
 def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from simulator.cost.pricing.estimate import Estimate
+from simulator.show.report.first_screen import basis_line, wrapped
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation
@@ -27,15 +28,22 @@ _SHORTEST_BAR = 10
 _BESIDE_BARS = 32
 """Characters of the columns beside the bars."""
 _MOST_BARS = 16
+_BESIDE_CHANGES = 40
+"""Characters of the columns beside the changes."""
+_NARROWEST = 30
+_WIDE = 160
+"""Characters of a line where nothing limits it."""
 
 
 def explain_table(found: Explanation, presentation: Presentation, style: Style) -> str:
     """Return an explanation for people."""
     estimate = found.estimate
-    about = about_lines(estimate, colour=presentation.colour)
+    about = wrapped(about_lines(estimate, colour=presentation.colour), presentation, style)
     blocks = [titled("Layout", paragraph(about, style), style), *explanation_blocks(found, presentation, style)]
     if presentation.verbosity >= 0:
-        blocks.append(paragraph(list(provenance_lines(estimate, presentation)), style))
+        full = presentation.verbosity > 0
+        lines = list(provenance_lines(estimate, presentation)) if full else [basis_line(estimate)]
+        blocks.append(paragraph(wrapped(lines, presentation, style), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
@@ -44,9 +52,13 @@ def explanation_blocks(found: Explanation, presentation: Presentation, style: St
     bars = _bars(found.estimate, presentation.width, style)
     yield titled("Need of each pipeline rank against what is usable", bars, style)
     if found.causes:
-        yield titled("Why", paragraph([f"{cause}." for cause in found.causes], style), style)
+        causes = wrapped([f"{cause}." for cause in found.causes], presentation, style)
+        yield titled("Why", paragraph(causes, style), style)
     if found.changes:
-        yield titled(changes_title(found), grid(*changes_cells(found), style, text_columns=[0]), style)
+        headers, rows = changes_cells(found)
+        room = max((presentation.width or _WIDE) - _BESIDE_CHANGES, _NARROWEST)
+        table = grid(headers, rows, style, text_columns=[0], wrapped={headers[0]: room})
+        yield titled(changes_title(found), table, style)
     yield paragraph([longest_text(found)], style)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
@@ -40,7 +41,10 @@ def grid(
     with _narrow_columns():
         return tabulate.tabulate(
             cells,
-            headers=[header if on_terminal else header.replace("\n/", "/").replace("\n", " ") for header in headers],
+            headers=[
+                header if on_terminal else header.replace("-\n", "").replace("\n/", "/").replace("\n", " ")
+                for header in headers
+            ],
             tablefmt=_TABULATE_FORMATS[style],
             disable_numparse=True,
             colalign=aligned if cells else None,
@@ -65,6 +69,21 @@ def titled(title: str, text: str, style: Style) -> str:
 def paragraph(lines: Iterable[str], style: Style) -> str:
     """Return sentences, one a line; on a page, a list."""
     return "\n".join(line if style == "table" else f"- {_cell(line, style)}" for line in lines)
+
+
+def filled(text: str, width: int | None) -> str:
+    """Return a sentence broken into lines of a width, those after the first indented; None is no limit."""
+    if width is None or len(text) <= width:
+        return text
+    joined = _FIGURE.sub("\0", text)  # a figure and its unit stay together
+    lines = textwrap.fill(
+        joined, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return lines.replace("\0", " ")
+
+
+_FIGURE: Final = re.compile(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
+"""The blank inside a figure with its unit."""
 
 
 def _cell(text: str, style: Style) -> str:

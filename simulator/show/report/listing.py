@@ -1,14 +1,15 @@
-"""Specs and framework profiles as records: one line each in a list, one line per number when shown."""
+"""Specs, framework profiles and tables of flags as records: one line each in a list, one line per number when shown."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.errors import InputError
+from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names, table_of
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.frameworks.stacks import on_stack, stacks_of
@@ -38,11 +39,13 @@ _UNITS = {
     "vocab_size": "tokens",
     "max_position_embeddings": "tokens",
 }
-_PROSE = frozenset({"note", "meaning", "allowed", "source"})
+_PROSE = frozenset({"note", "meaning", "allowed", "title", "source", "sets", "versions"})
 """Columns of sentences; they are broken into lines on a terminal."""
 _LEAST_PROSE = 24
 """Characters of a line from which sentences stand beside the other columns."""
-_KEPT = frozenset({"model", "hardware", "switch", "key", "value", "parameters_billions", "bf16_tflops", "usable_gib"})
+_KEPT = frozenset(
+    {"model", "hardware", "flag", "table", "switch", "key", "value", "parameters_billions", "bf16_tflops", "usable_gib"}
+)
 """Columns that a narrow terminal shows too."""
 _SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_heads": 6, "heads": 5, "memory_gib": 4}
 """How readily other columns go, the highest first; 1 where nothing is said."""
@@ -115,6 +118,36 @@ def stack_notes(profile: FrameworkProfile) -> tuple[str, ...]:
     notes = [f"value: the defaults of {profile.version} (--stack default)."]
     notes += [f"{stack.name}: {stack.about}. Source: {stack.source}." for stack in stacks_of(profile.name)]
     return tuple(notes)
+
+
+def tables_listing() -> list[ListingRow]:
+    """Return one record for each table of a framework's flags and keys: how many there are of each class."""
+    records: list[ListingRow] = []
+    for name in table_names():
+        flags = table_of(name).values()
+        counts = {f"{kind}_flags": sum(flag.effect == kind for flag in flags) for kind in get_args(FlagKind)}
+        file = str(table_file(name).relative_to(FOLDER))
+        versions = dict.fromkeys(version for flag in flags for version in (flag.first, flag.last) if version)
+        records.append({"table": name, **counts, "file": file, "versions": ", ".join(versions)})
+    return records
+
+
+def flags_listing(name: str) -> list[ListingRow]:
+    """Return one record for each flag or key of one table: its class, what it sets and where it is defined."""
+    return [
+        {
+            "flag": flag.name,
+            "class": flag.effect,
+            "weight": flag.weight,
+            "takes": flag.kind,
+            "default": flag.default,
+            "sets": flag.sets,
+            "meaning": flag.about,
+            "file": flag.file,
+            "versions": flag.first if flag.first == flag.last else f"{flag.first} to {flag.last}",
+        }
+        for flag in table_of(name).values()
+    ]
 
 
 def hardware_facts(spec: HardwareSpec) -> list[ListingRow]:

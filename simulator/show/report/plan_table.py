@@ -10,7 +10,14 @@ from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import significant
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
-from simulator.show.report.footer import assumptions_line, defaults_line, peak_line, stack_name, status_line
+from simulator.show.report.first_screen import brief_layout, command_lines, wrapped
+from simulator.show.report.footer import (
+    assumptions_line,
+    defaults_line,
+    peak_line,
+    stack_name,
+    status_line,
+)
 from simulator.show.report.grid import Style, heading, paragraph
 from simulator.show.report.presentation import Presentation, cost_text, days_text
 from simulator.show.report.text import (
@@ -20,6 +27,7 @@ from simulator.show.report.text import (
     fit_text,
     gib,
     grouped,
+    host_text,
     layout_text,
     percent,
     probability_text,
@@ -29,16 +37,21 @@ from simulator.show.report.text import (
 
 def plan_table(plan: Plan, presentation: Presentation, style: Style) -> str:
     """Return the plan for people."""
-    blocks = []
-    if presentation.verbosity >= 0:
-        blocks = [heading(_question(plan), style), paragraph(plan_answer(plan), style)]
     width = presentation.width if style == "table" else None
+    if presentation.verbosity < 0:
+        blocks = [paragraph(wrapped(list(plan_answer(plan))[:1], presentation, style), style)]
+    else:
+        answer = wrapped(plan_answer(plan), presentation, style)
+        best = plan.best
+        command = [command_lines(f"Part by part: {plan.command(best)}", width)] if best is not None else []
+        blocks = [heading(_question(plan), style), paragraph([*answer, *command], style)]
     left_out: list[Column] = []
     if plan.priced:
         shown, left_out = fitting(list(_columns(plan)), width)
         blocks.append(columns_grid(shown, style))
     if presentation.verbosity >= 0:
-        blocks.append(paragraph([*narrow_line(left_out), *_footer(plan, presentation)], style))
+        lines = [*(narrow_line(left_out) if presentation.verbosity > 0 else ()), *_footer(plan, presentation)]
+        blocks.append(paragraph(wrapped(lines, presentation, style), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
 
 
@@ -57,7 +70,8 @@ def plan_answer(plan: Plan) -> Iterator[str]:
     else:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
         yield f"{word}: {choice_text(best)}: {', '.join(_run_words(best))}."
-        yield f"Its layout: {_of(best, lambda e: layout_text(e.layout))}. Part by part: {plan.command(best)}"
+        yield f"Its layout: {_of(best, lambda e: brief_layout(e.layout, e.framework))}."
+        yield _of(best, status_line)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
             least = plan.least_nodes(position)
@@ -107,6 +121,7 @@ def _columns(plan: Plan) -> Iterator[Column]:
     if len({c.precision for c in plan.priced}) > 1:
         yield column("precision", lambda c: c.precision, is_text=True)
     yield column("layout", lambda c: _of(c, lambda e: layout_text(e.layout)), 90, is_text=True)
+    yield column("known", lambda c: _of(c, lambda e: e.provenance.status), 8, is_text=True)
     yield column("memory\nGiB", lambda c: _of(c, lambda e: gib(e.memory.device_bytes)), 80)
     yield column("fit\n%", lambda c: _of(c, fit_text), 70)
     yield column(f"step\n{unit}", lambda c: _of(c, lambda e: amount(e.throughput.step_seconds * per_second)), 50)
@@ -130,6 +145,11 @@ def _footer(plan: Plan, presentation: Presentation) -> Iterator[str]:
     yield from left_out_lines(plan)
     if plan.priced:
         yield "Figures in brackets are 90 % intervals; yes and no: the whole interval keeps a limit, or breaks it."
+        yield "known: the least known of device, stack and layout beside the measured runs."
+    if presentation.verbosity <= 0:
+        yield from availability_lines(plan.availability)
+        yield "-v: defaults, switches, what each offer rests on. Next: simulate rank, estimate."
+        return
     if any(choice.pareto for choice in plan.priced):
         yield "Pareto: no other choice is as fast and as cheap."
     yield from availability_lines(plan.availability)
@@ -151,6 +171,8 @@ def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
             switches = f"Switches: {stack_name(estimate.stack, estimate.framework)}."
             for line in (switches, status_line(estimate), *peak_line(estimate)):
                 shared.setdefault(line, {})[choice.hardware] = None
+            if (host := host_text(estimate.memory)) is not None:
+                shared.setdefault(f"{choice.nodes} nodes, {host}.", {})[choice.hardware] = None
             for note in estimate.provenance.notes:
                 notes.setdefault(f"Assumed: {note}", {})[choice.hardware] = None
     told = {**shared, **notes} if verbosity > 0 else shared

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.show.answers.run import TrainingRun, run_of
-from simulator.show.report.grid import Style, heading
+from simulator.show.report.grid import Style, filled, heading
 from simulator.show.report.text import amount, money, ranged
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ class Presentation:
 
 def question_block(question: str, presentation: Presentation, style: Style) -> str:
     """Return what was asked as a title, and under it what the hardware is that nobody named."""
-    title = heading(question, style)
-    return f"{title}\n{presentation.default_hardware}" if presentation.default_hardware else title
+    width = presentation.width if style == "table" else None
+    title = heading(filled(question, width), style)
+    hardware = presentation.default_hardware
+    return f"{title}\n{filled(hardware, width)}" if hardware else title
 
 
 def days_text(run: TrainingRun) -> str:

@@ -9,9 +9,22 @@ from dataclasses import dataclass
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import Layout
+from simulator.question.units import to_gib
 from simulator.search.result import Ranking
 from simulator.show.answers.run import TrainingRun
-from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
+from simulator.show.report.columns import Column, coded, columns_grid, fitting, narrow_line
+from simulator.show.report.first_screen import (
+    MORE_OF_NOTHING,
+    NEXT_OF_RANKING,
+    basis_line,
+    brief_layout,
+    fastest_line,
+    half_width_text,
+    launch_block,
+    more_line,
+    switches_text,
+    wrapped,
+)
 from simulator.show.report.footer import (
     assumed_lines,
     defaults_line,
@@ -44,7 +57,6 @@ from simulator.show.report.text import (
     step_unit,
     teraflops,
     verdict_sentence,
-    verdict_text,
     words,
 )
 
@@ -81,7 +93,7 @@ _CHOICES = (
 
 def _exchange(estimate: Estimate) -> str:
     dispatch = estimate.options.get("expert_dispatch")
-    return f"{dispatch} overlapped" if dispatch else "as asked"
+    return f"{dispatch} overlapped" if dispatch else "-"
 
 
 def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) -> str:
@@ -89,14 +101,26 @@ def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) ->
     blocks = []
     if presentation.verbosity >= 0:
         blocks.append(question_block(ranking_question(ranking), presentation, style))
-    left_out: list[Column] = []
-    if ranking.estimates:
-        shown, left_out = fitting(_columns(ranking.estimates, presentation), _width(presentation, style))
-        blocks.append(columns_grid(shown, style))
-    else:
+    if not ranking.estimates:
         blocks.append(_nothing_fits(ranking, presentation, style))
+        if presentation.verbosity >= 0:
+            lines = [*_counts_line(ranking), *map(basis_line, _priced(ranking)[:1]), MORE_OF_NOTHING]
+            if presentation.verbosity > 0:
+                lines = list(ranking_footer(ranking, presentation))
+            blocks.append(paragraph(wrapped(lines, presentation, style), style))
+        return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
+    best = ranking.estimates[0]
+    columns, legend = _fitted(ranking.estimates, presentation, style)
     if presentation.verbosity >= 0:
-        blocks.append(paragraph([*narrow_line(left_out), *ranking_footer(ranking, presentation)], style))
+        answer = [fastest_line(best, presentation), *list(_risky_lines(ranking))[:1]]
+        blocks.append(paragraph(wrapped(answer, presentation, style), style))
+    blocks.append("\n".join([columns_grid(columns, style).rstrip("\n"), *wrapped(legend, presentation, style)]))
+    if presentation.verbosity >= 0:
+        blocks.append(launch_block(best, style, ranking))
+        lines = [basis_line(best), more_line(ranking), NEXT_OF_RANKING]
+        if presentation.verbosity > 0:
+            lines = list(ranking_footer(ranking, presentation))
+        blocks.append(paragraph(wrapped(lines, presentation, style), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
 
 
@@ -106,7 +130,9 @@ def ranking_question(ranking: Ranking) -> str:
     text = f"{query.get('model')} on {_cluster(ranking)}: {query.get('precision')}"
     if query.get("lora_rank"):
         text += f", LoRA of rank {query['lora_rank']}"
-    return f"{text}, {batch_text(query.get('global_batch_size'), query.get('seq_length'))}, {query.get('framework')}"
+    batch = batch_text(query.get("global_batch_size"), query.get("seq_length"))
+    framework = str(query.get("framework"))
+    return f"{text}, {batch}, {switches_text(str(query['stack']), framework) if query.get('stack') else framework}"
 
 
 def _cluster(ranking: Ranking) -> str:
@@ -128,6 +154,23 @@ def _width(presentation: Presentation, style: Style) -> int | None:
     return presentation.width if style == "table" else None
 
 
+def _fitted(estimates: Sequence[Estimate], presentation: Presentation, style: Style) -> tuple[list[Column], list[str]]:
+    """Return the columns that fit; where figures would go, long texts are codes, with what they stand for."""
+    columns, width = _columns(estimates, presentation), _width(presentation, style)
+    shown, left_out = fitting(columns, width)
+    legend: list[str] = []
+    if any(0 < column.spare < _NEEDED for column in left_out):
+        told = [coded(column, column.name[0].upper()) if column.is_text else (column, []) for column in columns]
+        shown, left_out = fitting([column for column, _ in told], width)
+        headers = {column.header for column in shown}
+        legend = [line for column, lines in told if column.header in headers for line in lines]
+    return shown, [*legend, *(narrow_line(left_out) if presentation.verbosity > 0 else ())]
+
+
+_NEEDED = 50
+"""How readily a column may go that every ranking should show."""
+
+
 def _columns(estimates: Sequence[Estimate], presentation: Presentation) -> list[Column]:
     ranks = Column(header="#", cells=tuple(str(rank) for rank in range(1, len(estimates) + 1)))
     return [ranks, *_layout_columns(estimates), *_figure_columns(estimates, presentation)]
@@ -140,21 +183,21 @@ _ALWAYS = frozenset({"tensor_parallel", "pipeline_parallel", "data_parallel", "m
 def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
     for field in SIZE_FIELDS:
         cells = tuple(str(getattr(e.layout, field.name)) for e in estimates)
-        plain = field.name not in _ALWAYS and set(cells) == {"1"}
-        yield Column(header=field.label, cells=cells, spare=_PLAIN if plain else 0)
+        if field.name in _ALWAYS or set(cells) != {"1"}:
+            yield Column(header=field.label, cells=cells)
     told = tuple(recompute_text(e.layout) for e in estimates)
-    yield Column(header="recompute", cells=told, is_text=True, spare=_PLAIN if set(told) == {"none"} else 0)
+    yield Column(header="re-\ncomp.", cells=told, is_text=True, spare=_PLAIN if set(told) == {"none"} else 0)
     for choice in _CHOICES:
         if any(choice.cell(e.layout) != choice.plain(e) for e in estimates):
             cells = tuple(choice.cell(e.layout) for e in estimates)
             yield Column(header=choice.header, cells=cells, is_text=True, spare=choice.spare)
     if any(estimate.options for estimate in estimates):
         told = tuple(map(_exchange, estimates))
-        yield Column(header="experts'\nexchange", cells=told, is_text=True, spare=_PLAIN if len(set(told)) == 1 else 0)
+        yield Column(header="ex-\nchange", cells=told, is_text=True, spare=_PLAIN if len(set(told)) == 1 else 0)
 
 
 _PLAIN = 75
-"""How readily a layout column goes that says nothing: after the figures that follow from others, before the rest."""
+"""How readily a column goes that says one thing of all layouts: after figures that follow from others."""
 
 
 def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -> Iterator[Column]:
@@ -162,22 +205,27 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
         return Column(header=header, cells=tuple(map(cell, estimates)), is_text=is_text, spare=spare)
 
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
-    yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 60)
-    yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 40)
-    yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 80)
-    yield column("tokens/s", lambda e: grouped(cluster_speed(e)), 30)
     # Where days are asked for, they tell the speed.
     spare = 0 if presentation.train_tokens is None else 8
-    yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), spare)
-    yield column("memory\nGiB", lambda e: gib(e.memory.device_bytes), 20)
-    yield column("headroom\nGiB", lambda e: gib(e.memory.headroom_bytes), 85)
+    yield column("tokens/s", lambda e: grouped(cluster_speed(e)), spare)
+    if any(estimate.throughput.interval_seconds is not None for estimate in estimates):
+        yield column("±\n%", lambda e: half_width_text(e.throughput.step_seconds, e.throughput.interval_seconds), 40)
+    yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 85)
+    yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 80)
+    yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 20)
+    yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), 60)
+    yield column("GiB", lambda e: f"{to_gib(e.memory.device_bytes):.1f}", 15)
+    yield column("spare\nGiB", lambda e: f"{to_gib(e.memory.headroom_bytes):.1f}", 45)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
-        yield column("fit\n%", lambda e: in_colour(fit_text(e), e.verdict, colour=presentation.colour), 10)
-    yield column("verdict", lambda e: verdict_text(e.verdict, colour=presentation.colour), 90, is_text=True)
+        yield column("fit\n%", lambda e: in_colour(_fit(e), e.verdict, colour=presentation.colour), 10)
     if presentation.train_tokens is not None:
         yield column("train\ndays", lambda e: _run_text(e, presentation, days_text), 2)
         if presentation.price_per_device_hour is not None:
             yield column("train\ncost", lambda e: _run_text(e, presentation, cost_text), 4)
+
+
+def _fit(estimate: Estimate) -> str:
+    return fit_text(estimate).replace("> ", ">")
 
 
 def _run_text(estimate: Estimate, presentation: Presentation, shown: Callable[[TrainingRun], str]) -> str:
@@ -186,7 +234,7 @@ def _run_text(estimate: Estimate, presentation: Presentation, shown: Callable[[T
 
 
 def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) -> str:
-    blocks = ["\n".join(miss_lines(ranking, presentation))]
+    blocks = ["\n".join(wrapped(miss_lines(ranking, presentation), presentation, style))]
     if ranking.reasons:
         rows = [[reason.rule, reason.message, reason.fix] for reason in ranking.reasons]
         headers = ["rule", "what it says of a layout it dropped", "fix"]
@@ -230,11 +278,7 @@ def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
 
 def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     """Yield what was looked at and left out, and what the numbers rest on."""
-    counts = ranking.counts
-    looked_at = f"{grouped(counts.evaluated)} layouts in {elapsed_text(counts.elapsed_seconds)}"
-    text = f"{looked_at}: {grouped(counts.feasible)} fit"
-    rejected = counts_text(counts.rejected)
-    yield f"{text}; rejected: {rejected}." if rejected else f"{text}."
+    yield from _counts_line(ranking)
     yield from _risky_lines(ranking)
     yield from _starved_lines(ranking, presentation)
     yield from fp8_line(ranking, presentation)
@@ -246,16 +290,25 @@ def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str
         yield from provenance_lines(priced[0], presentation)
 
 
+def _counts_line(ranking: Ranking) -> Iterator[str]:
+    counts = ranking.counts
+    looked_at = f"{grouped(counts.evaluated)} layouts in {elapsed_text(counts.elapsed_seconds)}"
+    text = f"{looked_at}: {grouped(counts.feasible)} fit"
+    rejected = counts_text(counts.rejected)
+    yield f"{text}; rejected: {rejected}." if rejected else f"{text}."
+
+
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
     """Yield what is faster than the best that is recommended, and why it is not."""
     least = ranking.query.get("min_fit_probability")
     best = ranking.estimates[0].throughput.step_seconds if ranking.estimates else math.inf
     for estimate in ranking.risky:
         if estimate.throughput.step_seconds < best:
-            speed = teraflops(estimate.throughput.flops_per_second_per_device)
-            fit = fit_text(estimate)
-            chance = f"fits with {fit} %, {percent(float(str(least)))} % is asked for"
-            yield f"Risky, not recommended: {layout_text(estimate.layout)}: {speed} TFLOPS/device, {chance}."
+            gain = percent(best / estimate.throughput.step_seconds - 1.0) if math.isfinite(best) else ""
+            faster = f"{gain} % faster, " if gain else ""
+            chance = f"fits with {fit_text(estimate)} %, {percent(float(str(least)))} % is asked for"
+            layout = brief_layout(estimate.layout, estimate.framework)
+            yield f"Risky, not recommended: {layout}: {faster}{chance}."
 
 
 def _starved_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:

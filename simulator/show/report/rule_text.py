@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from simulator.recipes.rules.frameworks import FRAMEWORK_RULES
+from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.search.rules import RULES
 
 _OUTCOMES: Final[Mapping[str, str]] = {

@@ -7,7 +7,7 @@ from itertools import groupby
 from math import floor, log10
 from typing import assert_never
 
-from simulator.cost.pricing.estimate import Estimate, Interval, Verdict
+from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib
 
@@ -197,7 +197,20 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
-        yield f"{need}; probability that it fits: {probability_text(probability)} %"
+        yield f"{need}; fits with {probability_text(probability)} %"
+    if (host := host_text(estimate.memory)) is not None:
+        yield host
+
+
+def host_text(memory: MemoryEstimate) -> str | None:
+    """Return what offload needs of a node's host, and whether it has that; None where nothing is moved."""
+    if not memory.host_bytes_per_node:
+        return None
+    need = f"host memory: {gib(memory.host_bytes_per_node)} GiB a node"
+    if memory.host_capacity_bytes is None:
+        return f"{need}; the device's spec states none, so it is not judged"
+    over = "" if memory.fits_host else ", more than there is: does not fit"
+    return f"{need} of {gib(memory.host_capacity_bytes)}{over}"
 
 
 def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from simulator._version import __version__
-from simulator.api import fastest
+from simulator.api import fastest, space_of
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import SimulateError, UnsupportedError, short_line
+from simulator.question.scenario.complete import KEYS
 from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
 from simulator.question.scenario.settings import LISTS
-from simulator.show.answers.sweep.questions import KEYWORDS, space_of
+from simulator.show.answers.sweep.questions import KEYWORDS
 
 SweepOutcome = Literal["fits", "risky", "starved", "does_not_fit", "no_layout", "refused", "failed"]
 """Recommended; fits, with less probability than asked for; too near capacity; too large; no layout keeps the rules; the
@@ -66,7 +67,7 @@ def asked(question: Mapping[str, Any]) -> dict[str, Any]:
 def _row(question: Mapping[str, Any], least: float) -> dict[str, Any]:
     arguments = dict(question)
     try:
-        space = space_of(arguments.pop("layout", {}))
+        space = space_of(arguments.pop("layout", {}), KEYS)
         found = fastest(space=space, min_fit_probability=least, **arguments)
     except SimulateError as error:
         return {"outcome": "refused", "reason": str(error)}

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from simulator._version import __version__
+from simulator.api import space_of
 from simulator.cluster import cluster, device_kinds
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.question.frameworks.stacks import framework, stack_for
-from simulator.question.scenario.complete import KEYS, asked_layout
+from simulator.question.scenario.complete import KEYS
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
 from simulator.question.specs.folders import data_folder
 from simulator.question.specs.names import hub_file
 from simulator.question.units import parse_count
-from simulator.search.space import Space
 
 MOST_QUESTIONS = 100_000_000
 """A sweep beyond this is a slip."""
@@ -165,17 +165,12 @@ def _text(load: Callable[[str], object]) -> Callable[[Any], object]:
     return check
 
 
-def space_of(layout: Mapping[str, Any]) -> Space:
-    """The search that `layout` leaves: fields by name or key, each a value or some."""
-    return Space(**asked_layout(layout, KEYS, many=True))
-
-
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     **{name: setting._replace(name="value").check for name, setting in BY_INPUT.items()},
     "model": _text(load_model),
     "hardware": _text(device_kinds),
     "calibration": lambda value: value is None or _text(str)(value),
-    "layout": space_of,
+    "layout": lambda layout: space_of(layout, KEYS),
 }
 
 

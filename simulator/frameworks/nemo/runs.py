@@ -11,8 +11,9 @@ from typing import Final
 
 from simulator.errors import InputError
 from simulator.frameworks import models
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.frameworks.run import AskedRun
 
 _SECTIONS: Final[Mapping[tuple[str, ...], str]] = {
     ("model", "mm_cfg"): "models with a vision encoder are not modelled",
@@ -58,14 +59,12 @@ def reward_options(keys: Iterable[Key]) -> dict[str, str]:
     return {"score_head": "true", **pairs}
 
 
-def as_part(recipe: Recipe, sections: set[str]) -> Recipe:
-    """A file of Megatron-Bridge that names no model and gives none of its sizes, with a remark that it is a part."""
-    sized = recipe.model is not None or {"num_hidden_layers", "hidden_size"} & recipe.model_fields.keys()
-    if sized or not {"train", "model"} <= sections:
-        return recipe
-    message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
-    part = Remark("base-configuration", "warning", message, Place(recipe.file, 1))
-    return dataclasses.replace(recipe, remarks=(*recipe.remarks, part))
+def note_part(arguments: Arguments, run: AskedRun, sections: set[str]) -> None:
+    """Remark a file of Megatron-Bridge that names no model and gives none of its sizes as a part."""
+    sized = run.model is not None or {"num_hidden_layers", "hidden_size"} & run.model_fields.keys()
+    if not sized and {"train", "model"} <= sections:
+        message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
+        arguments.remark_line("base-configuration", "warning", message, 1)
 
 
 RESTORED: Final = ("run", "model_train_name")

@@ -1,0 +1,1 @@
+"""accelerate, which starts others' scripts."""

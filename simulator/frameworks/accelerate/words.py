@@ -1,0 +1,130 @@
+"""What `accelerate launch` says beside a trainer's words: processes, precision, and how the state is sharded.
+
+Its options and the file that `--config_file` names have the same words (`words.csv`), a file's in the sections
+`fsdp_config` and `deepspeed_config`; options count over the file. They become the trainer's own words, as accelerate
+1.15 hands them over by the environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.flags import table_of
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.values import Cause, known_value
+
+_TABLE: Final = "accelerate"
+_ENGINE: Final = {
+    "zero_stage": "zero_optimization.stage",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "deepspeed_config_file": "deepspeed",
+}
+"""Words of DeepSpeed's section, and those of the trainer and of DeepSpeed's configuration that they stand for."""
+_SHARDS: Final = {
+    "full_shard": "full_shard",
+    "1": "full_shard",
+    "shard_grad_op": "shard_grad_op",
+    "2": "shard_grad_op",
+    "no_shard": "",
+    "3": "",
+}
+"""Strategies of FSDP, by name or number, as the trainer's `fsdp` has them; replicas of the shards are refused."""
+
+
+def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
+    """The launcher's words; the file is read beside the recipe. Raises InputError for one that is not there."""
+    words = Arguments(arguments.file, table_of(_TABLE), complete=True)
+    named = launch.options.get("config_file")
+    if named is not None and named.known:
+        found = configuration(launch, arguments.file, named.text, named.line)
+        for key in found.keys if found else ():
+            words.add(key.name, key.values, key.line, found.file if found else "")
+    elif named is not None:
+        words.need(named.causes, "zero_stage")
+    for name, value in launch.options.items():
+        # An option without a value holds its own name.
+        switch = value.text.lstrip("-").replace("-", "_") == name
+        words.entries.pop(name, None)
+        words.add(name, [] if switch else [value], value.line or launch.line)
+    return words
+
+
+def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """Machines and processes of each; accelerate counts the processes of all of them."""
+    words = accelerate_words(arguments, launch)
+    nodes = words.integer("nodes", "num_machines", high=2**20) or 1
+    processes = words.integer("devices_per_node", "num_processes", low=-1, high=2**20)
+    for option in words.incomplete & {"nodes", "devices_per_node"}:
+        arguments.need(_causes(words), option)
+    if "nodes" in words.incomplete or processes is None or processes < 1:
+        return (None if "nodes" in words.incomplete else nodes), None
+    for option, place in words.places.items():
+        arguments.places[option] = place
+    if processes % nodes:
+        raise words.refusal(words.entry("num_processes"), f"{processes} processes on {nodes} machines")
+    return nodes, processes // nodes
+
+
+def _causes(words: Arguments) -> Iterable[Cause]:
+    """What the words depend on that is not known."""
+    return (cause for entries in words.entries.values() for entry in entries for cause in entry.causes)
+
+
+def take_accelerate(arguments: Arguments, launch: LaunchCommand) -> None:
+    """Take what accelerate says as the trainer's own words, those that the trainer is given itself apart."""
+    words = accelerate_words(arguments, launch)
+    kind = (words.text("zero_stage", "distributed_type") or "").upper()
+    engine = kind == "DEEPSPEED" or words.switch("zero_stage", "use_deepspeed")
+    shards = kind == "FSDP" or words.switch("zero_stage", "use_fsdp")
+    if kind in ("MEGATRON_LM", "XLA", "TPU") or words.switch("zero_stage", "use_megatron_lm"):
+        arguments.not_modelled(f"accelerate with {kind or 'MEGATRON_LM'} is not modelled")
+    precision = (words.text("precision", "mixed_precision") or "no").lower()
+    if precision in ("bf16", "fp16") and not (arguments.has("bf16") or arguments.has("fp16")):
+        _hand_over(arguments, words, "mixed_precision", precision, "true")
+    elif precision == "fp8":
+        arguments.not_modelled("mixed_precision fp8 of accelerate is not modelled")
+    if engine:
+        for name, own in _ENGINE.items():
+            if words.has(name) and not arguments.has(own):
+                _hand_over(arguments, words, name, own)
+    elif shards:
+        _take_fsdp(arguments, words)
+    elif (
+        "config_file" not in launch.options and kind == "" and not (arguments.has("deepspeed") or arguments.has("fsdp"))
+    ):
+        arguments.remark("upper-bound", "warning", "the user's own configuration of accelerate may shard the state")
+    for option in words.incomplete - {"nodes", "devices_per_node"}:
+        arguments.need(_causes(words), option)
+    words.remark_unread()
+    arguments.remarks += words.remarks
+
+
+def _take_fsdp(arguments: Arguments, words: Arguments) -> None:
+    strategy = (words.text("zero_stage", "fsdp_sharding_strategy") or "").lower()
+    again = (words.text("zero_stage", "fsdp_reshard_after_forward") or "true").lower()
+    if not strategy:
+        # Version 2 has no strategy: weights go after the forward pass or stay.
+        strategy = again if again in _SHARDS else "shard_grad_op" if again in OFF else "full_shard"
+    if strategy not in _SHARDS:
+        said = f"{strategy}: over how many devices it shards is not said"
+        arguments.not_modelled(said)
+    arguments.add("fsdp", [known_value(_SHARDS.get(strategy, "full_shard"), 1)], _line(words))
+    if words.switch("recompute", "fsdp_activation_checkpointing"):
+        arguments.add("gradient_checkpointing", [known_value("true", 1)], _line(words))
+
+
+def _line(words: Arguments) -> int:
+    return next(iter(words.places.values())).line if words.places else 1
+
+
+def _hand_over(arguments: Arguments, words: Arguments, name: str, own: str, text: str | None = None) -> None:
+    """Take one of accelerate's words as the trainer's."""
+    entry = words.entry(name)
+    if entry is None or (text is None and entry.text.lower() == "auto"):
+        return
+    values = entry.values if text is None else (known_value(text, entry.value_line),)
+    arguments.add(own, values, entry.place.line, entry.place.file)

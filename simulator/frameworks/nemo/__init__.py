@@ -1,0 +1,1 @@
+"""NeMo and Megatron-Bridge: keys that stand for Megatron's flags."""

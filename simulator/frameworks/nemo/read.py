@@ -1,0 +1,361 @@
+"""NeMo and Megatron-Bridge configuration files, read as the Megatron flags they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from simulator.frameworks import models
+from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import Flag, table_of
+from simulator.frameworks.interpolation import Interpolation
+from simulator.frameworks.megatron.framework import no_decoder
+from simulator.frameworks.megatron.read import read
+from simulator.frameworks.names import plain
+from simulator.frameworks.nemo.runs import RESTORED, note_part, other_run, restored, reward_options
+from simulator.frameworks.remarks import Place, Remark
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.unread import remark_keys
+from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.specs.documents import read_yaml
+
+_OWN: Final = table_of("nemo", "bridge")
+_RENAMED: Final = {flag.name: other for flag in _OWN.values() for other, text in flag.aliases() if not text}
+"""Keys that are Megatron's flags, by their names there; others are looked up among its flags as they are."""
+_SPECIAL: Final = (
+    *("num_nodes", "devices", "num_gpus_per_node", "nnodes", "nproc_per_node", "precision", "mixed_precision", "fp8"),
+    *("grad_sync_dtype", "megatron_amp_O2", "fsdp", "type", "activation", "bias", "num_query_groups", "name", "dim"),
+    *("share_embeddings_and_output_weights", "_target_", "overlap_p2p_comm", "peft_scheme", "adapter_dim"),
+)
+"""Keys that are looked for by name."""
+_SEVERAL: Final = ("name", "type", "_target_", "dim", "adapter_dim", "peft_scheme")
+"""Those that several sections have, each for itself."""
+_PADDLE: Final = frozenset(["per_device_train_batch_size", "tensor_parallel_degree", "fp16_opt_level"])
+"""Keys of Paddle's trainers, whose sections may look alike."""
+_CLASS: Final = re.compile(
+    r"(Llama|Qwen|Mixtral|Mistral|DeepSeek)(\w{0,40}?)(?:Config|ModelProvider|Provider)(\w{0,40})"
+)
+_OTHER_MODEL: Final = re.compile(
+    r"vision|vit|image|video|audio|speech|projector|teacher|draft|reward|critic|reference|ref_policy"
+)
+"""Parts of the path of a model beside the one that is trained."""
+_OTHER_RUN: Final = re.compile(r"valid|test|eval|inference|generat")
+"""Parts of the path of what does not train."""
+_PRECISIONS: Final = ("precision", "mixed_precision")
+_LORA_RANK: Final = 32
+_DISTRIBUTED: Final = ("distributed_fused_adam", "mcore_distributed_optim")
+"""Optimizers of NeMo that shard their state over the replicas."""
+_PLAIN: Final = ("fused_adam", "adam", "adamw")
+
+
+def is_nemo(names: Collection[str]) -> bool:
+    """Whether keys are of NeMo or Megatron-Bridge."""
+    return _PADDLE.isdisjoint(names) and any(name.endswith(".tensor_model_parallel_size") for name in names)
+
+
+def read_nemo(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a configuration file."""
+    filled = Interpolation([*restored(Path(arguments.file), keys), *keys], arguments.settings)
+    run, chosen = read_filled(arguments, filled, None)
+    arguments.used |= filled.used
+    note_part(arguments, run, {key.path[0] for key in chosen if len(key.path) > 1})
+    return run
+
+
+def _drop_parts(arguments: Arguments) -> None:
+    for name, parts in _PARTS.items():
+        if not arguments.has(name):
+            for part in parts:
+                arguments.entries.pop(part, None)
+
+
+_PARTS: Final = {
+    "fp8_format": ("fp8_param_gather", "fp8_recipe"),
+    "cpu_offloading": ("cpu_offloading_weights", "cpu_offloading_activations", "cpu_offloading_num_layers"),
+    "tp_comm_overlap": ("tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_overlap_cfg"),
+}
+"""Flags that say how another one works, and nothing where that one is off."""
+
+
+def read_filled(
+    arguments: Arguments, filled: Interpolation, environment: Mapping[str, PlainValue] | None
+) -> tuple[AskedRun, list[Key]]:
+    """The run of keys whose texts are filled in, and those of them that count; a launch has an environment."""
+    shared = True
+    target = ""
+    unread: list[tuple[str, Key]] = []
+    chosen = _chosen(filled.keys(), arguments)
+    arguments.known |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
+    arguments.note_unset(filled.assumed_unset)
+    for key in chosen:
+        text = key.values[0].text if key.values else ""
+        if key.name in _COUNTS:
+            setattr(arguments, _COUNTS[key.name], _count(arguments, key, _COUNTS[key.name]))
+        elif key.name == "share_embeddings_and_output_weights":
+            shared = text.lower() not in OFF
+        elif key.name == "_target_" and _CLASS.search(text):
+            target = text
+        elif not _trained(arguments, key, text) and not _translate(arguments, key, text):
+            unread.append((key.name, key))
+    other = other_run(filled.keys())
+    if other is None:
+        remark_keys(arguments, unread, "nemo", "bridge")
+    else:
+        arguments.remark_key(*other)
+    _drop_parts(arguments)
+    if not shared:
+        arguments.add("--untie-embeddings-and-output-weights", [], 1)
+    rank = _lora(arguments, chosen)
+    run = read(arguments, environment)
+    run = dataclasses.replace(run, lora_rank=rank, options={**run.options, **reward_options(chosen)})
+    run = _in_wide_weights(run, chosen)
+    if run.precision == "fp32":
+        run = _in_full_precision(arguments, run, chosen)
+    run = _as_restored(arguments, run, chosen)
+    return _with_model(arguments, run, target), chosen
+
+
+def _trained(arguments: Arguments, key: Key, text: str) -> bool:
+    """Take what a key tells of the kind of model and of its samples; False where it tells neither."""
+    if key.path == ("name",):
+        if other := no_decoder(text):
+            arguments.remark_key(key, other)
+    elif key.name == "num_soft_negatives":
+        arguments.remark_key(key, f"{key.name}: the retrieval model is not priced")
+    elif key.path[-2:] == ("train_ds", "max_seq_length"):
+        _add_samples(arguments, key)
+    else:
+        return False
+    return True
+
+
+def _add_samples(arguments: Arguments, key: Key) -> None:
+    """The longest sample, where the weights that are restored keep how long a sequence is."""
+    if arguments.has("seq-length") or not key.values or not key.values[0].known:
+        return
+    arguments.add("--seq-length", key.values, key.line, key.file)
+    message = "max_seq_length bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    arguments.remark_key(key, message, "activations-bound", "warning")
+
+
+_COUNTS: Final = {
+    "num_nodes": "nodes",
+    "nnodes": "nodes",
+    "devices": "devices_per_node",
+    "num_gpus_per_node": "devices_per_node",
+    "nproc_per_node": "devices_per_node",
+}
+
+
+def _count(arguments: Arguments, key: Key, option: str) -> int | None:
+    """Nodes, or devices of a node; None where the run decides, as for `devices: auto`."""
+    value = key.values[0] if key.values else known_value("", key.line)
+    arguments.places[option] = Place(key.file or arguments.file, max(key.line, 1))
+    if not value.known:
+        arguments.need(value.causes, option)
+    return int(value.text) or None if re.fullmatch(r"[0-9]{1,6}", value.text, re.ASCII) else None
+
+
+def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
+    """The keys that count: of a name that several sections have, the model's own, else the one nearest the top."""
+    found: dict[str, Key] = {}
+    kept: list[Key] = []
+    others: dict[str, Key] = {}
+    for key in keys:
+        section = next((part for part in key.path[:-1] if _OTHER_MODEL.search(part)), "")
+        if section:
+            others.setdefault(section, key)
+        elif any(_OTHER_RUN.search(part) for part in key.path[:-1]):
+            continue
+        elif key.name in ("name", "type", "_target_", "dim", "adapter_dim", "peft_scheme") or not _is_flag(
+            arguments, key.name
+        ):
+            kept.append(key)
+        else:
+            name = _RENAMED.get(plain(key.name), plain(key.name))
+            found[name] = min(found.get(name, key), key, key=_nearness)
+    for section, key in others.items():
+        message = f"{section}: a second model beside the one that is trained is not modelled"
+        arguments.remark_key(key, message, severity="warning")
+    return sorted((*kept, *found.values()), key=lambda key: key.line)
+
+
+def _nearness(key: Key) -> tuple[bool, int, int]:
+    return (key.path[0] != "model", len(key.path), key.line)
+
+
+def _is_flag(arguments: Arguments, name: str) -> bool:
+    return name in _SPECIAL or _flag_of(arguments, name) is not None
+
+
+def _is_rank(key: Key, scheme: str, *, inside: bool) -> bool:
+    """Whether a key is LoRA's rank: in NeMo's sections, or by FlagScale's name."""
+    return key.name == "lora_dim" or (
+        inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower()
+    )
+
+
+def _lora(arguments: Arguments, keys: Iterable[Key]) -> int | None:
+    """LoRA rank, where the run trains adapters only."""
+    rank: int | None = None
+    scheme = ""
+    for key in keys:
+        text = key.values[0].text if key.values else ""
+        inside = "peft" in key.path or "lora_tuning" in key.path
+        if key.name in ("peft_scheme", "peft_type") or (inside and key.name == "_target_"):
+            scheme = text.rsplit(".", 1)[-1].lower() if text.lower() not in OFF else ""
+            arguments.places["lora_rank"] = Place(key.file or arguments.file, key.line)
+        elif _is_rank(key, scheme, inside=inside):
+            rank = int(text) if re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) else None
+    if scheme and scheme != "lora":
+        place = arguments.places.pop("lora_rank")
+        arguments.remarks.append(Remark("not-modelled", "error", f"peft {scheme[:40]} is not modelled", place))
+    return (rank or _LORA_RANK) if scheme == "lora" else None
+
+
+def _in_wide_weights(run: AskedRun, keys: Iterable[Key]) -> AskedRun:
+    """The run, with weights in fp32 where O2 is off: NeMo then casts them for each product."""
+    off = any(key.name == "megatron_amp_O2" and key.values and key.values[0].text.lower() in OFF for key in keys)
+    if not off or run.precision in (None, "fp32"):
+        return run
+    wide = {"parameter_dtype": "fp32", "gradient_dtype": "fp32", "master_weights": "false"}
+    return dataclasses.replace(run, options={**run.options, **wide})
+
+
+def _in_full_precision(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> AskedRun:
+    """The run, whose precision is known only where a key says 32: a configuration leaves it to the script else."""
+    said = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in keys if key.values)
+    arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "full-precision"]
+    return dataclasses.replace(run, precision="fp32" if said else None)
+
+
+def _as_restored(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> AskedRun:
+    """The run with the model of the weights that it starts from, where the launcher's name for them tells it."""
+    name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
+    known = run.model is not None or "num_hidden_layers" in run.model_fields
+    return run if known else _named(arguments, run, name)
+
+
+def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
+    """The run with the model that a class name means, where nothing else tells it."""
+    match = _CLASS.search(target)
+    if run.model is not None or match is None:
+        return run
+    family, version, size = match.groups()
+    dotted = ".".join(re.findall(r"\d", version))
+    names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
+    found = _named(arguments, run, *names)
+    # Megatron-Bridge 067f987 sets both to zero in its providers (models/llama/llama_bridge.py and its neighbours).
+    none = {f"{kind}_dropout": "false" for kind in ("attention", "hidden") if f"{kind}_dropout" not in arguments.places}
+    return dataclasses.replace(found, options={**found.options, **none})
+
+
+def _named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
+    """The run with the first model that one of the names means; its experts are split like its other layers."""
+    model = next((model for model, _ in map(models.by_name, names) if model), None)
+    if model is None:
+        return run
+    told = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
+    arguments.remarks = [remark for remark in told if remark.place or remark.rule != "not-modelled"]
+    layout = run.layout
+    if layout and models.load_model(model).is_moe and "etp" not in arguments.places:
+        layout = dataclasses.replace(layout, expert_tensor_parallel=layout.tensor_parallel)
+    return dataclasses.replace(run, model=model, model_fields={}, layout=layout)
+
+
+def _translate(arguments: Arguments, key: Key, text: str) -> bool:
+    """Add the flags that a key stands for; False where it stands for none."""
+    name, lowered = key.name, text.lower()
+    unknown = frozenset().union(*(value.causes for value in key.values))
+    if name == "name":
+        if len(key.path) > 1 and key.path[-2] in ("optim", "optimizer"):
+            _add_optimizer(arguments, key, lowered)
+    elif name in _PRECISIONS and unknown:
+        arguments.need(unknown, "precision")
+    elif name in _PRECISIONS:
+        _add_precision(arguments, key, lowered)
+    else:
+        return _translate_parts(arguments, key, lowered)
+    return True
+
+
+def _translate_parts(arguments: Arguments, key: Key, lowered: str) -> bool:
+    """Add the flags of a key of the model's parts; False where it stands for none."""
+    name, line, on = key.name, key.line, lowered not in OFF
+    if name == "type" and len(key.path) > 1 and key.path[-2] == "tokenizer" and on:
+        arguments.add("--tokenizer-type", key.values, line, key.file)
+    elif name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16"):
+        arguments.add("--grad-reduce-in-bf16", [], line, key.file)
+    elif name == "fsdp" and on:
+        arguments.remark_key(key, "fsdp: torch FSDP of Megatron's layers is not modelled")
+    elif name == "activation":
+        _add_activation(arguments, key, lowered.removeprefix("fast-"))
+    elif name == "num_query_groups" and on:
+        arguments.add("--group-query-attention", [], line, key.file)
+        arguments.add("--num-query-groups", key.values, line, key.file)
+    elif name in ("fp8", "overlap_p2p_comm", "bias"):
+        arguments.add_as(_OWN[name], key.values, line, key.file)
+    elif name not in _SPECIAL:
+        return _add_flag(arguments, key, lowered)
+    return True
+
+
+def _add_activation(arguments: Arguments, key: Key, lowered: str) -> None:
+    if lowered in ("swiglu", "geglu", "squared-relu"):
+        arguments.add(f"--{lowered}", [], key.line, key.file)
+    elif lowered not in ("gelu", ""):
+        arguments.remark_key(key, f"activation {lowered[:40]}: networks with this activation are not modelled")
+
+
+def _add_optimizer(arguments: Arguments, key: Key, lowered: str) -> None:
+    """Take the optimizer's name, and what it shards."""
+    if lowered in _DISTRIBUTED:
+        arguments.add("--use-distributed-optimizer", [], key.line, key.file)
+    adam = lowered in (*_DISTRIBUTED, *_PLAIN)
+    arguments.add("--optimizer", [known_value("adam", key.line)] if adam else key.values, key.line, key.file)
+
+
+def _add_precision(arguments: Arguments, key: Key, lowered: str) -> None:
+    half = "--bf16" if lowered.startswith("bf") else "--fp16" if "16" in lowered else ""
+    if half:
+        arguments.add(half, [], key.line, key.file)
+    if "fp8" in lowered:
+        arguments.add("--fp8-format", [known_value("hybrid", key.line)], key.line, key.file)
+
+
+def _flag_of(arguments: Arguments, name: str) -> Flag | None:
+    """Megatron's flag that a key stands for, unless it says nothing of memory or speed."""
+    own = _OWN.get(plain(name))
+    if own is not None and own.effect == "no_effect":
+        return None
+    flag = arguments.table.get(_RENAMED.get(plain(name), plain(name)))
+    return None if flag is None or flag.effect == "no_effect" else flag
+
+
+def _add_flag(arguments: Arguments, key: Key, lowered: str) -> bool:
+    """Take a key that is spelled as a flag; one that is off is not there. False: the key is not taken."""
+    if key.name == "mamba_ssm_ngroups":
+        # Its model fills this stack whatever else is said: megatron_mamba_model.py of 022622e.
+        arguments.add("--spec", [known_value(".mamba_layer_specs mamba_stack_spec", key.line)], key.line, key.file)
+    flag = _flag_of(arguments, key.name)
+    if flag is None:
+        silent = _is_passed(arguments, plain(key.name)) or lowered in OFF or _idle_sections() & set(key.path[:-1])
+        return bool(silent) or len(key.path) == 1 or key.dotted.replace("-", "_").lower() in arguments.known
+    if flag.kind == "switch" or lowered not in ("", "none", "null"):
+        arguments.add_key(flag.name, key.values, key.line, key.file)
+    return True
+
+
+def _is_passed(arguments: Arguments, name: str) -> bool:
+    """Whether a key is one without effect, by either framework's table."""
+    return any(name in table and table[name].effect == "no_effect" for table in (_OWN, arguments.table))
+
+
+@functools.cache
+def _idle_sections() -> frozenset[str]:
+    return frozenset(read_yaml(Path(__file__).with_name("idle_sections.yaml")))

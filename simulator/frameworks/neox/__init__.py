@@ -1,0 +1,1 @@
+"""GPT-NeoX: keys that stand for Megatron's flags."""

@@ -1,0 +1,212 @@
+"""GPT-NeoX' configuration files: its keys as the flags of Megatron that they stand for, and what DeepSpeed does below.
+
+Read as GPT-NeoX at ea7aefd reads them (`megatron/neox_arguments`), whose defaults count where a key is absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.documents import Key, read_document
+from simulator.frameworks.flags import passed_of, table_of
+from simulator.frameworks.megatron.read import read
+from simulator.frameworks.names import plain
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.unread import remark_keys
+from simulator.frameworks.values import Cause, known_value
+
+Keys = Mapping[str, Key]
+"""Keys by dotted path, with underscores."""
+_DEFAULTS: Final = ("attention-dropout=0.0", "hidden-dropout=0.0")
+_PRECISIONS: Final = {"fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16"}
+_PRECISION_KEYS: Final = ("precision", "fp16.enabled", "bf16.enabled")
+_GATED: Final = ("swiglu", "geglu", "reglu", "bilinear", "glu")
+_NORMS: Final = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+_OWN: Final = frozenset(
+    ["pipe_parallel_size", "model_parallel_size", "attention_config", "no_weight_tying", "gpt_j_residual", "pos_emb"]
+)
+_TOKENIZER: Final = "GPT2BPETokenizer"
+"""Where no key names one."""
+_BATCH: Final = frozenset(["train_batch_size", "train_micro_batch_size_per_gpu"])
+_TRAINS: Final = frozenset([*_PRECISION_KEYS, "optimizer.type"])
+"""Keys of which every run has some."""
+
+
+def is_neox(names: Collection[str]) -> bool:
+    """Whether keys are of GPT-NeoX."""
+    own = set(map(plain, names))
+    return "pipe_parallel_size" in own or ({"num_layers", "hidden_size"} <= own and bool(own & _OWN))
+
+
+def read_neox(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a configuration file.
+
+    GPT-NeoX puts several files together; what is in another one is told by the user's settings, under the key's name.
+    """
+    table = table_of("neox")
+    own = {key.dotted.replace("-", "_"): key for key in keys}
+    for name, text in arguments.settings.items():
+        if name not in own and (name in _PRECISION_KEYS or (name in table and table[name].sets)):
+            own[name] = Key(tuple(name.split(".")), (known_value(text, 1),), 1, text)
+            arguments.used.add(name)
+    for name, key in own.items():
+        if name == "pipe_parallel_size" and _text(key) == "0":
+            _add(arguments, "pipeline_model_parallel_size", key, "1")
+        elif name in table:
+            arguments.add_as(table[name], key.values, key.line)
+    arguments.add_defaults(_DEFAULTS, 1)
+    _add_shape(arguments, own)
+    _add_state(arguments, own)
+    _add_attention(arguments, own)
+    _remark_unread(arguments, own)
+    if _tokenizer(own) != _TOKENIZER or "tokenizer_type" not in own:
+        arguments.entries.pop("tokenizer_type", None)
+        arguments.add("tokenizer-type", [known_value(_tokenizer(own), 1)], 1)
+    _need_rest(arguments, own)
+    arguments.nodes = _count(own.get("num_nodes")) or None
+    return _with_deepspeed(read(arguments, None), own, arguments)
+
+
+def _remark_unread(arguments: Arguments, own: Keys) -> None:
+    remark_keys(arguments, ((_passed_on(key), key) for key in own.values()), "neox")
+    remark_keys(arguments, ((key.name, key) for key in own.values() if key.path[0] == "zero_optimization"), "deepspeed")
+    kind = own.get("train_impl")
+    if kind is not None and _text(kind) != "normal":
+        arguments.remark_key(kind, f"train_impl {_text(kind)[:20]}: a second model or another loss is not modelled")
+    if _count(own.get("moe_num_experts")) > 1:
+        arguments.remark_key(own["moe_num_experts"], "moe_num_experts: GPT-NeoX' experts are not modelled")
+
+
+def _need_rest(arguments: Arguments, own: Keys) -> None:
+    """Ask for what another file gives, and say so where this one is but a part."""
+    if not _BATCH & own.keys():
+        arguments.need([Cause(1, "train_micro_batch_size_per_gpu")], "micro_batch_size")
+    if not set(_PRECISION_KEYS) & own.keys():
+        arguments.need([Cause(1, "precision")], "precision")
+    if not (_BATCH | _TRAINS) & own.keys():
+        message = "no batch, no precision and no optimizer: GPT-NeoX puts such a file together with another one"
+        arguments.remark_line("base-configuration", "warning", message, 1)
+
+
+def _passed_on(key: Key) -> str:
+    """The name that a key counts by: its section's, or what is handed to DeepSpeed, where that has no effect."""
+    inner = key.path[1] if key.path[0] == "deepspeed_extra_args" and len(key.path) > 1 else ""
+    return inner if inner in passed_of("neox") else key.path[0]
+
+
+def _tokenizer(own: Keys) -> str:
+    """The default, or the one whose file is GPT-NeoX-20B's."""
+    return "GPTNeoX20B" if "20b_tokenizer" in _text(own.get("vocab_file")).lower() else _TOKENIZER
+
+
+def _text(key: Key | None) -> str:
+    return key.values[0].text if key is not None and key.values else ""
+
+
+def _on(key: Key | None) -> bool:
+    return _text(key).lower() not in OFF
+
+
+def _count(key: Key | None) -> int:
+    """A positive whole number; 0 for anything else."""
+    text = _text(key)
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) else 0
+
+
+def _add(arguments: Arguments, name: str, key: Key | None, text: str | None = None) -> None:
+    line = 1 if key is None else key.line
+    arguments.add(name, [] if text is None else [known_value(text, line)], line)
+
+
+def _add_shape(arguments: Arguments, own: Keys) -> None:
+    """Take what a layer is made of."""
+    activation = own.get("activation")
+    gated = _text(activation).lower() in _GATED
+    if gated:
+        _add(arguments, "swiglu", activation)
+    hidden, size = _count(own.get("hidden_size")), own.get("intermediate_size")
+    if hidden and (size is not None or gated):
+        inner = _count(size) or 4 * hidden
+        if gated:
+            # The size is that of three matrices: gate, up and down share it.
+            step = _count(own.get("mlp_multiple_of")) or 1
+            inner = -(-(int(inner * 2 / 3) // 2) // step) * step
+        _add(arguments, "ffn-hidden-size", size or own["hidden_size"], str(inner))
+    if "num_kv_heads" in own:
+        _add(arguments, "group-query-attention", own["num_kv_heads"])
+    bias = own.get("use_bias_in_attn_linear")
+    if bias is None or _on(bias):
+        _add(arguments, "add-qkv-bias", bias)
+        _add(arguments, "add-dense-bias", bias)
+    if "pos_emb" in own:
+        positions = _text(own["pos_emb"])
+        kind = "learned_absolute" if positions == "learned" else positions
+        _add(arguments, "position-embedding-type", own["pos_emb"], kind)
+    norm = own.get("norm")
+    _add(arguments, "normalization", norm, _NORMS.get(_text(norm), "LayerNorm"))
+
+
+def _add_state(arguments: Arguments, own: Keys) -> None:
+    """Take precision, recompute and optimizer."""
+    for half in ("fp16", "bf16"):
+        if _on(own.get(f"{half}.enabled")):
+            _add(arguments, half, own[f"{half}.enabled"])
+    half = _PRECISIONS.get(_text(own.get("precision")), "")
+    if half and not arguments.has("fp16") and not arguments.has("bf16"):
+        _add(arguments, half, own["precision"])
+    recompute = own.get("checkpoint_activations")
+    if _on(recompute):
+        layers = own.get("checkpoint_num_layers")
+        _add(arguments, "recompute-granularity", recompute, "full")
+        _add(arguments, "recompute-method", recompute, "uniform")
+        _add(arguments, "recompute-num-layers", layers or recompute, str(_count(layers) or 1))
+    if "optimizer.type" in own:
+        _add(arguments, "optimizer", own["optimizer.type"], _text(own["optimizer.type"]))
+    if _stage(own) == 1:
+        _add(arguments, "use-distributed-optimizer", own.get("zero_optimization.stage") or own.get("zero_stage"))
+
+
+def _stage(own: Keys) -> int:
+    return _count(own.get("zero_optimization.stage") or own.get("zero_stage"))
+
+
+def _add_attention(arguments: Arguments, own: Keys) -> None:
+    """Take how attention is computed: `attention_config` lists kinds with how many layers have each."""
+    document = read_document(Path(arguments.file))
+    named = {plain(str(name)): value for name, value in document.items()}
+    text = str(named.get("attention_config", "global")).lower()
+    kinds = set(re.findall(r"[a-z_]+", text)) - {"all"}
+    line = own["num_layers"].line if "num_layers" in own else 1
+    if kinds - {"flash", "global"}:
+        shown = ", ".join(sorted(kinds))[:60]
+        message = f"attention_config {shown}: only flash and global attention are modelled"
+        arguments.remark_line("not-modelled", "error", message, line)
+    elif "flash" not in kinds:
+        arguments.add("transformer-impl", [known_value("local", line)], line)
+
+
+def _with_deepspeed(run: AskedRun, own: Keys, arguments: Arguments) -> AskedRun:
+    """The run with what GPT-NeoX and DeepSpeed do otherwise than Megatron."""
+    wide = _text(own.get("data_types.grad_accum_dtype")) == "fp32"
+    options = {**run.options, "gradient_dtype": "fp32" if wide or run.precision == "fp32" else "bf16"}
+    fields = dict(run.model_fields)
+    if _on(own.get("gpt_j_residual")):
+        fields |= {"parallel_residual": True, "shared_norm": _on(own.get("gpt_j_tied"))}
+    layout = run.layout
+    offload = _text(own.get("zero_optimization.offload_optimizer.device")) or "none"
+    if layout is not None and _stage(own) > 1:
+        layout = dataclasses.replace(layout, zero_stage=min(_stage(own), 3))
+    if layout is not None and (offload == "cpu" or _on(own.get("zero_optimization.cpu_offload"))):
+        layout = dataclasses.replace(layout, offload="optimizer_tensorwise")
+    if _on(own.get("partition_activations")) and layout is not None and layout.tensor_parallel > 1:
+        message = "checkpoints are split over the tensor parallel group; whole ones are priced"
+        arguments.remark_key(own["partition_activations"], message, "upper-bound", "warning")
+    steps = _count(own.get("gradient_accumulation_steps"))
+    if run.global_batch_size is None and steps:
+        run = dataclasses.replace(run, gradient_accumulation_steps=steps)
+    return dataclasses.replace(run, options=options, layout=layout, model_fields=fields)

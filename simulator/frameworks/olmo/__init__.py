@@ -1,0 +1,1 @@
+"""OLMo's trainer."""

@@ -1,0 +1,1 @@
+"""open-instruct, on accelerate."""

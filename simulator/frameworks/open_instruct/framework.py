@@ -1,0 +1,13 @@
+"""open-instruct as a framework: configuration files of its fine-tuning and of DPO."""
+
+from typing import Final
+
+from simulator.frameworks.framework import FileForm, Framework
+from simulator.frameworks.open_instruct.read import is_file, read
+
+FRAMEWORK: Final = Framework(
+    title="open-instruct",
+    profile="torch",
+    tables=("open_instruct", "transformers", "trl", "deepspeed"),
+    files=(FileForm(dialect="open-instruct-yaml", order=30, is_own=is_file, read=read, complete=False),),
+)

@@ -1,0 +1,40 @@
+"""open-instruct's configuration files, as words of Hugging Face's Trainer.
+
+Read at e6c3044 as `open_instruct/finetune.py` and `dpo_tune_cache.py` read them, which load 16-bit weights, and started
+as its own launchers start them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import PurePath
+from typing import Final
+
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.documents import Key
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.trl.read import purposed_run
+
+_OWN: Final = frozenset(["use_slow_tokenizer", "with_tracking", "dataset_mix_dir"])
+_STARTED: Final = ("bf16=true", "zero_optimization.stage=3", "torch_dtype=bfloat16")
+"""`scripts/finetune_with_accelerate_config.sh`, `dpo_train_with_accelerate.sh`: `--mixed_precision bf16` and
+`configs/ds_configs/stage3_no_offloading_accelerate.conf`."""
+_SECTIONS: Final = ("dataset_mixer", "hf_metadata_dataset")
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys are of open-instruct."""
+    found = set(names)
+    return {"model_name_or_path", "per_device_train_batch_size"} <= found and not _OWN.isdisjoint(found)
+
+
+def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a configuration file."""
+    for key in keys:
+        if key.path[0] not in _SECTIONS:
+            arguments.add(key.dotted, key.values, key.line, key.file)
+    arguments.add_defaults(_STARTED, 1)
+    said = "started as open-instruct's launchers start it: DeepSpeed ZeRO 3, bf16"
+    arguments.remark_line("example-arguments", "warning", said, 1)
+    pairs = arguments.has("loss_type", "beta") or "dpo" in PurePath(arguments.file).parts
+    return purposed_run(arguments, "dpo" if pairs else "", deepspeed=True)

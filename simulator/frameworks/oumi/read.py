@@ -1,0 +1,104 @@
+"""oumi's configurations, as words of Hugging Face's Trainer, which trains what is read here.
+
+Read at d8ed077: `src/oumi/core/configs/params` and `core/distributed.py`, whose defaults count where a key is absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from simulator.errors import InputError, UndecidedError
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.remarks import Place
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.trl.read import purposed_run
+from simulator.frameworks.values import known_value
+
+_TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
+_STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
+"""The configuration that a job's command trains by, lines that are continued joined."""
+_COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
+"""Devices of a node: `A100:4`."""
+_DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
+_PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
+
+
+def is_training(names: Collection[str]) -> bool:
+    """Whether keys are of a training configuration of oumi."""
+    return {"model.model_name", "training"} <= set(names) and (
+        "training.trainer_type" in names or "training.enable_gradient_checkpointing" in names
+    )
+
+
+def is_job(names: Collection[str]) -> bool:
+    """Whether keys are of a job that oumi's launcher starts."""
+    return {"resources", "run", "working_dir"} <= set(names) or {"resources", "run", "envs"} <= set(names)
+
+
+def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+    """The run of a job: that of the configuration that its command names, on the job's machines; None of other jobs."""
+    texts = {key.dotted: key for key in keys if key.values}
+    command = texts["run"].values[0].text if "run" in texts else ""
+    found = _STARTED.search(command.replace("\\\n", " "))
+    if found is None:
+        return None
+    try:
+        path = beside(arguments.file, found[1], texts["run"].line)
+    except InputError as error:
+        raise UndecidedError(str(error)) from error
+    run = read(arguments, keys_of(path, read_document(path)), str(path))
+    devices = texts.get("resources.accelerators")
+    count = _COUNT.fullmatch(devices.values[0].text) if devices is not None else None
+    nodes = texts["num_nodes"].values[0].text if "num_nodes" in texts else "1"
+    if devices is not None and count is not None and re.fullmatch(r"[1-9]\d{0,4}", nodes, re.ASCII):
+        arguments.devices = int(count[1]) * int(nodes)
+        arguments.places["devices"] = Place(arguments.file, devices.line)
+    if re.search(r"\s--(?:training|model|fsdp|peft|deepspeed)\.(?!run_name|output_dir)\w", command):
+        arguments.not_modelled("run: the command replaces keys of the configuration, which are not read")
+    return run
+
+
+def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
+    """The run of a training configuration."""
+    for key in keys:
+        if not key.dotted.startswith(_DROPPED):
+            arguments.add(key.dotted, key.values, key.line, key.file or file)
+    trainer = (arguments.text("optim", "training.trainer_type") or "hf").lower()
+    if trainer not in _TRAINERS:
+        arguments.not_modelled(f"trainer {trainer[:30]} is not modelled", "training.trainer_type")
+    arguments.add_defaults(("training.use_peft=false",), 1)
+    if arguments.has("model.freeze_layers"):
+        arguments.not_modelled("models that see images are not modelled", "model.freeze_layers")
+    kind = (arguments.text("precision", "training.mixed_precision_dtype", "fsdp.mixed_precision") or "").lower()
+    if kind in _PRECISIONS:
+        arguments.add(kind, [known_value("true", 1)], 1)
+    if arguments.switch("zero_stage", "fsdp.enable_fsdp"):
+        shards = (arguments.text("zero_stage", "fsdp.sharding_strategy") or "FULL_SHARD").lower()
+        if shards not in ("full_shard", "shard_grad_op", "no_shard"):
+            arguments.not_modelled(f"{shards}: over how many devices it shards is not said", "fsdp.sharding_strategy")
+        arguments.add("fsdp", [known_value(shards, 1)], 1)
+        if arguments.switch("offload", "fsdp.cpu_offload"):
+            said = "fsdp.cpu_offload: state on the host is priced on the device"
+            arguments.remark("upper-bound", "warning", said, "fsdp.cpu_offload")
+    elif arguments.has("fsdp.cpu_offload"):
+        arguments.forget("offload")
+    return purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))
+
+
+def _engine(arguments: Arguments) -> bool:
+    """Whether DeepSpeed trains; its section then counts as its configuration."""
+    if not arguments.switch("zero_stage", "deepspeed.enable_deepspeed"):
+        return False
+    stage = arguments.text("zero_stage", "deepspeed.zero_stage") or "ZERO_0"
+    arguments.add("zero_optimization.stage", [known_value(stage[-1:], 1)], 1)
+    for name in ("deepspeed.offload_optimizer.device", "deepspeed.offload_param.device"):
+        device = arguments.text("offload", name)
+        if device is not None:
+            arguments.add(name.replace("deepspeed", "zero_optimization"), [known_value(device.lower(), 1)], 1)
+    precision = (arguments.text("precision", "deepspeed.precision") or "").lower()
+    if precision in _PRECISIONS:
+        arguments.add(precision, [known_value("true", 1)], 1)
+    return True

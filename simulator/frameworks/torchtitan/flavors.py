@@ -1,0 +1,34 @@
+"""Models and flavors of torchtitan, of `flavors.yaml` beside this file."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simulator.question.specs.documents import read_yaml
+
+
+@functools.cache
+def _flavors() -> Mapping[str, Mapping[str, Any]]:
+    content: Mapping[str, Mapping[str, Any]] = read_yaml(Path(__file__).with_name("flavors.yaml"))
+    return content
+
+
+def published() -> Mapping[str, tuple[str, str]]:
+    """Model and flavor by the name of a shipped model."""
+    return {name: (family, flavor) for name, (family, flavor) in _flavors()["published"].items()}
+
+
+def shape_of(name: str, *, with_table: bool) -> dict[str, object]:
+    """The shape of a flavor that is no published model; without its vocabulary where a tokenizer decides it.
+
+    Fields are those of `ModelSpec`; empty where it is none of these.
+    """
+    shape: dict[str, object] = dict(_flavors()["own"].get(name, {}))
+    if "feed_forwards" in shape:
+        shape["feed_forwards"] = tuple(_flavors()["own"][name]["feed_forwards"])
+    if not with_table:
+        shape.pop("vocab_size", None)
+    return shape

@@ -1,0 +1,153 @@
+"""torchtune's configuration files.
+
+Read at bd2a0fc as its recipes read them (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`), whose
+defaults count where a key is absent. `models.yaml` names the shipped model of each builder of `torchtune/models`, and
+the longest sequence that the builder makes positions for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.documents import Key
+from simulator.frameworks.purpose import no_training
+from simulator.frameworks.remarks import Place
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.take import part, take
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.documents import read_yaml
+
+_MODELS: Final = Path(__file__).with_name("models.yaml")
+_KEY: Final = "model._component_"
+_IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text", "quantizer._component_": "quantises"}
+"""Keys of files that train nothing, where no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
+_LORA_RANK: Final = 8
+_HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+"""All of it is stored in the type that is computed in (`training.set_default_dtype`), and there is no other copy."""
+_LOSS_BYTES: Final = {"LinearCrossEntropyLoss": "5", "CEWithChunkedOutputLoss": "7"}
+"""Bytes alive per logit: fp32 log-probabilities of all tokens (4), and of one of eight chunks at a time the logits in
+16 bits and their gradient in fp32 and 16 bits; the second loss gets all logits in 16 bits first. `modules/loss`."""
+
+
+@functools.cache
+def _models() -> Mapping[str, tuple[str | None, int]]:
+    """For each builder the shipped model, if it is one, and its longest sequence."""
+    builders: Mapping[str, Mapping[str, Any]] = read_yaml(_MODELS)
+    return {name: (builder["model"], builder["longest"]) for name, builder in builders.items()}
+
+
+def is_file(names: Collection[str]) -> bool:
+    """Whether keys are of torchtune: each part of a file names what builds it."""
+    return "_component_" in names and not {"tokenizer._component_", "model._component_"}.isdisjoint(names)
+
+
+def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a configuration file."""
+    for key in keys:
+        arguments.add(key.dotted, key.values, key.line, key.file)
+    _require_training(arguments)
+    targets = take(arguments)
+    builder = (arguments.text("model", _KEY) or "").rpartition(".")[2]
+    adapters = builder.startswith(("lora_", "qlora_"))
+    model, longest = _model(arguments, builder.removeprefix("q").removeprefix("lora_") if adapters else builder)
+    rank = arguments.integer("lora_rank", "model.lora_rank", high=2**16) or _LORA_RANK if adapters else None
+    quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
+    layout = Layout(**_alone(arguments) | part(targets, "layout"))
+    options = _types(arguments) | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
+    if quantised and adapters:
+        options["quantised_base"] = "true"
+    return AskedRun(
+        framework="torch",
+        model=model,
+        seq_length=_sequence(arguments, longest),
+        gradient_accumulation_steps=targets.get("workload.gradient_accumulation_steps", 1),
+        precision=_precision(arguments),
+        lora_rank=rank,
+        options=options,
+        layout=layout,
+    )
+
+
+def _require_training(arguments: Arguments) -> None:
+    """Raise NoRecipeError for a file of a program that trains nothing."""
+    if not arguments.has("optimizer._component_"):
+        what = next((what for key, what in _IDLE.items() if arguments.has(key)), "")
+        if what:
+            raise no_training(what, arguments.file)
+
+
+def _model(arguments: Arguments, builder: str) -> tuple[str | None, int | None]:
+    if "vision" in builder or arguments.has("model.encoder_trainable"):
+        arguments.not_modelled(f"{builder}: models that see images are not modelled", _KEY)
+    model, longest = _models().get(builder, (None, 0))
+    if model is None:
+        arguments.remark("unknown-model", "warning", f"model '{builder[:80]}' is not known", _KEY, fix="--model NAME")
+    return model, longest or None
+
+
+def _alone(arguments: Arguments) -> dict[str, Any]:
+    """One device where the file's name says so, whose recipe shards nothing (`_recipe_registry.py`); else FSDP2."""
+    if "_single_device" not in PurePath(arguments.file).name:
+        return {"zero_stage": 3}
+    arguments.devices = 1
+    arguments.places["devices"] = Place(arguments.file, 1)
+    return {"zero_stage": 0}
+
+
+def _sequence(arguments: Arguments, longest: int | None) -> int | None:
+    """Length of the samples: packed ones are as long as the tokenizer's bound, others at most that long."""
+    bound = arguments.integer("seq_length", "tokenizer.max_seq_len", high=2**27)
+    if bound is None and longest is not None and "seq_length" not in arguments.incomplete:
+        said = f"tokenizer.max_seq_len is absent: samples are priced as long as the model allows, {longest}"
+        arguments.remark("activations-bound", "warning", said, _KEY)
+    elif not arguments.switch("packed", "dataset.packed"):
+        said = (
+            "tokenizer.max_seq_len bounds the samples: a batch is as long as its longest one, and full ones are priced"
+        )
+        arguments.remark("activations-bound", "warning", said, "tokenizer.max_seq_len")
+    arguments.forget("packed")
+    return bound or longest
+
+
+def _precision(arguments: Arguments) -> str | None:
+    kind = arguments.text("precision", "dtype") or "bf16"
+    if arguments.switch("precision", "enable_fp8_training"):
+        return "fp8"
+    return {"bf16": "bf16", "fp32": "fp32", "fp16": "fp16"}.get(kind)
+
+
+def _types(arguments: Arguments) -> dict[str, str]:
+    return {} if arguments.text("parameter_dtype", "dtype") == "fp32" else dict(_HALF)
+
+
+def _optimizer(arguments: Arguments) -> dict[str, str]:
+    """Whether the step works on all tensors at once, and the moments of bitsandbytes' optimizers."""
+    name = arguments.text("optimizer_dtype", "optimizer._component_") or ""
+    kind = name.rpartition(".")[2].lower()
+    fused = arguments.switch("foreach_optimizer", "optimizer.fused")
+    if kind.startswith("paged"):
+        said = f"{name[:60]}: state that may move to the host is priced on the device"
+        arguments.remark("upper-bound", "warning", said, "optimizer._component_")
+        # bitsandbytes keeps moments in fp32 unless its name says 8 bits (optim/adamw.py).
+        return {"foreach_optimizer": "false"} | ({} if kind.endswith("8bit") else {"optimizer_dtype": "fp32"})
+    if not kind.startswith("adam"):
+        arguments.not_modelled(f"optimizer {name[:60]} is not modelled", "optimizer._component_")
+    return {"foreach_optimizer": str(not fused).lower()}
+
+
+def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:
+    """What the loss keeps, and the frozen copy of the model that a loss of preferences is told by."""
+    name = (arguments.text("loss_bytes_per_logit", "loss._component_") or "").rpartition(".")[2]
+    arguments.forget("loss_bytes_per_logit")
+    if arguments.has("teacher_model._component_", "kd_loss._component_"):
+        arguments.not_modelled("distillation from a second model is not modelled", "kd_loss._component_")
+    if name == "DPOLoss":
+        frozen = {} if adapters else {"frozen_reference": "true"}
+        return frozen | {"reference_forward": "true", "sequences_per_sample": "2"}
+    if name and name not in (*_LOSS_BYTES, "CrossEntropyLoss"):
+        arguments.not_modelled(f"loss {name[:60]} is not modelled", "loss._component_")
+    return {"loss_bytes_per_logit": _LOSS_BYTES[name]} if name in _LOSS_BYTES else {}

@@ -1,0 +1,77 @@
+"""Hugging Face's Trainer as a framework: scripts that train with it, with DeepSpeed or without."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import PurePath
+from typing import Final
+
+from simulator.frameworks.accelerate.words import cluster
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.names import plain
+from simulator.frameworks.trl.read import SUFFIXES, read, read_file, take_words
+
+_MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
+_SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")
+"""Names of TRL's scripts and of those after them, which take a file in place of flags."""
+_ENGINE: Final = frozenset(["deepspeed", "deepspeed_config", "zero_stage"])
+
+
+def _flags(launch: LaunchCommand) -> frozenset[str]:
+    texts = (value.text.partition("=")[0] for value in launch.arguments if value.text.startswith("--"))
+    return frozenset(map(plain, texts))
+
+
+def _is_trainer(launch: LaunchCommand) -> bool:
+    return launch.launcher != "other" and (_flags(launch) >= _MARKS or _takes_file(launch))
+
+
+def _takes_file(launch: LaunchCommand) -> bool:
+    """Whether a script of TRL's kind is told by a file."""
+    script = PurePath(launch.script.text).name
+    return _SCRIPT.search(script) is not None and any(value.text.endswith(SUFFIXES) for value in launch.arguments)
+
+
+def _is_with_engine(launch: LaunchCommand) -> bool:
+    return _is_trainer(launch) and not _ENGINE.isdisjoint(_flags(launch))
+
+
+def _is_accelerate(launch: LaunchCommand) -> bool:
+    return launch.launcher == "accelerate" and _is_trainer(launch)
+
+
+def _is_file(names: Collection[str]) -> bool:
+    return set(names) >= _MARKS
+
+
+_TABLES: Final = ("transformers", "trl", "deepspeed")
+FRAMEWORK: Final = Framework(
+    title="Hugging Face Trainer",
+    profile="torch",
+    tables=_TABLES,
+    launches=(
+        LaunchForm(
+            dialect="accelerate-shell",
+            order=60,
+            is_own=_is_accelerate,
+            read=read,
+            complete=False,
+            take_words=take_words,
+            cluster=cluster,
+        ),
+        LaunchForm(
+            dialect="deepspeed-shell",
+            order=80,
+            is_own=_is_with_engine,
+            read=read,
+            complete=False,
+            take_words=take_words,
+        ),
+        LaunchForm(
+            dialect="trainer-shell", order=81, is_own=_is_trainer, read=read, complete=False, take_words=take_words
+        ),
+    ),
+    files=(FileForm(dialect="trl-yaml", order=60, is_own=_is_file, read=read_file, complete=False),),
+)

@@ -1,0 +1,134 @@
+"""Runs of scripts that train with Hugging Face's Trainer or with TRL's, and of the files that stand for their flags.
+
+TRL's trainers of preferences and rewards have a second copy of the model, pairs of answers, or a score in place of the
+output layer (TRL 1.9, `trl/trainer`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Final
+
+from simulator.frameworks.accelerate.words import take_accelerate
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.configuration import configuration
+from simulator.frameworks.deepspeed.configuration import add_deepspeed
+from simulator.frameworks.documents import Key
+from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
+from simulator.frameworks.values import PlainValue, known_value
+
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+_SECTIONS: Final = frozenset(
+    ("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "dataset_mixer", "dataset_mixture", "model_init_kwargs")
+)
+"""Keys that hold a mapping, which one row stands for."""
+_PREFERENCE: Final = re.compile(
+    r"(?<![a-z])(dpo|kto|orpo|simpo|cpo|ppo|grpo|rloo|reward(?:_model(?:ing)?)?|rm)(?=v?\d*(?![a-z0-9]))"
+)
+"""Names of scripts and folders that train on preferences or rewards."""
+_LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "cutoff_len", "block_size")
+
+
+def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
+    """Take the configuration file that stands for flags, which count over it, as `HfArgumentParser` does."""
+    named = arguments.entry("config")
+    files = [word for word in (*words, *(named.values if named is not None else ())) if word.text.endswith(SUFFIXES)]
+    for word in files[:1]:
+        if not word.known:
+            arguments.need(word.causes, "model")
+            continue
+        flags, arguments.entries = arguments.entries, {}
+        found = configuration(launch, arguments.file, word.text, word.line)
+        if found is not None:
+            _add_keys(arguments, found.keys, found.file)
+        arguments.entries |= flags
+
+
+def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
+    for key in keys:
+        if key.values and key.values[0].text.lower() not in ("none", "null"):
+            arguments.add(key.path[0] if key.path[0] in _SECTIONS else key.dotted, key.values, key.line, file)
+
+
+def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of a script that trains with the Trainer."""
+    if launch.launcher == "accelerate":
+        take_accelerate(arguments, launch)
+    deepspeed = _is_chat(arguments) or add_deepspeed(arguments, launch)
+    nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
+    return _with_purpose(arguments, PurePath(launch.script.text).name, deepspeed=deepspeed or nested, padded=False)
+
+
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of a file of TRL's or a script's keys; what `accelerate launch` says beside it is not there."""
+    _add_keys(arguments, keys, arguments.file)
+    deepspeed = add_deepspeed(arguments, None)
+    if not deepspeed:
+        note_unsharded(arguments)
+    arguments.add_defaults(("max_length=1024",) if not arguments.has(*_LENGTHS) else (), 1)
+    if not arguments.has("gradient_checkpointing"):
+        said = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
+        arguments.remark("activations-bound", "warning", said)
+    title = "/".join(PurePath(arguments.file).parts[-3:])
+    return _with_purpose(arguments, title, deepspeed=deepspeed)
+
+
+def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:
+    """The run with what its loss asks for: that of a script or a folder of such a name, else of the next token."""
+    named = _PREFERENCE.search(title.lower())
+    kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
+    return purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
+
+
+def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:
+    """The run of a trainer's words with a loss of preferences, or of the next token where `kind` is empty.
+
+    `padded` says that samples are padded to the longest of their batch only.
+    """
+    run = trainer_run(arguments, deepspeed=deepspeed)
+    found = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
+    if padded and not kind and not arguments.any_switch("packing", "packing", "padding_free"):
+        note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
+    arguments.forget("packing")
+    return replace(run, options={**run.options, **found})
+
+
+def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:
+    """What a loss of preferences asks for: pairs of answers, a frozen copy of the model, scores.
+
+    TRL 1.9, trainer/dpo_trainer.py and kto_trainer.py: adapters are switched off in place of a copy.
+    """
+    pairs = {} if kind == "kto" else {"sequences_per_sample": "2"}
+    if kind.startswith("reward") or kind == "rm":
+        return {"score_head": "true", **pairs}
+    if kind in ("orpo", "simpo", "cpo"):
+        return pairs
+    if kind not in ("dpo", "kto"):
+        arguments.not_modelled(f"{kind}: training with a model that generates is not modelled")
+        return {}
+    loss = (arguments.text("frozen_reference", "loss_type") or "").lower()
+    free = arguments.any_switch("frozen_reference", "reference_free", "precompute_ref_log_probs")
+    arguments.forget("frozen_reference")
+    if free or loss in ("or", "orpo", "simpo"):
+        return pairs
+    return pairs | {"reference_forward": "true"} | ({} if adapters else {"frozen_reference": "true"})
+
+
+def _is_chat(arguments: Arguments) -> bool:
+    """Whether flags are of DeepSpeed-Chat, which makes its configuration itself; they then count as its keys."""
+    if not arguments.has("zero_stage") or arguments.text("deepspeed", "deepspeed"):
+        return False
+    arguments.forget("deepspeed")
+    rank = arguments.entry("lora_dim")
+    if rank is not None and rank.text != "0":
+        arguments.add("lora_rank", rank.values, rank.value_line)
+    line = arguments.entries["zero_stage"][-1].place.line
+    if arguments.has("offload"):
+        arguments.add("zero_optimization.offload_optimizer.device", [known_value("cpu", line)], line)
+    arguments.add("bf16" if arguments.text("precision", "dtype") == "bf16" else "fp16", [], line)
+    return True

@@ -1,0 +1,126 @@
+"""The refusals of each framework: the files `rules.yaml` of `simulator/frameworks`.
+
+A rule says what a framework checks as it starts::
+
+    - id: megatron-positions
+      versions: where it holds, as far as it was read or met; the file's own unless it is given
+      source: repository, version, file and line of the check, or the measured rows that met it
+      about: what must hold
+      says: the framework's own message, with ... where it names numbers
+      when:                                                   # broken where all lines of one entry hold
+        - flag.max-position-embeddings: less than workload.seq_length
+      breach: the numbers that break it, where the flag at fault does not say enough
+      fix: --max-position-embeddings {workload.seq_length} in the recipe
+      blame: [settings at fault, or flags with dashes; the first that the recipe has is shown]
+
+`LaunchFacts.value` lists what a line of `when` may look at; it is a value, `absent`, `present`, `none of A B`,
+`more than A`, `less than A` or `no multiple of A`, where A may be looked up too. In place of `when` stand `layout_rule`
+(a rule of `simulator.search.rules`, which then has the framework's words), `remark` (one of the reader's) or beside it
+`underscored` (flags that are not to be spelled so). Texts fill in what braces name: looked up, or computed in `texts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.frameworks.flags import FOLDER
+from simulator.question.specs.documents import read_yaml
+from simulator.recipes.recipe import GivenFlag
+from simulator.recipes.rules.launch import LaunchFacts
+from simulator.recipes.rules.texts import TEXTS
+
+_NAMED: Final = re.compile(r"\{([\w.-]+)\}")
+_COMPARED: Final = re.compile(r"(more than|less than|no multiple of) ([\w.]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkRule:
+    """One refusal of one framework, as its file has it."""
+
+    id: str
+    framework: str
+    versions: str
+    source: str
+    about: str
+    says: str
+    fix: str
+    breach: str = ""
+    layout_rule: str = ""
+    remark: str = ""
+    when: tuple[Mapping[str, Any], ...] = ()
+    underscored: tuple[str, ...] = ()
+    blame: tuple[str, ...] = ()
+
+    def is_broken(self, launch: LaunchFacts) -> bool:
+        """Whether a launch breaks it, as far as flags and layout decide."""
+        broken = any(all(_holds(launch, *line) for line in lines.items()) for lines in self.when)
+        return broken and (not self.underscored or self.misspelled(launch) is not None)
+
+    def misspelled(self, launch: LaunchFacts) -> GivenFlag | None:
+        """The first flag of the recipe that has underscores and is not to have them."""
+        flags = launch.recipe.flags if launch.recipe else ()
+        return next((flag for flag in flags if "_" in flag.spelled and flag.name in self.underscored), None)
+
+    def text(self, launch: LaunchFacts, text: str) -> str:
+        """A text of the rule with what it names filled in."""
+
+        def filled(match: re.Match[str]) -> str:
+            name = match[1]
+            if name == "dashed":
+                flag = self.misspelled(launch)
+                return "" if flag is None else f"--{flag.spelled.replace('_', '-')}"
+            return TEXTS[name](launch) if name in TEXTS else str(launch.value(name))
+
+        return _NAMED.sub(filled, text)
+
+
+def _holds(launch: LaunchFacts, subject: str, asked: Any) -> bool:
+    """Whether one line of a rule holds."""
+    value = launch.value(subject)
+    if asked in ("absent", "present"):
+        return bool((value is None) == (asked == "absent"))
+    if isinstance(asked, str) and asked.startswith("none of "):
+        return ("absent" if value is None else value) not in asked.split()[2:]
+    compared = _COMPARED.fullmatch(asked) if isinstance(asked, str) else None
+    if compared is None:
+        return bool(value == asked)
+    if value is None or not str(value).isdecimal():
+        return False
+    number, other = int(value), int(compared[2] if compared[2].isdecimal() else launch.value(compared[2]))
+    holds = {"more than": number > other, "less than": number < other, "no multiple of": number % other != 0}
+    return bool(holds[compared[1]])
+
+
+def _files() -> Mapping[str, Mapping[str, Any]]:
+    """What each framework's files hold beside their rules, which are put together."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(FOLDER.glob("*/rules.yaml")):
+        content = read_yaml(file)
+        own = found.setdefault(content["framework"], {"rules": []})
+        own |= {name: value for name, value in content.items() if name != "rules"}
+        own["rules"] = [*own["rules"], *(_rule(file, content, rule) for rule in content["rules"])]
+    return found
+
+
+def _rule(file: Path, content: Mapping[str, Any], rule: Mapping[str, Any]) -> FrameworkRule:
+    lists = {name: tuple(value) for name, value in rule.items() if isinstance(value, list)}
+    try:
+        return FrameworkRule(**{"framework": content["framework"], "versions": content["versions"], **rule, **lists})
+    except TypeError as error:
+        raise ValueError(f"{file}: {rule.get('id')}: {error}") from error
+
+
+_FILES: Final = _files()
+FRAMEWORK_RULES: Final[tuple[FrameworkRule, ...]] = tuple(rule for own in _FILES.values() for rule in own["rules"])
+"""By framework; those with a `layout_rule` are also what a ranking drops."""
+READER_RULES: Final = frozenset(rule.remark for rule in FRAMEWORK_RULES if rule.remark)
+"""Remarks of readers that a rule here says in the framework's words."""
+
+
+def fact_of(framework: str, name: str) -> Any:
+    """What a framework's file says beside its rules; empty where it says nothing."""
+    return _FILES.get(framework, {}).get(name, {})

@@ -1,0 +1,171 @@
+"""What stands around the table of a first screen: the answer in words, another launch, what the numbers rest on."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.scenario.layout import BY_NAME, Layout
+from simulator.question.units import GIB, to_gib
+from simulator.search.assumed import LEAST_CHANGE
+from simulator.search.result import Ranking
+from simulator.show.report.footer import peak_line, stack_name, status_line
+from simulator.show.report.grid import Style, filled, grid
+from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
+from simulator.show.report.text import (
+    amount,
+    cluster_speed,
+    count_text,
+    cut_text,
+    fit_text,
+    grouped,
+    is_even,
+    mfu_text,
+    recompute_text,
+    step_unit,
+)
+
+_LEAST_SHOWN = 0.005 * GIB
+"""Memory that rounds to something, in bytes."""
+_VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit"}
+_WORDS = {"true": "on", "false": "off"}
+_SIZES = (
+    *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel"),
+    *("data_parallel", "virtual_stages"),
+)
+_ALWAYS = ("tensor_parallel", "pipeline_parallel", "data_parallel")
+
+
+def brief_layout(layout: Layout, framework: str) -> str:
+    """Return a layout in words: sizes beyond 1, and the rest where it is other than usual."""
+    sizes = [
+        f"{BY_NAME[name].label}{getattr(layout, name)}"
+        for name in _SIZES
+        if name in _ALWAYS or getattr(layout, name) > 1
+    ]
+    parts = [" ".join(sizes), f"micro batch {layout.micro_batch_size}"]
+    parts.append("no recompute" if layout.recompute == "none" else f"recompute {recompute_text(layout)}")
+    if layout.zero_stage != PROFILES[framework].limits.default_zero_stage:
+        parts.append(f"ZeRO {layout.zero_stage}")
+    if layout.sequence_parallel != (layout.tensor_parallel > 1):
+        parts.append(f"{'' if layout.sequence_parallel else 'no '}sequence parallelism")
+    if layout.schedule != BY_NAME["schedule"].default:
+        parts.append(f"schedule {layout.schedule}")
+    if layout.offload != "none":
+        parts.append(f"offload {layout.offload}")
+    if not is_even(layout.stage_layers):
+        parts.append(f"layers {cut_text(layout)}")
+    return ", ".join(parts)
+
+
+def half_width_text(value: float, interval: Interval | None) -> str:
+    """Return half of a 90 % interval in per cent of its figure; a dash without one."""
+    return "-" if interval is None or value <= 0 else f"{50.0 * (interval.high - interval.low) / value:.0f}"
+
+
+def speed_text(estimate: Estimate, presentation: Presentation) -> str:
+    """Return how fast an estimate trains, and where tokens are given how long that takes."""
+    speed = estimate.throughput
+    unit, per_second = step_unit(speed.step_seconds)
+    known = half_width_text(speed.step_seconds, speed.interval_seconds)
+    parts = [
+        f"{grouped(cluster_speed(estimate))} tokens/s" + (f" (± {known} %)" if known != "-" else ""),
+        f"{mfu_text(speed.mfu)} % MFU",
+        f"{amount(speed.step_seconds * per_second)} {unit} a step",
+    ]
+    run = training_run(estimate, presentation)
+    if run is not None:
+        parts.append(f"{days_text(run)} days for {count_text(run.tokens)} tokens")
+        if run.cost is not None:
+            parts.append(f"cost {cost_text(run)}")
+    return ", ".join(parts)
+
+
+def fastest_line(estimate: Estimate, presentation: Presentation) -> str:
+    """Return the first of a ranking in words."""
+    memory = estimate.memory
+    need = f"{to_gib(memory.device_bytes):.1f} of {to_gib(memory.capacity_bytes):.1f} GiB"
+    fit = fit_text(estimate)
+    need += f" (fits {fit} %)" if fit != "-" else ""
+    layout = brief_layout(estimate.layout, estimate.framework)
+    if dispatch := estimate.options.get("expert_dispatch"):
+        layout += f", experts' exchange by {dispatch} and overlapped"
+    return f"Fastest: {layout}: {speed_text(estimate, presentation)}, {need}."
+
+
+def launch_block(estimate: Estimate, style: Style, ranking: Ranking | None = None) -> str:
+    """Return what changes where the reader's launch has another switch, precision or stack; empty where nothing does.
+
+    Signs are those of the reader's change.
+    """
+    rows = [row for row in _switch_rows(estimate) if row[1:] != ["-", "-", ""]]
+    rows += _other_rows(ranking, estimate) if ranking else ()
+    if not rows:
+        return ""
+    return grid(["if your launch has", "tokens/s", "GiB", ""], rows, style, text_columns=(0, 3)).rstrip("\n")
+
+
+def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
+    for one in estimate.assumed:
+        speed = 1.0 / (1.0 + one.speed_change) - 1.0
+        runs = one.verdict != "does_not_fit"
+        note = _VERDICTS[one.verdict] if one.verdict != estimate.verdict else ""
+        yield [
+            f"--option {one.switch}={one.other}",
+            f"{100.0 * speed:+.1f} %" if runs and abs(one.speed_change) >= LEAST_CHANGE else "-",
+            f"{-to_gib(one.memory_bytes):+.2f}" if abs(one.memory_bytes) >= _LEAST_SHOWN else "-",
+            note,
+        ]
+
+
+def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
+    """What fp8 and another stack would give; only what is faster, or what the framework does by itself."""
+    found = [] if ranking.fp8 is None else [("--precision fp8", ranking.fp8, True)]
+    found += [(f"--stack {one.stack}", one.estimate, False) for one in ranking.stacks if one.estimate is not None]
+    for name, other, gains in found:
+        base = best.throughput.tokens_per_second_per_device
+        change = other.throughput.tokens_per_second_per_device / base - 1.0 if base > 0 else 0.0
+        if gains and change < LEAST_CHANGE:
+            continue
+        note = "" if other.layout.split == best.layout.split else "another layout"
+        if other.precision != best.precision and other.provenance.assumed_peak:
+            note = f"{note}{', ' if note else ''}its peak is assumed"
+        grown = other.memory.device_bytes - best.memory.device_bytes
+        yield [name, f"{100.0 * change:+.1f} %", f"{to_gib(grown):+.2f}", note]
+
+
+def basis_line(estimate: Estimate) -> str:
+    """Return what the numbers rest on."""
+    return " ".join([status_line(estimate), *peak_line(estimate)])
+
+
+def more_line(ranking: Ranking) -> str:
+    """Return how many layouts fit, and what shows the rest."""
+    counts = ranking.counts
+    return f"{grouped(counts.feasible)} of {grouped(counts.evaluated)} layouts fit: --top N, --variants."
+
+
+NEXT_OF_RANKING = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
+NEXT_OF_ESTIMATE = "-v: all stages, defaults, assumptions. Next: simulate explain, emit, compare."
+MORE_OF_NOTHING = "-v: defaults, search, assumptions. Next: more --nodes, or simulate explain."
+
+
+def wrapped(lines: Iterator[str] | list[str], presentation: Presentation, style: Style) -> list[str]:
+    """Return sentences within the width of a terminal."""
+    width = presentation.width if style == "table" else None
+    return [filled(line, width) for line in lines]
+
+
+def command_lines(text: str, width: int | None) -> str:
+    """Return a command within a width, on lines that a shell joins."""
+    if width is None or len(text) <= width:
+        return text
+    lines = textwrap.wrap(text, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines)
+
+
+def switches_text(stack: str, framework: str) -> str:
+    """Return the framework of a question with whose switches it has."""
+    return f"{framework} with {stack_name(stack, framework)}"

@@ -1,0 +1,74 @@
+"""The first screen of every question: the answer in words, nothing cut on a terminal of 80 columns and 40 rows."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import run
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREEN = {"COLUMNS": "80", "LINES": "40"}
+RECIPE = str(ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh")
+EXPERTS = "--model deepseek-v3 --hardware h800 --nodes 32 --seq-length 4096 --global-batch-size 8192"
+SCREENS = {
+    "rank": ("rank --model llama3.1-70b --nodes 8", ("Fastest: TP", "if your launch has", "Known: device ", "-v: ")),
+    "experts": (f"rank {EXPERTS}", ("Fastest: TP", "R1: recomp. selective", "MFU", "GiB", "fit")),
+    "ascend": ("rank --model deepseek-v3 --hardware 910b --nodes 64", ("stack mindspeed-llm", "Fastest: ")),
+    "nothing": ("rank --model llama3.1-70b --nodes 1 --hardware h100", ("Nothing fits", "what would make it fit")),
+    "estimate": (
+        "estimate --model llama3.1-70b --nodes 8 --tp 8 --pp 4 --train-tokens 1T",
+        ("speed: ", " days for 1T"),
+    ),
+    "estimate that does not fit": ("estimate --model llama3.1-70b --nodes 2 --tp 8", ("What would make it fit", "Why")),
+    "deep pipeline": ("estimate --model llama3.1-70b --nodes 8 --tp 4 --pp 16", ("(6 of 16)", "Time of a step: ")),
+    "plan": (
+        "plan --model llama3.1-8b --train-tokens 1T --deadline-days 60 --offer h100:8@2.5 --offer b200:8@4",
+        ("Book: ", "Its layout: TP", "known", "Part by part: simulate estimate"),
+    ),
+    "explain": ("explain --model llama3.1-70b --nodes 8 --tp 8 --pp 4", ("Why", "Longest sequence")),
+    "check": (f"check {RECIPE} --hardware h100", ("1 recipe: 1 fits; 0 failed",)),
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_first_screen(name: str) -> None:
+    words, said = SCREENS[name]
+    result = run(*words.split(), env=SCREEN)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 40
+    assert [line for line in lines if len(line) > 80] == []
+    for text in said:
+        assert text in result.stdout
+
+
+def test_signs_are_those_of_the_reader_s_change() -> None:
+    words = ["--model", "llama3.1-70b", "--nodes", "8", "--tp", "8", "--pp", "4", "--hardware", "h100"]
+    text = run("estimate", *words, env=SCREEN).stdout
+    row = next(line for line in text.splitlines() if "tp_comm_overlap=true" in line)
+    other = [*words, "--option", "tp_comm_overlap=true"]
+    steps = [
+        json.loads(run("estimate", *asked, "--format", "json").stdout)["throughput"]["step_time_s"]
+        for asked in (words, other)
+    ]
+    assert row.split()[2] == f"{100 * (steps[0] / steps[1] - 1):+.1f}"
+
+
+def test_advice_can_be_taken() -> None:
+    """What a device has no kernels for, or rules refuse, is not proposed; a stack only to devices that it is for."""
+    ascend = run("rank", "--model", "deepseek-v3", "--hardware", "910b", "--nodes", "64", env=SCREEN).stdout
+    assert "deepep" not in ascend
+    assert "overlap_expert_exchange" not in ascend
+    amd = run("rank", "--model", "llama3.1-8b", "--hardware", "mi300x", "--nodes", "2", env=SCREEN).stdout
+    assert "nvidia-recipes" not in amd
+    nvidia = run("rank", "--model", "llama3.1-8b", "--hardware", "h100", "--nodes", "2", env=SCREEN).stdout
+    assert "--stack nvidia-recipes" in nvidia
+    slower = run("rank", "--model", "llama3.1-8b", "--hardware", "bi150", "--nodes", "2", env=SCREEN).stdout
+    assert "--precision fp8" not in slower
+
+
+def test_quiet_keeps_what_to_book() -> None:
+    plan = SCREENS["plan"][0].split()
+    assert run(*plan, "-q", env=SCREEN).stdout.startswith("Book: ")
+    assert run("rank", "--model", "llama3.1-8b", "-q", env=SCREEN).stdout.lstrip().startswith("#")
