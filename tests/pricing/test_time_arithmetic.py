@@ -14,6 +14,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import ROUND, layout_of, scenario_of, small_dense, small_mla, small_moe
+from tests.timing.by_hand import product
 
 BARE = replace(
     ROUND,
@@ -185,10 +186,11 @@ def test_a_prediction_layer_multiplies_by_its_layer_and_its_projection() -> None
     """The projection joins two vectors of h; the output layer counts under the vocabulary."""
     h = 4096
     model = small_dense(num_nextn_predict_layers=1, hidden_size=h, intermediate_size=2 * h)
-    layer = 2 * h * 64 + 2 * h * 32 + 3 * h * 2 * h
+    # Queries, keys and values of 128 features, attention's output of 64, gate and up, and down.
+    layer = sum(sum(product(T, *sides)) for sides in ((128, h), (h, 64), (4 * h, h), (h, 2 * h)))
     found = [parts(llama(model=model, options={"mtp": word}))["gemm"] for word in ("false", "true")]
-    assert found[0] == pytest.approx(M * 3 * 2 * T * 4 * layer / 494.5e12)
-    assert found[1] - found[0] == pytest.approx(M * 3 * 2 * T * (layer + 2 * h * h) / 494.5e12)
+    assert found[0] == pytest.approx(M * 4 * layer)
+    assert found[1] - found[0] == pytest.approx(M * (layer + sum(product(T, h, 2 * h))))
 
 
 def with_time(**values: float) -> Scenario:
