@@ -89,6 +89,12 @@ def gradient_bytes(scenario: Typed) -> float:
     return FP32 if scenario.precision == "fp32" else float(DTYPE_BYTES[scenario.framework.gradient_dtype])
 
 
+def reduced_bytes(scenario: Typed) -> float:
+    """Bytes of a gradient as ranks exchange it."""
+    reduced = scenario.framework.reduce_dtype
+    return gradient_bytes(scenario) if reduced == "gradient" else float(DTYPE_BYTES[reduced])
+
+
 def optimizer_bytes_per_parameter(scenario: Typed) -> float:
     """Master copy (none where the parameters themselves are fp32) and two moments."""
     return master_bytes(scenario) + 2.0 * DTYPE_BYTES[scenario.framework.optimizer_dtype]

@@ -89,15 +89,15 @@ def test_no_coefficient_is_out_of_bounds(kind: CoefficientKind) -> None:
         ]
         found = fit(kind, samples)
         for name, value in zip(found.names, found.values, strict=True):
-            assert known[name].low <= value <= known[name].high
+            assert known[name].low <= value <= known[name].high * (1.0 + 1e-12)
 
 
 def test_few_coefficients_are_fitted() -> None:
     # One for each cause outside the tensors, of which rows of one allocator decide one.
     assert len(names_of("memory")) <= 15
-    # One for each kernel of attention, of which rows of one stack decide one; those of experts and of hosts that launch
-    # too slowly rest on their rows.
-    assert len(names_of("time")) <= 23
+    # Every number of a formula that no document states is one, and ranks that wait, kernels that are launched and
+    # exchanges have such numbers of their own.
+    assert len(names_of("time")) <= 37
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -122,9 +122,19 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         kept=(output, *_scores(conditions, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
+        moved_backward=(_around(element, heads.output_width),) if fused else (),
         core_width=attention_width(heads),
         core_window=_bound(conditions, mixer) if fused else None,
     )
+
+
+def _around(element: float, width: float) -> Amount:
+    """Bytes that kernels around a flash kernel's backward pass move.
+
+    One reads the output and its gradient for every row's sum; the gradient of the queries is cleared, added to in fp32
+    and cast (FlashAttention 2.7, csrc/flash_attn/src/flash_bwd_preprocess_kernel.h): 2 + 2, 4, and 4 + 2.
+    """
+    return Amount((3.0 * element + 2.0 * FP32) * width, "tensor")
 
 
 def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:

@@ -90,6 +90,24 @@ def _left(conditions: Conditions, operation: Operation) -> Operation:
     return operation._replace(kept=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.kept))
 
 
+def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, tuple[Operation, ...]], ...]:
+    """What the stack does again of a share of the layers, each share with its operations in order.
+
+    Experts' exchanges that are done again run under what is computed again (MindSpeed 028de58c,
+    docs/zh/features/megatron_moe/megatron-moe-zero-memory.md).
+    """
+    networks, experts = conditions.framework.recomputed_network_share, conditions.framework.recomputed_expert_share
+    if not networks and not experts:
+        return ()
+    operations = layer_operations(conditions, kind)
+    hidden = tuple(one._replace(collectives=()) for one in operations if one.group in _EXPERTS)
+    repeats = (
+        (networks, tuple(one for one in operations if one.group in _NETWORKS)),
+        ((1.0 - networks) * experts, hidden),
+    )
+    return tuple((share, again) for share, again in repeats if share and again)
+
+
 _EXPERTS = frozenset(("experts", "dispatch"))
 _NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_experts"))
 SWAPPED = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))

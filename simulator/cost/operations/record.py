@@ -160,6 +160,8 @@ class Operation(NamedTuple):
     """Gradients alive inside the operation's backward pass, beside what came in."""
     moved: tuple[Amount, ...] = ()
     """Bytes that kernels bound by memory read and write in the forward pass; as many again, twice, backward."""
+    moved_backward: tuple[Amount, ...] = ()
+    """What such kernels read and write beside that in the backward pass alone."""
     core_width: float = 0.0
     """Width of attention's two products per token and score: `heads (query-key size + value size) / 2`."""
     core_window: Window | None = None

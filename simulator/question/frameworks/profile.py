@@ -160,12 +160,13 @@ class FrameworkProfile:
 
     # Data types of the training state.
     parameter_dtype: DType = switch("bf16", "stored parameters", choices=("bf16", "fp32"))
-    gradient_dtype: DType = switch(
-        "fp32", "accumulated gradients", choices=("fp32", "bf16"), moves=("memory", "passes", "step")
+    gradient_dtype: DType = switch("fp32", "accumulated gradients", choices=("fp32", "bf16"))
+    reduce_dtype: str = switch(
+        "gradient",
+        "type of the gradients that ranks exchange: the accumulated ones', or another (FSDP's `reduce_dtype`)",
+        choices=("gradient", "fp32", "bf16"),
     )
-    optimizer_dtype: MomentDType = switch(
-        "fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"), moves=("memory", "step")
-    )
+    optimizer_dtype: MomentDType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"))
     master_weights: bool = switch(
         default=True, about="the optimizer keeps an fp32 copy of parameters stored in 16 bits"
     )
@@ -361,10 +362,21 @@ class FrameworkProfile:
         about="an overlapped tensor-parallel collective is one kernel with a product, and hides behind that one alone "
         "(MC2 of MindSpeed)",
     )
+    functional_collectives: bool = switch(
+        default=False,
+        about="tensor-parallel collectives are PyTorch's functional ones: along the sequence they copy what they "
+        "gather or scatter; overlapped (async TP) they hide gathers alone, without user buffers",
+    )
     overlap_tensor_gradients: bool = switch(
         default=False,
         about="in the backward pass collectives of input gradients run under the weight gradients' products "
         "(LinearWithGradAccumulationAndAsyncCommunication of Megatron-LM since 2022, TransformerEngine)",
+    )
+    gradient_passes: float = switch(
+        0.0,
+        "passes over all accumulated gradients of a device in a step: cleared, scaled (read and written), checked for "
+        "numbers that are none",
+        high=64,
     )
     cp_communication: str = switch(
         "ring",
@@ -384,12 +396,6 @@ class FrameworkProfile:
     zero_broadcasts: bool = switch(
         default=False,
         about="ZeRO 1 and 2 send updated parameters by one broadcast of every rank's share after the other (InternEvo)",
-    )
-    node_doubling_wait: float = switch(
-        0.0,
-        "share of the work that each doubling of the nodes adds in waiting for the slowest rank; public rows: 0.004, "
-        "within 58 %",
-        high=0.1,
     )
     overlap_p2p: bool = switch(
         default=True, about="the interleaved schedule sends activations while it computes (1F1B without chunks waits)"
@@ -467,12 +473,6 @@ class FrameworkProfile:
         default=True,
         about="DualPipe's last backward passes are split into input and weight gradients (--dualpipev-dw-detach of "
         "MindSpeed)",
-    )
-    expert_wait_ms: float = switch(
-        1.0,
-        "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
-        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01; with overlap 0.22 of it)",
-        high=1000,
     )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
 
