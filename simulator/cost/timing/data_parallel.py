@@ -107,9 +107,9 @@ def _shown(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
 class HidingWindow(NamedTuple):
     """What an exchange of once a step may hide behind, in passes of a micro batch."""
 
-    own: float
+    own: Array | float
     """Of the rank itself."""
-    pace: float
+    pace: Array | float
     """Of whichever rank is slowest: in steady state every rank's passes come at that one's pace."""
 
 

@@ -272,7 +272,7 @@ class TimeCoefficients:
         0.3, "share", 0.0, 1.0, 0.6, "part of pipeline sends not hidden in the interleaved schedule"
     )
     data_exposed: float = coefficient(
-        0.4,
+        0.3,
         "share",
         0.0,
         1.0,
@@ -280,7 +280,7 @@ class TimeCoefficients:
         "part of overlapped reduction and gathering not hidden, once a step: between its first and last bucket",
     )
     shard_exposed: float = coefficient(
-        0.25,
+        0.05,
         "share",
         0.0,
         1.0,
@@ -296,11 +296,11 @@ class TimeCoefficients:
         "start of one broadcast, where updated parameters are sent rank by rank (`zero_broadcasts`)",
     )
     node_doubling_wait: float = coefficient(
-        0.008,
+        0.006,
         "share of a step's passes",
         0.0,
         0.1,
-        1.0,
+        0.5,
         "waiting for the slowest of ever more ranks, for each doubling of the nodes",
     )
     functional_copies: float = coefficient(
