@@ -160,7 +160,7 @@ def test_figures_that_give_no_whole_nodes_change_nothing(factor: float) -> None:
 
 
 def test_a_starved_run_is_no_sample(honest: list[Sample]) -> None:
-    starved = sample_of(row("z2000-megatron:42"))
+    starved = sample_of(row("z2000-megatron:47"))
     need = figure("memory", starved, middle("memory"))
     hungry = with_figures(starved, memory=starved.scenario.hardware.memory_capacity_bytes * 0.993, tflops=380.0)
     assert need > starved.scenario.hardware.usable_memory_bytes

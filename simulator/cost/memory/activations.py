@@ -117,7 +117,7 @@ def swapped_bytes(pricing: Pricing) -> KindArray | float:
 @of_work
 def _swapped_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     operations = whole_operations(conditions_of(pricing.scenario), kind)
-    return total(pricing, summed(tensor for one in operations if one.group in SWAPPED for tensor in one.kept))
+    return total(pricing, summed(tensor for part in operations if part.group in SWAPPED for tensor in part.kept))
 
 
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:

@@ -164,7 +164,7 @@ def _end(pricing: Pricing, dense: KindArray, *, with_table: Mask | bool) -> Kind
     table = with_table * pricing.contents.embeddings * whole_layer(pricing, model_totals(pricing.scenario).embedding)
     unit: Array | float = _BUCKET_PARAMETERS
     if pricing.scenario.framework.fully_shard:
-        unit = np.maximum.reduce([whole_layer(pricing, one) for one in model_totals(pricing.scenario).layers])
+        unit = np.maximum.reduce([whole_layer(pricing, layer) for layer in model_totals(pricing.scenario).layers])
     return np.minimum(np.maximum(table, unit), dense)
 
 

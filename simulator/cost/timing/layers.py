@@ -204,7 +204,7 @@ def copy_seconds(pricing: Pricing, work: Work) -> Array:
     scenario = pricing.scenario
     if not scenario.framework.functional_collectives:
         return np.zeros(len(pricing))
-    gathered = sum(one.amount for one in work.collectives if one.group == "tensor" and one.beside == "products")
+    gathered = sum(part.amount for part in work.collectives if part.group == "tensor" and part.beside == "products")
     passes = 2.0 + (0.0 if scenario.framework.compiled else scenario.coefficients.time.functional_copies)
     seconds = passes * gathered * extent(pricing, "whole") / memory_rate(scenario)
     return np.where(pricing.block.tensor_parallel > 1.0, seconds, 0.0)
