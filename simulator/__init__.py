@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from simulator.search.space import Space
     from simulator.show.answers.availability import Availability
     from simulator.show.answers.compare import Comparison, compare
+    from simulator.show.answers.explain import Explanation
     from simulator.show.answers.offers import Offer
     from simulator.show.answers.plan import Plan, plan
+    from simulator.show.answers.program import Checks, check, emit, explain
     from simulator.show.answers.sweep.run import Sweep, sweep
 
 __all__ = [
     "Availability",
+    "Checks",
     "Comparison",
     "Estimate",
+    "Explanation",
     "InputError",
     "Layout",
     "Offer",
@@ -36,8 +40,11 @@ __all__ = [
     "Sweep",
     "UnsupportedError",
     "__version__",
+    "check",
     "compare",
+    "emit",
     "estimate",
+    "explain",
     "load_hardware",
     "load_model",
     "plan",
@@ -47,8 +54,10 @@ __all__ = [
 
 _HOMES = {
     "Availability": "simulator.show.answers.availability",
+    "Checks": "simulator.show.answers.program",
     "Comparison": "simulator.show.answers.compare",
     "Estimate": "simulator.cost.pricing.estimate",
+    "Explanation": "simulator.show.answers.explain",
     "InputError": "simulator.errors",
     "Layout": "simulator.question.scenario.layout",
     "Offer": "simulator.show.answers.offers",
@@ -58,8 +67,11 @@ _HOMES = {
     "Space": "simulator.search.space",
     "Sweep": "simulator.show.answers.sweep.run",
     "UnsupportedError": "simulator.errors",
+    "check": "simulator.show.answers.program",
     "compare": "simulator.show.answers.compare",
+    "emit": "simulator.show.answers.program",
     "estimate": "simulator.api",
+    "explain": "simulator.show.answers.program",
     "load_hardware": "simulator.question.specs.catalogue",
     "load_model": "simulator.question.specs.catalogue",
     "plan": "simulator.show.answers.plan",

@@ -28,6 +28,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.search.assumed import with_switches
 from simulator.search.beside import in_fp8, on_other_stacks, reasons, remedies
 from simulator.search.build import estimate_of, estimates_of
+from simulator.search.fewest import fewest_nodes, most_nodes
 from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
 from simulator.search.rank import Progress, best_of, search
 from simulator.search.result import Counts, Ranking
@@ -39,8 +40,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function of `**fields`: its signature names them, for help and completion, and no other is taken."""
+def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function of `**fields`: its signature names them, for help and completion, and no other is taken.
+
+    Those that stand `over` what something else says have no defaults.
+    """
 
     def named(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -50,8 +54,9 @@ def spelled(fields: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
             if parameter.kind is not parameter.VAR_KEYWORD
         }
         for name, kind in fields.__annotations__.items():
-            default = inspect.Parameter.empty if name == "model" else DEFAULTS.get(name)
-            text = _text(kind).removeprefix("Required[").removesuffix("]" if name == "model" else "")
+            default = None if over else inspect.Parameter.empty if name == "model" else DEFAULTS.get(name)
+            text = _text(kind)
+            text = text.removeprefix("Required[")[:-1] if text.startswith("Required[") else text
             word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text)
             parameters.setdefault(name, word)
         required_first = sorted(parameters.values(), key=lambda parameter: parameter.default is not parameter.empty)
@@ -162,6 +167,8 @@ def rank(
     variants: bool = False,
     progress: Progress | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
+    train_tokens: int | None = None,
+    deadline_days: float | None = None,
     **inputs: Unpack[RankFields],
 ) -> Ranking:
     """Rank the layouts of `space`, fastest first.
@@ -172,11 +179,26 @@ def rank(
     Layouts that fit with less than `min_fit_probability` stand apart, as `risky`; without a calibration nothing tells
     them. Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel
     sizes).
+
+    With `nodes="auto"` it is the ranking of the fewest nodes that have one, up to 1024, with `auto:256` up to 256; with
+    `deadline_days` of those whose best layout trains `train_tokens` in time.
     """
-    started = time.perf_counter()
     check_count("top", top)
     question, space = _searched(inputs, space)
+    fewest = None
+    if (most := most_nodes(question.get("nodes"))) is not None:
+        small = _query({**question, "nodes": 1}, space, min_fit_probability)
+        fewest = fewest_nodes(small, most, train_tokens, deadline_days, progress)
+        question, progress = {**question, "nodes": fewest.ranked_nodes}, None
+    elif deadline_days is not None:
+        raise InputError('deadline_days needs nodes="auto"; a plan compares offers')
     query = _query(question, space, min_fit_probability)
+    return dataclasses.replace(_ranked(query, question, top, progress, variants=variants), fewest=fewest)
+
+
+def _ranked(query: Query, question: QuestionFields, top: int, progress: Progress | None, *, variants: bool) -> Ranking:
+    """The ranking of a question, with what stands beside it."""
+    started = time.perf_counter()
     searched = search(query, top=top, variants=variants, progress=progress)
     if not searched.evaluated:
         raise InputError(

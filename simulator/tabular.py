@@ -1,10 +1,10 @@
-"""What answers share that a notebook shows: rows, a data frame, an HTML table."""
+"""What answers share that a notebook shows: rows, a data frame, a table, a figure."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from html import escape
+from importlib import import_module
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -25,16 +25,19 @@ class Tabular:
 
         return DataFrame(list(self.rows()))
 
+    def plot(self, figure: str = "") -> Any:
+        """A figure of the answer, by its name or the first, as a `plotly.graph_objects.Figure`.
+
+        Raises UnsupportedError without plotly, and InputError that lists the names for another one.
+        """
+        return _notebook().answer_figure(self, figure)
+
     def _repr_html_(self) -> str:
-        """The rows as a table, for notebooks."""
-        rows = self.rows()
-        heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(_shown(cell))}</td>' for cell in row.values())}</tr>" for row in rows
-        )
-        summary = f"<p>{escape(repr(self))}</p>"
-        return f"{summary}<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else summary
+        """The terminal's table, for notebooks."""
+        text: str = _notebook().answer_html(self)
+        return text
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
+def _notebook() -> Any:
+    """What draws answers. It stands above all of them, and is loaded where a notebook asks."""
+    return import_module("simulator.show.pages.notebook")

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 import simulator
+from simulator import InputError
 from simulator.tabular import Tabular
+
+RECIPE = str(Path(__file__).parents[1] / "examples" / "recipes" / "llama3-8b-megatron.sh")
 
 
 @cache
@@ -20,6 +24,9 @@ def answers() -> dict[str, Tabular]:
     return {
         "Estimate": simulator.estimate(model="llama3.2-1b", hardware="h20", tp=2, pp=2),
         "Ranking": simulator.rank(model="llama3.2-1b", hardware="h20"),
+        "Explanation": simulator.explain(model="llama3.1-8b", hardware="h20"),
+        "Checks": simulator.check(RECIPE, hardware="h20"),
+        "Comparison": simulator.compare({**question, "tp": 2}, {**question, "tp": 4}),
         "Plan": simulator.plan(model=question["model"], train_tokens=10**9, offers=["h20:1,2@1"], deadline_days=1.0),
     }
 
@@ -32,12 +39,49 @@ def test_an_answer_is_one_short_line(kind: str) -> None:
     assert len(line) < 300
 
 
-@pytest.mark.parametrize("kind", ["Estimate", "Ranking", "Plan"])
-def test_a_notebook_shows_its_rows(kind: str) -> None:
-    answer = answers()[kind]
-    shown = answer._repr_html_()
-    assert shown.count("<tr>") == len(answer.rows()) + 1
-    assert all(f"<th>{name}</th>" in shown for name in answer.rows()[0])
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("Estimate", ("GiB usable", "Memory by stage, GiB", "device")),
+        ("Ranking", ("tokens/s", "MFU", "GiB")),
+        ("Plan", ("Book: ", "days", "cost")),
+        ("Explanation", ("Why", "% of usable")),
+        ("Checks", ("1 recipe: ", "verdict")),
+        ("Comparison", ("B less A", "Time of one step")),
+    ],
+)
+def test_a_notebook_shows_the_terminal_s_table(kind: str, says: tuple[str, ...]) -> None:
+    shown = answers()[kind]._repr_html_()
+    assert all(text in shown for text in says)
+    assert shown.count("<table>") == shown.count("</table>") >= 1
+    assert shown.count("<tr>") == shown.count("</tr>")
+    assert not re.search(r"[a-z]_bytes|\d{9}", shown)
+
+
+def test_bars_are_shares_of_the_fastest_and_of_what_is_usable() -> None:
+    ranking = simulator.rank(model="llama3.2-1b", hardware="h20", top=3)
+    shares = [float(end) for end in re.findall(r"#56b4e955 (\d+)%", ranking._repr_html_())]
+    speeds = [e.throughput.tokens_per_second_per_device for e in ranking.estimates]
+    needs = [e.memory.device_bytes / e.memory.capacity_bytes for e in ranking.estimates]
+    expected = [share for pair in zip((s / speeds[0] for s in speeds), needs, strict=True) for share in pair]
+    assert shares == pytest.approx([100 * share for share in expected], abs=0.51)
+
+
+@pytest.mark.parametrize("kind", ["Estimate", "Ranking", "Plan", "Explanation", "Checks", "Comparison"])
+def test_an_answer_has_a_figure(kind: str) -> None:
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    figure = answers()[kind].plot()
+    assert isinstance(figure, graph_objects.Figure)
+    assert len(figure.data)
+    with pytest.raises(InputError, match="figure 'speed'"):
+        answers()[kind].plot("speed")
+
+
+def test_memory_over_the_step_peaks_at_the_estimate() -> None:
+    pytest.importorskip("plotly")
+    estimate = simulator.estimate(model="llama3.2-1b", hardware="h20", tp=2, pp=2)
+    peaks = [max(line.y) for line in estimate.plot("memory over the step").data]
+    assert peaks == pytest.approx([stage.device_bytes / 2**30 for stage in estimate.memory.stages], abs=0.001)
 
 
 @pytest.mark.parametrize("kind", ["Estimate", "Ranking", "Plan"])
@@ -92,7 +136,8 @@ def test_the_example_runs_from_top_to_bottom_and_every_answer_is_shown() -> None
         assert isinstance(last, ast.Expr)
         exec(compile(ast.Module(lines, []), "booking.ipynb", "exec"), names)  # noqa: S102  the project's own cells
         shown = eval(compile(ast.Expression(last.value), "booking.ipynb", "eval"), names)  # noqa: S307
-        assert "<table" in shown._repr_html_()
+        html = shown._repr_html_()
+        assert "<table" in html or "plotly" in html
         assert not any(cell.get("outputs") for cell in book["cells"])  # what it prints is the reader's own version's
 
 

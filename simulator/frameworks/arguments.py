@@ -218,11 +218,11 @@ class Arguments:
         return text
 
     def integers(self, option: str, name: str) -> list[int]:
-        """Whole numbers, by commas or blanks; none where they are absent or not known. Raises InputError."""
-        text = (self.text(option, name) or "").strip("\"' ")
-        words = [word for word in re.split(r"[\s,]+", text) if word]
+        """Whole numbers, by commas or blanks, in brackets or not; none where absent or not known. Raises InputError."""
+        text = (self.text(option, name) or "").strip("\"'[] ")
+        words = [word for word in re.split(r"[\s,\[\]]+", text) if word]
         if not all(re.fullmatch(r"[0-9]{1,6}", word, re.ASCII) for word in words) or len(words) > 4096:
-            raise self.refusal(self.entry(name), f"'{text[:40]}' given; must be whole numbers")
+            raise self.refusal(self.entry(name), f"'{text[:40]}' given; must be a list of whole numbers")
         return [int(word) for word in words]
 
     def switch(self, option: str, *names: str, default: bool = False) -> bool:

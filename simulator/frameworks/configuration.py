@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Final
 
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, written_keys
 from simulator.frameworks.home import told
-from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.launch import LaunchCommand, plain_path
+from simulator.frameworks.values import PlainValue, known_value
+
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,31 @@ def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Con
         return Configuration(file, tuple(written_keys(where, name, written)))
     path = beside(file, name if told(name) is not None else _in_own_folder(file, name), line)
     return Configuration(str(path), tuple(keys_of(path, read_document(path))))
+
+
+TakeKeys = Callable[[Arguments, Sequence[Key], str], None]
+"""Takes the keys of a file into the arguments."""
+
+
+def take_file(arguments: Arguments, launch: LaunchCommand, word: PlainValue, take: TakeKeys) -> None:
+    """Take the file that a word names; flags count over its keys. Asks for one of which only the run knows the text."""
+    flags, arguments.entries = arguments.entries, {}
+    found = configuration(launch, arguments.file, word.text, word.line)
+    if found is None:
+        arguments.need(launch.files[plain_path(word.text)].causes, "model")
+    else:
+        take(arguments, found.keys, found.file)
+    arguments.entries |= flags
+
+
+def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue], take: TakeKeys) -> None:
+    """Take the words before the first flag: configuration files, and `key=value`, which counts over their keys."""
+    for word in words:
+        name, equals, text = word.text.partition("=")
+        if equals and word.known:
+            arguments.add(name, [known_value(text, word.line)], word.line)
+        elif word.text.endswith(_SUFFIXES) and (word.known or launch.written(word.text) is not None):
+            take_file(arguments, launch, word, take)
 
 
 def _in_own_folder(file: str, name: str) -> str:

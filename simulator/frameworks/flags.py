@@ -48,8 +48,10 @@ class Meaning:
 
     `layout.tensor_parallel` takes the flag's own value; a switch that is on is `true`. `option.fused_rotary=false` is
     what a flag that is on sets. `model.norm=rmsnorm:rms_norm,*:layer_norm` goes by the flag's text, in small letters or
-    as a number, with `*` for all other texts. Behind `|` stands what holds where no flag of the target sets it:
-    `option.tp_comm_overlap=true|false`. A flag that sets several things has them with `;` between.
+    as a number, with `*` for all other texts: `*:*` takes them as they are, and a text with nothing behind its colon
+    sets nothing. `option.gradient_dtype=true:fp32,false:bf16` goes by whether a switch is on. Behind `|` stands what
+    holds where no flag of the target sets it: `option.tp_comm_overlap=true|false`. A flag that sets several things has
+    them with `;` between.
     """
 
     kind: TargetKind

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from simulator.frameworks.names import plain
 from simulator.frameworks.values import Cause, PlainValue
 
 LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accelerate", "other"]
@@ -36,6 +37,12 @@ class LaunchCommand:
     """What words among the launcher's options depend on that are not known."""
     files: Mapping[str, PlainValue] = field(default_factory=dict)
     """Text of the files that the script has written before, by name."""
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """Names of the flags among its arguments, as tables spell them."""
+        texts = (value.text.partition("=")[0] for value in self.arguments if value.text.startswith("--"))
+        return frozenset(map(plain, texts))
 
     def written(self, name: str) -> PlainValue | None:
         """Text of a file that the script has written under this name."""

@@ -61,18 +61,21 @@ def _value(arguments: Arguments, flag: Flag, meaning: Meaning) -> Any:
     text = arguments.text(option, flag.name)
     if text is None:
         return None
-    if not meaning.values:
-        if kind is int:
-            low, high = _range(meaning)
-            return _text_of(meaning, arguments.integer(option, flag.name, low=low, high=high))
-        if kind is bool:
-            return _text_of(meaning, arguments.switch(option, flag.name))
-        return arguments.share(option, flag.name) if kind is float else text
-    if set(meaning.values) == {ANY_TEXT}:
-        on = arguments.switch(option, flag.name) if flag.kind in ("switch", "optional") else text.lower() not in OFF
-        return _typed(meaning, meaning.values[ANY_TEXT]) if on else None
-    mapped = _mapped(arguments, flag, meaning, text)
-    return None if not mapped else _typed(meaning, text if mapped == ANY_TEXT else mapped)
+    values, switched = meaning.values, flag.kind in ("switch", "optional")
+    if values.keys() == {ANY_TEXT}:
+        on = arguments.switch(option, flag.name) if switched else text.lower() not in OFF
+        return _typed(meaning, values[ANY_TEXT]) if on else None
+    if switched and values.keys() == {"true", "false"}:
+        text = str(arguments.switch(option, flag.name)).lower()
+    mapped = _mapped(arguments, flag, meaning, text) if values else ANY_TEXT
+    if mapped != ANY_TEXT:
+        return _typed(meaning, mapped) if mapped else None
+    if kind is int:
+        low, high = _range(meaning)
+        return _text_of(meaning, arguments.integer(option, flag.name, low=low, high=high))
+    if kind is bool:
+        return _text_of(meaning, arguments.switch(option, flag.name))
+    return arguments.share(option, flag.name) if kind is float else text
 
 
 def _mapped(arguments: Arguments, flag: Flag, meaning: Meaning, text: str) -> str | None:

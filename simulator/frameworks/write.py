@@ -130,11 +130,13 @@ class Writing:
 
 def _said(flag: Flag, meaning: Meaning, value: str) -> str | None:
     """The text of a flag that sets this value; None where no text of it does."""
+    values = meaning.values
     if flag.kind == "switch":
-        return "" if value == meaning.values.get(ANY_TEXT, "true") else None
-    if not meaning.values:
-        return value
-    return next((text for text, result in meaning.values.items() if result == value and text != ANY_TEXT), None)
+        return "" if value == values.get(ANY_TEXT, "true") else None
+    if flag.kind == "optional" and values.get(ANY_TEXT) == value:
+        return "true"
+    passed = value if not values or values.get(ANY_TEXT) == ANY_TEXT else None
+    return next((text for text, result in values.items() if result == value and text != ANY_TEXT), passed)
 
 
 def flags(words: Iterable[WordPair], *, dashes: bool = True) -> list[str]:

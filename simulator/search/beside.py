@@ -18,6 +18,7 @@ from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.inputs import MOST_DEVICES
 from simulator.question.scenario.layout import Layout
 from simulator.search.build import estimates_of
+from simulator.search.fewest import node_counts, on_nodes
 from simulator.search.query import Query
 from simulator.search.rank import Found, best_of, fastest_of
 from simulator.search.result import Remedy, StackBest
@@ -84,21 +85,12 @@ def _changes(query: Query) -> Iterator[tuple[str, Query]]:
 def _on_enough_nodes(query: Query) -> Query | None:
     """The question on the fewest whole nodes, up to 64 times as many, on which something fits; None if none does."""
     per_node = query.scenario.hardware.devices_per_node
-
-    def on(nodes: int) -> Query:
-        return replace(query, scenario=replace(query.scenario, devices=nodes * per_node))
-
-    low = high = query.scenario.devices // per_node
-    for _ in range(6):
-        high = max(2 * high, 1)
-        if high * per_node > MOST_DEVICES:
+    nodes = query.scenario.devices // per_node
+    for doublings in range(1, 7):
+        most = max(nodes, 1) * 2**doublings
+        if most * per_node > MOST_DEVICES:
             return None
-        if fastest_of(on(high)) is not None:
-            break
-        low = high
-    else:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fastest_of(on(middle)) is not None else (middle, high)
-    return on(high)
+        if fastest_of(on_nodes(query, most)) is not None:
+            few = (on_nodes(query, count) for count in node_counts(nodes + 1, most - 1))
+            return next((fewer for fewer in few if fastest_of(fewer) is not None), on_nodes(query, most))
+    return None

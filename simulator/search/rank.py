@@ -199,29 +199,30 @@ def _likely(query: Query, sized: Sized, index: Index) -> Mask:
     return likely
 
 
-def best_of(query: Query, near: Collection[Layout] = ()) -> PricedLayout | None:
-    """The first of `search`, without its counts; `near` as in `fastest_of`."""
+def best_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
+    """The first of `search`, without its counts; `near` and `below` as in `fastest_of`."""
     best: PricedLayout | None = None
     for way in query.ways():
-        fastest = fastest_of(way, near if best is None else [*near, best.layout])
+        fastest = fastest_of(way, near if best is None else [*near, best.layout], below)
         if fastest is not None and (best is None or fastest.step_seconds < best.step_seconds):
             best = fastest
     return best
 
 
-def fastest_of(query: Query, near: Collection[Layout] = ()) -> PricedLayout | None:
+def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
     """The fastest layout of a search in one way: what must be slower than a known one is not priced.
 
-    `near` are layouts that may be fast, best first: none is looked at that takes longer than the first likely one.
+    `near` are layouts that may be fast, best first: none is looked at that takes longer than the first likely one, and
+    none whose step takes `below` seconds or more.
     """
     _counted(query)
     known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
     shortlist, raisable = Shortlist(query, 1), list[Raisable]()
-    for priced, where in _below(query, lambda: min(shortlist.bar, known)):
+    for priced, where in _below(query, lambda: min(shortlist.bar, known, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
     _offer_raised(shortlist, raisable)
     if known < np.inf and not shortlist.entries:  # those near are of another space
-        return fastest_of(query)
+        return fastest_of(query, below=below)
     return shortlist.entries[0] if shortlist.entries else None
 
 

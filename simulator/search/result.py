@@ -47,6 +47,22 @@ class StackBest:
     """None where nothing fits."""
 
 
+@dataclass(frozen=True, slots=True)
+class FewestNodes:
+    """What a search for the fewest nodes ended with."""
+
+    nodes: int | None
+    """The fewest nodes that do: whose best layout fits and, with a deadline, is in time; None where none do."""
+    ranked_nodes: int
+    """Nodes that the ranking is of: these, else those that come nearest."""
+    fitting_nodes: int | None
+    """The fewest nodes that fit, in time or not; None where none do."""
+    most_nodes: int
+    """Nodes up to which was searched."""
+    deadline_days: float | None
+    """Days that the run may take; None without a deadline."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking(Tabular):
     """Layouts of one question, fastest first."""
@@ -78,6 +94,8 @@ class Ranking(Tabular):
     first may not; None where that is the first."""
     stacks: tuple[StackBest, ...] = ()
     """The best layout under the framework's defaults, or what is tuned for it, where another stack was asked for."""
+    fewest: FewestNodes | None = None
+    """What was found of the number of nodes, where it was searched."""
 
     def __repr__(self) -> str:
         """One line: the question, how many layouts fit, the best."""

@@ -228,7 +228,7 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
             "repeat_kv=true",
         ),
         ("megatron", "--model llama3.1-8b --tp 2 --model-field vocab_size=32001", "pads it to a multiple"),
-        ("paddle", "--model llama3.1-8b --offload activations", "keeps activations on the device"),
+        ("paddle", "--model llama3.1-8b --offload activations", "there is no word for it"),
         ("paddle", "--model llama3.1-8b --precision fp8", "--precision fp8"),
         ("paddle", "--model llama3.1-8b --precision fp32", "--precision fp32"),
         (

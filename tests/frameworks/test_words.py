@@ -19,20 +19,12 @@ from simulator.question.specs.model import ModelSpec
 
 READING = ("entry", "has", "text", "integer", "integers", "share", "switch", "any_switch")
 """Methods of `Arguments` that read a flag by its name."""
-LATER = frozenset(
-    {
-        *("paddleformers", "paddlenlp"),
-    }
-)
-"""Tables whose rows are still read by code alone."""
-
-
 PARTLY = frozenset({"moe_alltoall_overlap_comm", "moe_permutation_async_comm", "reset_attention_mask"})
 """Flags whose memory is priced and whose time is not: they are read, and warned of."""
 ELSEWHERE = frozenset({"lora_dim", "peft_type"})
 """Keys of FlagScale's files that NeMo's reader takes."""
-TELLING = frozenset({"load", "merge_file"})
-"""Flags without effect that tell which vocabulary a run has."""
+TELLING = frozenset({"load", "merge_file", "lr_scheduler", "lr_scheduler_type", "max_steps", "warmup_steps"})
+"""Flags without effect that tell which vocabulary a run has, or contradict one another."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +77,6 @@ def families() -> dict[str, Family]:
     return {
         name: Family(tables, tuple(dict.fromkeys(table_file(table).parent for table in tables)), others_of(name))
         for name, tables in found.items()
-        if not set(tables) & LATER
     }
 
 
@@ -141,5 +132,4 @@ def test_a_name_in_two_tables_sets_the_same(name: str) -> None:
 def test_every_table_is_of_a_framework() -> None:
     tables = {table for family in FAMILIES.values() for table in family.tables}
     tables |= {table for form in registry.log_forms().values() for table in form.tables}
-    assert tables | LATER == set(table_names())
-    assert not tables & LATER
+    assert tables == set(table_names())

@@ -2,7 +2,6 @@
 
 import csv
 import os
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,28 +9,21 @@ import pytest
 
 from simulator.errors import SimulateError
 from simulator.frameworks import registry
-from simulator.frameworks.flags import Flag, table_file, table_names, table_of
+from simulator.frameworks.flags import Flag, table_file, table_names
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files, check_recipe
 from simulator.recipes.check.verdict import Checked, Gates, exit_code
-from simulator.recipes.readers import paddle_flags
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
-from tests.frameworks.test_words import LATER
 from tests.recipes.seeds import ROOT
 from tests.recipes.test_megatron import BASE
 from tools import flag_names
 
 TABLES = table_names()
-READERS = "\n".join(
-    path.read_text()
-    for folder in ("recipes/readers", "frameworks")
-    for path in sorted((ROOT / "simulator" / folder).rglob("*.py"))
-)
 PADDLE = "--model_name_or_path llama-7b --max_seq_len 2048 --per_device_train_batch_size 1 --bf16 --sharding stage1"
 SHARED = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared")
 FAMILIES = ("mindspeed", "pai", "megatron-lm", "megatron-forks", "flagscale", "flagperf", "paddlenlp", "paddleformers")
-COMPLETE = ("megatron-shell", "paddle-shell", "paddle-yaml", "paddle-json")
+COMPLETE = ("megatron-shell", "paddle-shell", "paddle-yaml")
 """Dialects whose tables hold all the framework has."""
 WORDS = ("lora", "adapter", "freeze", "swap", "offload", "recompute", "checkpoint", "reuse", "prefix", "vision")
 MORE_WORDS = ("image", "quant", "layout", "stage", "expert", "mtp", "logging", "data", "path")
@@ -64,17 +56,6 @@ def test_every_flag_has_one_class(table: str) -> None:
         assert row.about, row.name
         assert (row.weight in ("figure", "activations", "bound", "verdict")) == (row.effect == "not_modelled"), row.name
         assert bool(row.first) == bool(row.last) == bool(row.file), row.name
-
-
-@pytest.mark.parametrize("table", sorted(LATER))
-def test_what_is_said_to_be_read_is_read(table: str) -> None:
-    """A reader names it: whole, with dashes, or a key of a section by its last part."""
-    spelled = set(re.findall(r"""["'(.+-]([a-z_][\w-]*)["'=:]""", READERS.lower()))
-    priced = [flag for flag in table_of(table).values() if flag.effect == "priced" and not flag.sets]
-    shared = registry.table("megatron")
-    names = [flag.name for flag in priced if not (flag.name in shared and shared[flag.name].effect == "priced")]
-    unread = [name for name in names if not {name, name.replace("_", "-"), name.rsplit(".", 1)[-1]} & spelled]
-    assert unread == []
 
 
 @pytest.mark.parametrize("word", [*WORDS, *MORE_WORDS, "fancy"])
@@ -186,7 +167,7 @@ def corpus() -> list[tuple[str, Path]]:
 def test_nothing_firm_is_said_over_what_is_not_read() -> None:
     """Over the corpus; the counts by family are printed."""
     counts: dict[str, Counter[str]] = {}
-    known = {**registry.table("megatron"), **table_of(*paddle_flags.FRAMEWORKS)}
+    known = {**registry.table("megatron"), **registry.table("paddle")}
     for family, file in corpus():
         hardware = "ascend-910b-64g" if family in ("mindspeed", "ascend-ci") else "h100-sxm-80g"
         found = check_files([str(file)], Asked(hardware=hardware), Gates())

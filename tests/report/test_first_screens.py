@@ -16,11 +16,17 @@ SCREENS = {
     "experts": (f"rank {EXPERTS}", ("Fastest: TP", "R1: recomp. selective", "MFU", "GiB", "fit")),
     "ascend": ("rank --model deepseek-v3 --hardware 910b --nodes 64", ("stack mindspeed-llm", "Fastest: ")),
     "nothing": ("rank --model llama3.1-70b --nodes 1 --hardware h100", ("Nothing fits", "what would make it fit")),
+    "fewest nodes": (
+        "rank --model llama3.1-70b --nodes auto --hardware h100 --train-tokens 1T --deadline-days 60",
+        ("Fewest in 60 days: ", "nodes would fit", "Fastest: TP"),
+    ),
+    "no number of nodes": ("rank --model llama3.1-405b --nodes auto:4", ("Nothing fits on up to 4 nodes", "--nodes ")),
     "estimate": (
         "estimate --model llama3.1-70b --nodes 8 --tp 8 --pp 4 --train-tokens 1T",
         ("speed: ", " days for 1T"),
     ),
     "estimate that does not fit": ("estimate --model llama3.1-70b --nodes 2 --tp 8", ("What would make it fit", "Why")),
+    "broken rules": ("estimate --model llama3.1-70b --nodes 8 --schedule zb_v --pp 4", ("Rules broken",)),
     "deep pipeline": ("estimate --model llama3.1-70b --nodes 8 --tp 4 --pp 16", ("(6 of 16)", "Time of a step: ")),
     "plan": (
         "plan --model llama3.1-8b --train-tokens 1T --deadline-days 60 --offer h100:8@2.5 --offer b200:8@4",

@@ -51,7 +51,7 @@ def test_small_negatives_are_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(10**11, "100B"), (1_500_000_000_000, "1500B"), (3 * 10**12, "3T"), (999, "999")]
+    ("count", "text"), [(10**11, "100B"), (1_500_000_000_000, "1.5T"), (3 * 10**12, "3T"), (999, "999")]
 )
 def test_count_text(count: int, text: str) -> None:
     assert count_text(count) == text

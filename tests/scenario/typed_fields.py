@@ -103,6 +103,7 @@ _WORDS = {get_args(value): name for name, value in vars(vocabulary).items() if g
 
 def _input(setting: InputSetting) -> str:
     kind = _WORDS[setting.choices] if setting.kind == "word" else _OF_KIND[setting.kind]
+    kind += " | str" if setting.searchable else ""
     return f"Required[{kind}]" if setting.default is REQUIRED else f"{kind} | None" if setting.default is None else kind
 
 
@@ -121,6 +122,12 @@ def _inputs() -> str:
         "class EstimateFields(QuestionFields, LayoutFields, total=False):",
         '    """Inputs of a question, and its layout."""',
     ]
+    over = [
+        "class OpenFields(WorkloadFields, LayoutFields, total=False):",
+        '    """Inputs of a question and its layout over what an estimate or a recipe says; any may be left out."""',
+        "",
+        *(line.replace("Required[", "").replace("]]", "]") for line in all_inputs),
+    ]
     search = [
         "class RankFields(QuestionFields, SearchedFields, total=False):",
         '    """Inputs of a question, and what its layouts are held to."""',
@@ -137,7 +144,7 @@ def _inputs() -> str:
     stated += [
         f"    {one.name}: {'str' if one.kind == 'word' else _OF_KIND[one.kind]} | None = None" for one in WORKLOAD
     ]
-    classes = (stated, [*first, *workload], [*then, *all_inputs], last, search, plan)
+    classes = (stated, [*first, *workload], [*then, *all_inputs], last, over, search, plan)
     return "\n\n\n".join("\n".join(lines) for lines in classes)
 
 

@@ -7,12 +7,12 @@ Its second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refu
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from simulator.errors import UnsupportedError
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import configuration
+from simulator.frameworks.configuration import take_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
@@ -20,13 +20,12 @@ from simulator.frameworks.named import note_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
-from simulator.frameworks.values import PlainValue, known_value
+from simulator.frameworks.values import PlainValue
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
 _SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
 _DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
 _TRAINS: Final = ("pt", "sft")
-_SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
 def is_file(names: Collection[str]) -> bool:
@@ -46,16 +45,7 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
     """Take the configuration file of a launch; `key=value` and flags replace its keys."""
-    for word in words:
-        name, equals, text = word.text.partition("=")
-        if word.known and word.text.endswith(_SUFFIXES) and not equals:
-            flags, arguments.entries = arguments.entries, {}
-            found = configuration(launch, arguments.file, word.text, word.line)
-            if found is not None:
-                _add_keys(arguments, found.file, found.keys)
-            arguments.entries |= flags
-        elif equals and word.known:
-            arguments.add(name, [known_value(text, word.line)], word.line)
+    take_files(arguments, launch, words, _add_keys)
 
 
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
@@ -72,7 +62,7 @@ def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     """The run of a configuration file on its own."""
-    _add_keys(arguments, arguments.file, keys)
+    _add_keys(arguments, keys, arguments.file)
     return _read(arguments, None)
 
 
@@ -81,8 +71,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     return _read(arguments, launch)
 
 
-def _add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:
-    keys = list(keys)
+def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
     if _is_second({key.path[0] for key in keys}):
         raise UnsupportedError(f"{file}: LLaMA-Factory's v1 format is not read; read are the files of its first format")
     mixed = next((key for key in keys if key.name in ("tensor_model_parallel_size", "use_mca")), None)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments
-from simulator.frameworks.configuration import configuration
+from simulator.frameworks.configuration import take_file
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.run import AskedRun
@@ -44,14 +44,15 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
     """Take the configuration file; `--key=value` counts over it."""
-    flags, arguments.entries = arguments.entries, {}
     if words[0].known:
-        found = configuration(launch, arguments.file, words[0].text, words[0].line)
-        for key in found.keys if found else ():
-            arguments.add(key.dotted, key.values, key.line, found.file if found else "")
+        take_file(arguments, launch, words[0], _add_keys)
     else:
         arguments.need(words[0].causes, "model")
-    arguments.entries |= flags
+
+
+def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
+    for key in keys:
+        arguments.add(key.dotted, key.values, key.line, file)
 
 
 def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
@@ -61,8 +62,7 @@ def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     """The run of a configuration file."""
-    for key in keys:
-        arguments.add(key.dotted, key.values, key.line, key.file)
+    _add_keys(arguments, keys, "")
     said = "launches of OLMo replace keys of the file, its micro batch and its checkpoints among them (scripts/beaker)"
     arguments.remark("activations-bound", "warning", said, "device_train_microbatch_size")
     return _read(arguments)

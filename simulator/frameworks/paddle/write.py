@@ -11,22 +11,10 @@ from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
-from simulator.question.vocabulary import Offload
 
-_EXPRESSIBLE = (
-    "gradient_dtype",
-    "optimizer_dtype",
-    "fused_rms_norm",
-    "fused_swiglu",
-    "flash_attention",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "cross_entropy_chunk_tokens",
-    "cp_communication",
-    "release_grads",
-    "sharding_degree",
-    "vocabulary_parallel_loss",
-)
+_BY_NAME = ("flash_attention", "fused_rms_norm", "fused_swiglu", "cp_communication")
+"""Switches written in another word than their row's, or also where they are as usual."""
+_EXPRESSIBLE = ("overlap_grad_reduce", "overlap_param_gather", "cross_entropy_chunk_tokens", "sharding_degree")
 
 
 def paddle_script(scenario: Scenario, layout: Layout, head: Head) -> str:
@@ -90,14 +78,13 @@ def _workload(case: Writing, *, ernie: bool) -> Iterator[WordPair]:
 
 def _layout(case: Writing) -> Iterator[WordPair]:
     layout, model = case.layout, case.scenario.model
-    yield "tensor_parallel_degree", str(layout.tensor_parallel)
-    yield "pipeline_parallel_degree", str(layout.pipeline_parallel)
+    yield from case.degrees("tensor_parallel", "pipeline_parallel")
     if layout.pipeline_parallel > 1:
         yield "pipeline_parallel_config", '"disable_partial_send_recv disable_batch_p2p_comm"'
     if layout.schedule != BY_NAME["schedule"].default:
         raise UnsupportedError(f"--schedule {layout.schedule}: the trainer has 1F1B and the interleaved schedule")
     if layout.virtual_stages > 1:
-        yield "virtual_pp_degree", str(layout.virtual_stages)
+        yield from case.degrees("virtual_stages")
     if not case.cut_is_usual:
         starts = [0, *(1 + sum(layout.stage_layers[:stage]) for stage in range(1, layout.pipeline_parallel))]
         yield "pp_seg_method", f'"[{",".join(map(str, starts))}]"'
@@ -114,21 +101,8 @@ def _layout(case: Writing) -> Iterator[WordPair]:
         yield "sharding_parallel_degree", str(degree)
     if model.is_moe:
         yield from _experts(case)
-    yield from _offload(layout.offload)
-
-
-def _offload(offload: Offload) -> Iterator[WordPair]:
-    match offload:
-        case "none":
-            pass
-        case "optimizer":
-            yield "offload_optim", "1"
-        case "optimizer_tensorwise":
-            yield "tensorwise_offload_optimizer", "1"
-        case "activations":
-            raise UnsupportedError("--offload activations: the trainer keeps activations on the device")
-        case _:
-            assert_never(offload)
+    if layout.offload != "none":
+        yield from case.word("layout.offload", layout.offload)
 
 
 def _experts(case: Writing) -> Iterator[WordPair]:
@@ -144,14 +118,7 @@ def _experts(case: Writing) -> Iterator[WordPair]:
 
 def _switches(case: Writing, *, ernie: bool) -> Iterator[WordPair]:
     profile = case.scenario.framework
-    if profile.gradient_dtype == "fp32":
-        yield "amp_master_grad", "1"
-    if profile.optimizer_dtype == "bf16":
-        yield "use_lowprecision_moment", "1"
-    if profile.release_grads:
-        yield "release_grads", "1"
-    if not profile.vocabulary_parallel_loss:
-        yield "tensor_parallel_output", "0"
+    yield from case.options(*_BY_NAME)
     norm = "fuse_rms_norm" if ernie else "use_fused_rms_norm"
     yield "use_flash_attention", str(int(profile.flash_attention))
     yield norm, str(int(profile.fused_rms_norm))

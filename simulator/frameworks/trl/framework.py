@@ -10,7 +10,6 @@ from typing import Final
 from simulator.frameworks.accelerate.words import cluster
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.names import plain
 from simulator.frameworks.trl.read import SUFFIXES, read, read_file, take_words
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
@@ -19,13 +18,8 @@ _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_
 _ENGINE: Final = frozenset(["deepspeed", "deepspeed_config", "zero_stage"])
 
 
-def _flags(launch: LaunchCommand) -> frozenset[str]:
-    texts = (value.text.partition("=")[0] for value in launch.arguments if value.text.startswith("--"))
-    return frozenset(map(plain, texts))
-
-
 def _is_trainer(launch: LaunchCommand) -> bool:
-    return launch.launcher != "other" and (_flags(launch) >= _MARKS or _takes_file(launch))
+    return launch.launcher != "other" and (launch.flags >= _MARKS or _takes_file(launch))
 
 
 def _takes_file(launch: LaunchCommand) -> bool:
@@ -35,7 +29,7 @@ def _takes_file(launch: LaunchCommand) -> bool:
 
 
 def _is_with_engine(launch: LaunchCommand) -> bool:
-    return _is_trainer(launch) and not _ENGINE.isdisjoint(_flags(launch))
+    return _is_trainer(launch) and not _ENGINE.isdisjoint(launch.flags)
 
 
 def _is_accelerate(launch: LaunchCommand) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 
 from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import configuration
+from simulator.frameworks.configuration import take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
@@ -42,11 +42,7 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
         if not word.known:
             arguments.need(word.causes, "model")
             continue
-        flags, arguments.entries = arguments.entries, {}
-        found = configuration(launch, arguments.file, word.text, word.line)
-        if found is not None:
-            _add_keys(arguments, found.keys, found.file)
-        arguments.entries |= flags
+        take_file(arguments, launch, word, _add_keys)
 
 
 def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:

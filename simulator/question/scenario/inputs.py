@@ -48,7 +48,9 @@ _CALIBRATION = "Own coefficients, or none for the priors; by default those shipp
 INPUTS: tuple[InputSetting, ...] = (
     InputSetting("model", "model", "model", REQUIRED, "Shipped model, own YAML, or Hugging Face config.json."),
     InputSetting("hardware", "hardware", "hardware", "z2000", "Shipped hardware or own YAML."),
-    InputSetting("nodes", "nodes", "count", None, "Nodes; one where neither nodes nor devices are given."),
+    InputSetting(
+        "nodes", "nodes", "count", None, "Nodes; one where neither nodes nor devices are given.", searchable=True
+    ),
     InputSetting("devices", "devices", "count", None, "Devices, instead of nodes.", high=MOST_DEVICES),
     *WORKLOAD,
     InputSetting(

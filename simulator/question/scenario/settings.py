@@ -45,6 +45,8 @@ class InputSetting(NamedTuple):
     """Range that the command line takes."""
     of_tokens: bool = False
     """Whether it counts tokens or sequences, of which 8k are 8192."""
+    searchable: bool = False
+    """Whether a ranking may search it: a text such as `auto` in the place of a number."""
     group: SettingGroup = "other"
     split: bool = False
     """Whether it is a size of the split, of which a ranking shows the best layout."""

@@ -192,7 +192,7 @@ class QuestionFields(WorkloadFields, total=False):
 
     model: Required[str | Mapping[str, Any]]
     hardware: str
-    nodes: int | None
+    nodes: int | str | None
     devices: int | None
     num_layers: int | None
     framework: FrameworkName
@@ -203,6 +203,20 @@ class QuestionFields(WorkloadFields, total=False):
 
 class EstimateFields(QuestionFields, LayoutFields, total=False):
     """Inputs of a question, and its layout."""
+
+
+class OpenFields(WorkloadFields, LayoutFields, total=False):
+    """Inputs of a question and its layout over what an estimate or a recipe says; any may be left out."""
+
+    model: str | Mapping[str, Any]
+    hardware: str
+    nodes: int | str | None
+    devices: int | None
+    num_layers: int | None
+    framework: FrameworkName
+    stack: StackName | None
+    options: Mapping[str, str] | None
+    calibration: str | None
 
 
 class RankFields(QuestionFields, SearchedFields, total=False):

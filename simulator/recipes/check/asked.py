@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.errors import InputError
+from simulator.question.scenario.complete import asked_layout
+from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.typed import StatedWorkload
 from simulator.question.vocabulary import StackName
 
@@ -29,3 +32,12 @@ class Asked(StatedWorkload):
     calibration: str | None = None
     layout: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `Layout`, and `layers_per_virtual_stage`; given ones only."""
+
+
+def asked_of(inputs: Mapping[str, Any]) -> Asked:
+    """The arguments of `simulator.estimate`, as far as they are given, in the place of options. Raises InputError."""
+    given = {name: value for name, value in inputs.items() if value is not None}
+    if not isinstance(given.get("model", ""), str):
+        raise InputError("model: over a file it is a name or a path")
+    layout = asked_layout({name: given.pop(name) for name in tuple(given) if name in BY_NAME})
+    return Asked(hardware_assumed="hardware" not in given, layout=layout, **given)

@@ -14,11 +14,13 @@ from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.scenario.complete import devices_taken
 from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.question.scenario.layout import Layout, layout_of_object
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import RecipeFormat
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, case_of
+from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 from simulator.search.build import bare_estimate
 
@@ -44,6 +46,43 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
     if asked.devices is None and asked.nodes is None:
         asked = replace(asked, devices=devices_taken(asked.layout))
     return priceable(case_of(recipe, asked))
+
+
+def question_of_scenario(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Case:
+    """The question of a scenario and a layout; `options` are the switches that its framework was given."""
+    recipe = Recipe(
+        file="question",
+        framework=scenario.framework.name,
+        dialect="estimate",
+        model=scenario.model.name,
+        **scenario.workload,
+        layout=layout,
+        nodes=1,
+    )
+    asked = Asked(
+        hardware=scenario.hardware_name,
+        devices=None if scenario.groups else scenario.devices,
+        stack=scenario.framework.stack,
+        options=options or {},
+    )
+    return Case(recipe=recipe, asked=asked, model=scenario.model, scenario=scenario, layout=layout)
+
+
+def question_of_path(path: str, asked: Asked) -> Case:
+    """The question of a saved estimate, of the first of a saved ranking, or of a recipe."""
+    if Path(path).suffix.lower() == ".json" and _is_answer(path):
+        return question_of_file(path, None, 1, asked)
+    return priceable(case_of(read_recipe(path, {}, None)[0], asked))
+
+
+def _is_answer(path: str) -> bool:
+    """Whether a file holds an estimate, or a ranking of some."""
+    try:
+        value = parse_json(path, read_limited(Path(path), MOST_BYTES))
+        chosen = value["estimates"][0] if "estimates" in value else value
+        return "framework" in chosen["layout"]
+    except (InputError, KeyError, IndexError, TypeError):
+        return False
 
 
 def target_of(framework: str, file: str = "options") -> RecipeFormat:

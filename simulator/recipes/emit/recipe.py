@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.errors import UnsupportedError
+from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.frameworks import registry
 from simulator.frameworks.write import Head
 from simulator.question.scenario.inputs import WORKLOAD
@@ -18,6 +18,9 @@ _WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
 
 def emit(case: Case, target: str) -> str:
     """The recipe that launches a case. Raises UnsupportedError for what the framework has no words for."""
+    if target not in registry.writers():
+        names = tuple(registry.writers())
+        raise InputError(f"target '{target[:60]}': is not one of {', '.join(names)}{did_you_mean(target, names)}")
     if case.scenario.groups:
         raise UnsupportedError(f"hardware {case.scenario.hardware_name}: one recipe launches one kind of device")
     model = case.scenario.model

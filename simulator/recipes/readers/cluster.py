@@ -13,6 +13,8 @@ from simulator.recipes.shell.launch import TrainingCommand
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")
 _LISTS = ("gpus", "devices", "npus", "xpus", "mlus", "custom_devices")
+_BY_ENVIRONMENT = ("erniekit", "paddleformers-cli")
+"""Programs that take the number of nodes from the environment."""
 _MOST = 1 << 20
 _ONE_OF_MANY = frozenset(["rank", "world_size", "use_mpi"])
 """Flags of a program that takes its place among processes that are started elsewhere: Hygon's and llm-jp's Megatron."""
@@ -88,7 +90,10 @@ def _paddle(launch: TrainingCommand, given: Given) -> tuple[int | None, int | No
     nodes = _count(given, options, "nodes", ("nnodes",), default=None)
     if nodes is None and "nnodes" not in options:
         hosts = options.get("ips") or options.get("hosts")
-        nodes = _listed(given, hosts, "nodes") if hosts else 1
+        if launch.program in _BY_ENVIRONMENT:
+            nodes = _count(given, launch.environment, "nodes", ("NNODES",), default=1)
+        else:
+            nodes = _listed(given, hosts, "nodes") if hosts else 1
     devices = _count(given, options, "devices_per_node", ("nproc_per_node",), default=None)
     lists = [options[name] for name in _LISTS if name in options]
     if devices is None and "nproc_per_node" not in options:

@@ -17,7 +17,6 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
-from simulator.frameworks.names import plain
 from simulator.frameworks.nemo.read import is_nemo
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
@@ -26,7 +25,6 @@ from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch
 from simulator.recipes.readers.networks import with_network
-from simulator.recipes.readers.paddle import is_paddle, read_paddle, read_paddle_document
 from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.recognition import (
     command_line,
@@ -151,15 +149,9 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
         if recognised(document):
             return read(document)
     for name, form in registry.file_forms():
-        if form.order >= _PADDLE and is_paddle(document.names):
-            return read_paddle_document(document.path, document.keys), set()
         if form.is_own(document.names) and (answer := _by_file_form(name, form, document)):
             return answer
     return None
-
-
-_PADDLE: Final = 60
-"""Place of Paddle's files among the forms: their marks are surer than those of the forms from here on."""
 
 
 def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe | None:
@@ -343,13 +335,9 @@ def _line_ends(text: str, file: str) -> Iterable[Remark]:
 
 def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
     """The recipe of a launch; None where it is of no framework that is read."""
-    names = {plain(value.text.partition("=")[0]) for value in launch.arguments if value.text.startswith("--")}
-    files = [value.text for value in launch.arguments if value.text.endswith(_DOCUMENTS)]
     reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
     if reader is not None:
         return reader(launch, file)
-    if launch.launcher == "paddle" or (launch.launcher not in ("accelerate", "other") and is_paddle(names)):
-        return read_paddle(launch, file) if names or files else None
     for name, form in registry.launch_forms():
         if form.is_own(launch):
             return _by_form(name, form, launch, file)

@@ -106,7 +106,7 @@ def compare(first: Mapping[str, Any] | Estimate, second: Mapping[str, Any] | Est
 def _side(asked: object) -> tuple[_Side, Estimate]:
     """A question with its answer."""
     if isinstance(asked, Estimate):
-        return _side_of_estimate(asked)
+        return side_of_estimate(asked)
     if not isinstance(asked, Mapping):
         kind = type(asked).__name__
         raise InputError(f"compare takes estimates, or mappings of the arguments of one, not {kind}")
@@ -116,7 +116,7 @@ def _side(asked: object) -> tuple[_Side, Estimate]:
     return side, answer(*side, question.get("options"))
 
 
-def _side_of_estimate(asked: Estimate) -> tuple[_Side, Estimate]:
+def side_of_estimate(asked: Estimate) -> tuple[_Side, Estimate]:
     """The question of an estimate with its answer, which must be the same."""
     names = ("model", "hardware", "devices", "framework", "stack", *DEFAULT_WORKLOAD)
     options = dict(asked.options) or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
@@ -15,6 +16,7 @@ from simulator.recipes.check.changes import changes_for
 from simulator.recipes.check.judge import estimate_of
 from simulator.recipes.check.verdict import Change, Gates
 from simulator.search.build import estimate_layout
+from simulator.tabular import Tabular
 
 _WORTH_TELLING = 0.05
 """Share of a device's need from which a part is a cause."""
@@ -23,7 +25,7 @@ _UNEVEN = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Tabular):
     """An estimate with its reasons."""
 
     estimate: Estimate
@@ -36,6 +38,23 @@ class Explanation:
     """Tokens of the longest sequence that this layout passes with; None where not even a short one does."""
     min_fit_probability: float | None = None
     """With which what passes fits; None where no calibration tells, or none is asked for."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each change that helps: its options, and memory and speed with it."""
+        return [
+            {
+                "options": change.text,
+                "device_bytes": change.estimate.memory.device_bytes,
+                "fit_probability": change.estimate.memory.fit_probability,
+                "step_seconds": change.estimate.throughput.step_seconds,
+                "speed_ratio": change.speed_ratio,
+            }
+            for change in self.changes
+        ]
+
+    def __repr__(self) -> str:
+        """One line: the layout, how many causes, how many changes help."""
+        return f"<Explanation of {self.estimate!r}: {len(self.causes)} causes, {len(self.changes)} changes help>"
 
 
 def explain(case: Case, min_fit_probability: float) -> Explanation:

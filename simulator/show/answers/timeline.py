@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.cost.pricing.estimate import ChunkTime, Estimate
 from simulator.cost.schedule.events import EventRun, PipelineWork, run
+from simulator.cost.schedule.schedule import HELD, PASSES
 from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
 
@@ -53,6 +55,14 @@ class Timeline:
         """What is alive throughout, so that with the passes the peak is that of the estimate."""
         stage = self.estimate.memory.stages[rank]
         return stage.allocated_bytes - stage.parts_bytes["activations"]
+
+    def bytes_alive(self, rank: int) -> Iterator[tuple[float, float]]:
+        """Seconds from the start of the step, and bytes alive from then on, whenever they change."""
+        of_pass, alive = self.bytes_of_a_pass(rank), self.resident_bytes(rank)
+        yield 0.0, alive
+        for one in self.passes.events[rank]:
+            alive += of_pass * float(HELD[PASSES.index(one.ran.kind)])
+            yield (one.start_seconds if one.ran.kind == "forward" else one.end_seconds), alive
 
 
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:

@@ -81,7 +81,6 @@ def check_command() -> click.Command:
             "Judge launch scripts and configuration files before they are launched: do they fit, and would the "
             "framework take them? Nothing is run. Options of an estimate replace what a recipe says."
         ),
-        short_help="Judge launch scripts before they are launched.",
         epilog="Exit code: 0 all pass, 1 some fail, 2 a file or its use is wrong, 3 something cannot be told.",
     )
 

@@ -29,6 +29,11 @@ _FOR_PEOPLE = ("table", "markdown", "html")
 def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Rank the layouts of the space."""
     question = _question(values)
+    if values["deadline_days"] is not None:
+        if values["train_tokens"] is None:
+            raise click.UsageError("--deadline-days needs --train-tokens, such as 300B")
+        if not str(values["nodes"]).startswith("auto"):
+            raise click.UsageError("--deadline-days needs --nodes auto; `simulate plan` compares offers")
     searched = space(values)
     shown = _presentation(ctx, values)
     quiet = shown.verbosity < 0
@@ -40,7 +45,10 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
             variants=values["variants"],
             progress=progress,
             min_fit_probability=values["min_fit_probability"],
+            train_tokens=values["train_tokens"],
+            deadline_days=values["deadline_days"],
         )
+    question["nodes"] = ranking.query["nodes"] if ranking.fewest else question["nodes"]
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
     answer(ctx, "ranking", ranking, replace(shown, question=question, space=searched))
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):

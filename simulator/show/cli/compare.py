@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.errors import InputError
 from simulator.show.cli.check import SAME, asked, open_options
 from simulator.show.cli.options import (
     Sectioned,
@@ -55,7 +53,6 @@ def compare_command() -> click.Command:
             f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
             "Options given beside them are put over both."
         ),
-        short_help="Say what differs between two layouts or recipes.",
     )
 
 
@@ -75,7 +72,6 @@ def explain_command() -> click.Command:
             "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "
             f"make it fit with their price, the longest sequence. WHAT is {_SIDES}; without it the options say it."
         ),
-        short_help="Say why a layout needs what it needs, and what helps.",
     )
 
 
@@ -116,27 +112,9 @@ def case_of_text(text: str, own: Asked) -> Case:
     """The question behind an estimate's file, a recipe, or options in quotes."""
     if text.lstrip().startswith("-"):
         return case_of_options(_over(_asked_of(text), own))
-    from simulator.recipes.check.case import case_of  # noqa: PLC0415  start-up time
-    from simulator.recipes.emit.question import priceable, question_of_file  # noqa: PLC0415  start-up time
-    from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
+    from simulator.recipes.emit.question import question_of_path  # noqa: PLC0415  start-up time
 
-    if Path(text).suffix.lower() == ".json" and _is_answer(text):
-        return question_of_file(text, None, 1, own)
-    recipes = read_recipe(text, {}, None)
-    return priceable(case_of(recipes[0], own))
-
-
-def _is_answer(file: str) -> bool:
-    """Whether a file holds an estimate, or a ranking of some."""
-    from simulator.question.specs.documents import parse_json, read_limited  # noqa: PLC0415  start-up time
-    from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
-
-    try:
-        value = parse_json(file, read_limited(Path(file), MOST_BYTES))
-        chosen = value["estimates"][0] if "estimates" in value else value
-        return "framework" in chosen["layout"]
-    except (InputError, KeyError, IndexError, TypeError):
-        return False
+    return question_of_path(text, own)
 
 
 def _asked_of(text: str) -> Asked:

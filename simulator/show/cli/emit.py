@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.question.units import MEGA
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.check import RECIPE, asked, open_options
 from simulator.show.cli.options import OUTPUT, Option, Sectioned, general_options
@@ -45,7 +44,6 @@ def emit_command() -> click.Command:
             "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
             "ranking, or - for stdin; without it the options of an estimate say the layout."
         ),
-        short_help="Write a recipe that launches a layout.",
         epilog="Exit code: 1 where the layout does not fit, 3 where the framework has no words for something in it.",
     )
 
@@ -89,6 +87,7 @@ def _problem(case: Case) -> str:
 def _stdin() -> str:
     """What stdin holds. Raises InputError where it is closed, too long or no text."""
     from simulator.errors import InputError  # noqa: PLC0415  start-up time
+    from simulator.question.units import MEGA  # noqa: PLC0415  start-up time
     from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
 
     if sys.stdin is None:

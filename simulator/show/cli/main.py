@@ -7,19 +7,17 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections import UserDict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
 from simulator import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
-from simulator.frameworks.flags import table_names
 from simulator.question.vocabulary import FRAMEWORKS
-from simulator.show.cli.check import check_command
-from simulator.show.cli.compare import compare_command, explain_command
-from simulator.show.cli.emit import emit_command
 from simulator.show.cli.options import (
     GENERAL,
     OUTPUT,
@@ -35,13 +33,8 @@ from simulator.show.cli.options import (
     output_options,
     question_options,
 )
-from simulator.show.cli.parameters import SpecName, Word, shown
-from simulator.show.cli.plan import plan_command
-from simulator.show.cli.probe import probe_options
+from simulator.show.cli.parameters import FlagTableName, SpecName, Word, shown
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
-from simulator.show.cli.sweep import sweep_command
-from simulator.show.cli.trace import trace_command
-from simulator.show.cli.validate import validate_command
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
@@ -59,6 +52,22 @@ _LISTS = (
 _ENVIRONMENT = "Every option can be set in the environment: SIMULATE_HARDWARE=h20 stands for --hardware h20."
 
 
+Builder = Callable[[], click.Command]
+
+
+class Commands(UserDict[str, Any]):
+    """Commands by name, each built when it is first asked for: the others cost no start-up time."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        """Return the command."""
+        item: Builder | click.Command = super().__getitem__(name)
+        if isinstance(item, click.Command):
+            return item
+        command = self.data[name] = item()
+        command.short_help = _COMMANDS[name][0]
+        return command
+
+
 class MainCommand(Sectioned, click.Group):
     """The group: without a command it ranks; any error is one line on stderr."""
 
@@ -66,6 +75,12 @@ class MainCommand(Sectioned, click.Group):
         """Write the commands, then the options of the ranking."""
         self.format_commands(ctx, formatter)
         super().format_options(ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with what is said of each; none of them is built for it."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (text, _) in _COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -189,7 +204,7 @@ def _usage_text(error: click.ClickException) -> str:
 
 def _ranking_options() -> list[click.Parameter]:
     return [
-        *question_options(),
+        *question_options(many=True),
         *layout_options(many=True),
         *output_options(ranking=True),
         *general_options(),
@@ -218,8 +233,9 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.Command:
-    return Sectioned(
+def _listing(name: str, kind: click.ParamType[Any], text: str = "") -> Builder:
+    """Return what builds a command that lists; without a text its help is what the list of commands says."""
+    return lambda: Sectioned(
         name,
         callback=handled(name, "listings"),
         params=[
@@ -227,20 +243,33 @@ def _listing_command(name: str, text: str, kind: click.ParamType[Any]) -> click.
             *answer_options("spec listing" if isinstance(kind, SpecName) else "listing"),
             *general_options(),
         ],
-        help=text,
+        help=text or _COMMANDS[name][0],
     )
 
 
-_COMMANDS: list[click.Command] = [
-    Sectioned(
+def _built(place: str) -> Builder:
+    """Return what builds a command of another module, which is imported then."""
+    module, _, function = place.partition(":")
+
+    def build() -> click.Command:
+        command: click.Command = getattr(import_module(f"simulator.show.cli.{module}"), function)()
+        return command
+
+    return build
+
+
+def _rank() -> click.Command:
+    return Sectioned(
         "rank",
         callback=handled("rank"),
         params=_ranking_options(),
         help="Rank the layouts that fit, fastest first (the default command).",
-        short_help="Rank the layouts that fit (the default).",
         epilog=_LISTS,
-    ),
-    Sectioned(
+    )
+
+
+def _estimate() -> click.Command:
+    return Sectioned(
         "estimate",
         callback=handled("estimate"),
         params=[
@@ -250,24 +279,13 @@ _COMMANDS: list[click.Command] = [
             *general_options(),
         ],
         help="Price one layout: memory by stage, time by part, verdict.",
-    ),
-    plan_command(),
-    compare_command(),
-    explain_command(),
-    sweep_command(),
-    _listing_command("models", "List the shipped models, or show the numbers of one.", SpecName("model")),
-    _listing_command("hardware", "List the shipped hardware, or show the numbers of one.", SpecName("hardware")),
-    _listing_command(
-        "frameworks",
-        "List the switches of the framework profiles, or those of one.",
-        Word(FRAMEWORKS),
-    ),
-    _listing_command(
-        "flags",
-        "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
-        Word(table_names()),
-    ),
-    Sectioned(
+    )
+
+
+def _calibrate() -> click.Command:
+    from simulator.show.cli.probe import probe_options  # noqa: PLC0415  start-up time
+
+    return Sectioned(
         "calibrate",
         callback=handled("calibrate", "calibration"),
         params=[*calibrate_options(), *probe_options(), *general_options()],
@@ -275,9 +293,11 @@ _COMMANDS: list[click.Command] = [
             "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
             "logs; with --probe to runs of this machine, which it plans and makes."
         ),
-        short_help="Fit the coefficients to measured runs.",
-    ),
-    Sectioned(
+    )
+
+
+def _accuracy() -> click.Command:
+    return Sectioned(
         "accuracy",
         callback=handled("accuracy", "calibration"),
         params=[*accuracy_options(), *general_options()],
@@ -285,19 +305,48 @@ _COMMANDS: list[click.Command] = [
             "Compare predictions with measured runs, each also after a fit without it: the shipped tables, or FILES of "
             "the same schema."
         ),
-        short_help="Compare predictions with measured runs.",
-    ),
-    check_command(),
-    emit_command(),
-    Sectioned(
+    )
+
+
+def _schema() -> click.Command:
+    return Sectioned(
         "schema",
         callback=handled("schema", "listings"),
         params=[Option("--output", OUTPUT, "Write it there instead of stdout.", metavar="FILE"), *general_options()],
         help="Print the JSON Schema of all that commands print with --format json.",
+    )
+
+
+_COMMANDS: Mapping[str, tuple[str, Builder]] = {
+    "rank": ("Rank the layouts that fit (the default).", _rank),
+    "estimate": ("Price one layout: memory by stage, time by part, verdict.", _estimate),
+    "plan": ("Say which hardware to book.", _built("plan:plan_command")),
+    "compare": ("Say what differs between two layouts or recipes.", _built("compare:compare_command")),
+    "explain": ("Say why a layout needs what it needs, and what helps.", _built("compare:explain_command")),
+    "sweep": ("Price the product of lists into a table.", _built("sweep:sweep_command")),
+    "models": ("List the shipped models, or show the numbers of one.", _listing("models", SpecName("model"))),
+    "hardware": ("List the shipped hardware, or show the numbers of one.", _listing("hardware", SpecName("hardware"))),
+    "frameworks": (
+        "List the switches of the framework profiles, or those of one.",
+        _listing("frameworks", Word(FRAMEWORKS)),
     ),
-    trace_command(),
-    validate_command(),
-]
+    "flags": (
+        "List the tables of flags and keys, or the flags of one.",
+        _listing(
+            "flags",
+            FlagTableName(),
+            "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
+        ),
+    ),
+    "calibrate": ("Fit the coefficients to measured runs.", _calibrate),
+    "accuracy": ("Compare predictions with measured runs.", _accuracy),
+    "check": ("Judge launch scripts before they are launched.", _built("check:check_command")),
+    "emit": ("Write a recipe that launches a layout.", _built("emit:emit_command")),
+    "schema": ("Print the JSON Schema of all answers.", _schema),
+    "trace": ("Count one stage's bytes without a device.", _built("trace:trace_command")),
+    "validate": ("Launch the best layouts and compare.", _built("validate:validate_command")),
+}
+"""Every command by its name: what the list of commands says of it, and what builds it."""
 
 cli = MainCommand(
     "simulate",
@@ -322,6 +371,6 @@ cli = MainCommand(
         "`simulate --model llama3.1-70b --nodes 8` ranks the layouts that fit, fastest first."
     ),
     epilog=f"{_LISTS}\n\n{_ENVIRONMENT}",
-    commands=_COMMANDS,
+    commands=Commands({name: build for name, (_, build) in _COMMANDS.items()}),
     subcommand_metavar="[COMMAND [ARGS]...]",
 )

@@ -13,7 +13,9 @@ from simulator.question.scenario.layout import SETTINGS
 from simulator.question.scenario.settings import REQUIRED, InputSetting
 from simulator.show.cli.parameters import (
     Length,
+    Nodes,
     Percentage,
+    PositiveAmount,
     Price,
     Setting,
     SpecName,
@@ -109,19 +111,22 @@ def batch_in_sequences(ctx: click.Context) -> None:
     ctx.set_parameter_source("global_batch_size", click.core.ParameterSource.COMMANDLINE)
 
 
-def question_options() -> list[click.Parameter]:
-    """Return what is trained on what."""
+def question_options(*, many: bool = False) -> list[click.Parameter]:
+    """Return what is trained on what; where `many` are priced, some of it may be searched."""
     found: list[click.Parameter] = []
     for setting in INPUTS:
-        found.append(_question_option(setting))
+        found.append(_question_option(setting, many=many))
         if setting.name == "global_batch_size":
             text = "Tokens in a step, instead; 4M."
             found.append(Option("--global-batch-tokens", QUESTION, text, type=Length(1, 2**50)))
     return found
 
 
-def _question_option(setting: InputSetting) -> Option:
+def _question_option(setting: InputSetting, *, many: bool) -> Option:
     default = None if setting.default is REQUIRED else setting.default
+    if setting.searchable and many:
+        text = f"{setting.help} auto: the fewest that fit, up to 1024; auto:256: up to 256."
+        return Option(setting.option, QUESTION, text, type=Nodes(setting.low, setting.high))
     about: dict[str, Any] = {"type": _type_of(setting, many=False), "default": default}
     match setting.kind:
         case "switches":
@@ -145,6 +150,7 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
     found = answer_options("ranking" if ranking else "estimate")
     if ranking:
         text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
+        deadline = "With --nodes auto and --train-tokens: days that the run may take."
         found += [
             Option("--top", OUTPUT, "Layouts to show.", type=Whole(1, 10_000), default=10),
             min_fit_probability_option(),
@@ -156,6 +162,8 @@ def output_options(*, ranking: bool) -> list[click.Parameter]:
     tokens, price = "Tokens of the whole run, such as 100B: adds days to train.", "With --train-tokens: adds the cost."
     found.append(Option("--train-tokens", OUTPUT, tokens, type=Tokens()))
     found.append(Option("--price-per-device-hour", OUTPUT, price, type=Price()))
+    if ranking:
+        found.append(Option("--deadline-days", OUTPUT, deadline, type=PositiveAmount("DAYS")))
     return found
 
 

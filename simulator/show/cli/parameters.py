@@ -90,6 +90,22 @@ class Length(Whole):
     is_length = True
 
 
+class Nodes(Whole):
+    """Nodes; ``auto`` or ``auto:256`` searches the fewest that do."""
+
+    name = "N|auto"
+
+    def read(self, text: str) -> Any:
+        """Return the number, or the text that asks for a search."""
+        if not text.strip().startswith("auto"):
+            return super().read(text)
+        from simulator.search.fewest import most_nodes  # noqa: PLC0415  start-up time
+
+        if most_nodes(text.strip()) is None:
+            raise InputError(f"{shown(text)} is not auto or auto:N, such as auto:256")
+        return text.strip()
+
+
 class WholeList(Whole):
     """Whole numbers in the order given: ``18,21,21,20``; a range ``0:9`` counts up and includes both ends."""
 
@@ -330,3 +346,27 @@ class SpecName(Read):
         from simulator.question.specs.folders import hardware_names, model_names  # noqa: PLC0415  start-up time
 
         return model_names() if self.kind == "model" else hardware_names()
+
+
+class FlagTableName(Read):
+    """Name of a table of flags; names complete in the shell."""
+
+    name = "NAME"
+
+    def read(self, text: str) -> str:
+        """Return the name."""
+        from simulator.frameworks.flags import table_names  # noqa: PLC0415  start-up time
+
+        names = table_names()
+        if text not in names:
+            raise InputError(f"{shown(text)} is not one of {', '.join(names)}{did_you_mean(text, names)}")
+        return text
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the tables that begin so."""
+        del ctx, param
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
+
+        from simulator.frameworks.flags import table_names  # noqa: PLC0415  start-up time
+
+        return [CompletionItem(name) for name in table_names() if name.startswith(incomplete)]

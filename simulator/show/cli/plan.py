@@ -78,7 +78,6 @@ def plan_command() -> click.Command:
             "Say which hardware to book for a training run: of every offer the best layout, with days and cost as 90 % "
             "ranges, whether it is in time and in budget, and the least nodes that are in time."
         ),
-        short_help="Say which hardware to book.",
     )
 
 

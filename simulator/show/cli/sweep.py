@@ -64,7 +64,6 @@ def sweep_command() -> click.Command:
             "batches, precisions, stacks) into one table, on all cores, on a Dask cluster, or as a job array. A sweep "
             "that was killed goes on where it was; a question that cannot be answered is a row that says why."
         ),
-        short_help="Price the product of lists into a table.",
     )
 
 

@@ -37,5 +37,4 @@ def trace_command() -> click.Command:
             "Run one pipeline stage of the reference trainer at full size on tensors that hold no data, and show the "
             "bytes alive at its peak beside the predicted ones. Needs PyTorch, no device, and some hundred MB."
         ),
-        short_help="Count one stage's bytes without a device.",
     )

@@ -44,7 +44,6 @@ def validate_command() -> click.Command:
             "Launch the best layouts of a ranking for a few steps, and compare memory and speed with what was "
             "predicted. Options of the question and the layout are those of a ranking."
         ),
-        short_help="Launch the best layouts and compare.",
         epilog=(
             "Exit code: 0 all launches ran, 1 one failed or contradicts its verdict, 2 bad input, 3 nothing can be "
             "launched."

@@ -21,10 +21,12 @@ from simulator.show.answers.explain import Explanation
 from simulator.show.answers.run import TrainingRun
 from simulator.show.answers.timeline import timeline
 from simulator.show.pages.figures import (
+    MOST_RANKS,
     Dot,
     PlotlyFigure,
     curve_figure,
     memory_figure,
+    memory_over_step_figure,
     pareto_figure,
     peak_to_mfu,
     step_figure,
@@ -358,6 +360,14 @@ def _timeline_section(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> I
         text=[f"Forward and backward passes of {told} of {grouped(every)} micro batches, then the pipeline drains."],
         figure="timeline",
         about="Bars by pipeline rank: when each forward and backward pass starts and ends.",
+    )
+    figures["memory-over-step"] = memory_over_step_figure(shown)
+    some = f" of the first {MOST_RANKS} ranks" if ranks > MOST_RANKS else ""
+    yield PageSection(
+        title="Memory over the step",
+        text=[f"What devices{some} need while these passes run; the line is what a framework can use."],
+        figure="memory-over-step",
+        about="Lines by pipeline rank: GiB that a device needs over the seconds of a step.",
     )
 
 

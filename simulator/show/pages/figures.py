@@ -16,6 +16,8 @@ from simulator.show.report.text import cluster_speed, words
 
 MOST_PARTS = 12
 """Parts that a comparison draws; what is left, or less than a thousandth of the whole, stands together."""
+MOST_RANKS = 8
+"""Pipeline ranks whose memory over a step is drawn, the first ones: they hold most passes."""
 _MOST_SHAPES = 2000
 """Dots beyond which they are pixels of one canvas instead of shapes of their own."""
 LONGEST_LABEL = 28
@@ -362,6 +364,32 @@ def timeline_figure(found: Timeline) -> PlotlyFigure:
         xaxis=_axis("seconds"),
         yaxis={"autorange": "reversed", "type": "category"},
         height=170 + 26 * min(len(names), 32),
+    )
+
+
+def memory_over_step_figure(found: Timeline) -> PlotlyFigure:
+    """What every pipeline rank's device needs while its passes run: the peak is that of the estimate."""
+    data = []
+    stages = found.estimate.memory.stages
+    for rank, stage in enumerate(stages[:MOST_RANKS]):
+        points = list(found.bytes_alive(rank))
+        outside = stage.device_bytes - stage.allocated_bytes
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": f"rank {rank}",
+                "x": [round(seconds, 4) for seconds, _ in points],
+                "y": [_gib(alive + outside) for _, alive in points],
+                "line": {"shape": "hv", "color": _COLOURS[rank % len(_COLOURS)], "width": 1.5},
+                "hovertemplate": f"%{{x:.3f}} s: %{{y:.2f}} GiB<extra>rank {rank}</extra>",
+            }
+        )
+    return _drawn(
+        data,
+        xaxis=_axis("seconds"),
+        yaxis=_axis("GiB", rangemode="tozero"),
+        shapes=[_level(_gib(found.estimate.memory.capacity_bytes))],
     )
 
 

@@ -25,6 +25,8 @@ class Column(NamedTuple):
     """Text is aligned left, numbers right."""
     spare: int = 0
     """0 is never left out; of the others the highest goes first."""
+    bars: tuple[float, ...] = ()
+    """Shares that a notebook draws behind the cells; none without."""
 
     @property
     def width(self) -> int:
@@ -78,4 +80,5 @@ def columns_grid(columns: Sequence[Column], style: Style, wrapped: Collection[st
     rows = list(zip(*(column.cells for column in columns), strict=True))
     text_columns = [position for position, column in enumerate(columns) if column.is_text]
     headers = [column.header for column in columns]
-    return grid(headers, rows, style, text_columns=text_columns, wrapped=wrapped)
+    bars = {position: column.bars for position, column in enumerate(columns) if column.bars}
+    return grid(headers, rows, style, text_columns=text_columns, wrapped=wrapped, bars=bars)

@@ -11,6 +11,7 @@ from simulator.show.report.first_screen import (
     NEXT_OF_ESTIMATE,
     basis_line,
     launch_block,
+    rules_block,
     speed_text,
     switches_text,
     wrapped,
@@ -44,7 +45,7 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     about = paragraph(wrapped(told, presentation, style), style)
     blocks = [
         f"{question_block(estimate_question(estimate), presentation, style)}\n{about}",
-        *_violations(estimate, style),
+        *_violations(estimate, presentation, style),
     ]
     explained = presentation.explanation is not None and presentation.verbosity == 0
     if estimate.verdict != "refused" and not explained:
@@ -77,10 +78,9 @@ def estimate_question(estimate: Estimate) -> str:
     return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework)}"
 
 
-def _violations(estimate: Estimate, style: Style) -> Iterator[str]:
+def _violations(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:
     if estimate.violations:
-        rows = [[broken.rule, broken.message, broken.fix] for broken in estimate.violations]
-        yield titled("Rules broken", grid(["rule", "what is wrong", "fix"], rows, style, text_columns=range(3)), style)
+        yield titled("Rules broken", rules_block(estimate.violations, "what is wrong", presentation, style), style)
 
 
 def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:
@@ -108,7 +108,9 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
     columns += [
         column("allocated", lambda s: gib(s.allocated_bytes), 30),
         column("reserved", lambda s: gib(s.reserved_bytes), 40),
-        column("device", lambda s: gib(s.device_bytes)),
+        column("device", lambda s: gib(s.device_bytes))._replace(
+            bars=tuple(stage.device_bytes / estimate.memory.capacity_bytes for stage in stages)
+        ),
         column("peak at", lambda s: s.moment, 5, is_text=True),
     ]
     shown, left_out = fitting(columns, presentation.width if style == "table" else None)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.cost.pricing.violation import Violation
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.units import GIB, to_gib
 from simulator.search.assumed import LEAST_CHANGE
 from simulator.search.result import Ranking
+from simulator.show.report.columns import BETWEEN
 from simulator.show.report.footer import peak_line, stack_name, status_line
-from simulator.show.report.grid import Style, filled, grid
+from simulator.show.report.grid import PROSE_WIDTH, Style, filled, grid
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
     amount,
@@ -148,6 +150,17 @@ def more_line(ranking: Ranking) -> str:
     return f"{grouped(counts.feasible)} of {grouped(counts.evaluated)} layouts fit: --top N, --variants."
 
 
+def rules_block(broken: Sequence[Violation], said: str, presentation: Presentation, style: Style) -> str:
+    """Return what rules say, under the header `said`, with a fix each."""
+    rows = [[one.rule, one.message, one.fix] for one in broken]
+    beside = max(len(row[0]) for row in rows) + 2 * BETWEEN
+    room = 2 * PROSE_WIDTH if presentation.width is None else max(presentation.width - beside, 2 * _NARROWEST)
+    lengths = {said: min(3 * room // 5, PROSE_WIDTH), "fix": min(2 * room // 5, PROSE_WIDTH)}
+    return grid(["rule", said, "fix"], rows, style, text_columns=range(3), wrapped=lengths)
+
+
+_NARROWEST = 12
+"""Characters of a column of sentences."""
 NEXT_OF_RANKING = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
 NEXT_OF_ESTIMATE = "-v: all stages, defaults, assumptions. Next: simulate explain, emit, compare."
 MORE_OF_NOTHING = "-v: defaults, search, assumptions. Next: more --nodes, or simulate explain."

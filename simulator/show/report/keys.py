@@ -83,7 +83,7 @@ _ROWS: Mapping[str, str] = MappingProxyType(
         "StageTime": "stage forward_seconds backward_seconds",
         "AssumedSwitch": "switch value other because speed_change memory_change_mib=memory_bytes verdict",
         "Ranking": "schema_version=@schema_version query defaults counts estimates risky starved nearest remedies "
-        "reasons fp8 equal surer stacks",
+        "reasons fp8 equal surer stacks fewest",
         "Counts": "evaluated feasible rejected elapsed_seconds",
         "Plan": "schema_version=@schema_version model train_tokens deadline_days budget min_fit_probability "
         "availability offers=offers_priced best=best_position best_measured=best_measured_position choices",

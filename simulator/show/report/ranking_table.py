@@ -22,6 +22,7 @@ from simulator.show.report.first_screen import (
     half_width_text,
     launch_block,
     more_line,
+    rules_block,
     switches_text,
     wrapped,
 )
@@ -112,7 +113,8 @@ def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) ->
     best = ranking.estimates[0]
     columns, legend = _fitted(ranking.estimates, presentation, style)
     if presentation.verbosity >= 0:
-        answer = [fastest_line(best, presentation), *equal_lines(ranking), *list(_risky_lines(ranking))[:1]]
+        answer = [*fewest_lines(ranking, presentation), fastest_line(best, presentation)]
+        answer += [*equal_lines(ranking), *list(_risky_lines(ranking))[:1]]
         blocks.append(paragraph(wrapped(answer, presentation, style), style))
     blocks.append("\n".join([columns_grid(columns, style).rstrip("\n"), *wrapped(legend, presentation, style)]))
     if presentation.verbosity >= 0:
@@ -207,14 +209,17 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
     # Where days are asked for, they tell the speed.
     spare = 0 if presentation.train_tokens is None else 8
-    yield column("tokens/s", lambda e: grouped(cluster_speed(e)), spare)
+    fastest = max(map(cluster_speed, estimates)) or 1.0
+    speed = column("tokens/s", lambda e: grouped(cluster_speed(e)), spare)
+    yield speed._replace(bars=tuple(cluster_speed(e) / fastest for e in estimates))
     if any(estimate.throughput.interval_seconds is not None for estimate in estimates):
         yield column("±\n%", lambda e: half_width_text(e.throughput.step_seconds, e.throughput.interval_seconds), 40)
     yield column("tokens/s\n/device", lambda e: amount(e.throughput.tokens_per_second_per_device), 85)
     yield column("TFLOPS\n/device", lambda e: teraflops(e.throughput.flops_per_second_per_device), 80)
     yield column("MFU\n%", lambda e: mfu_text(e.throughput.mfu), 20)
     yield column(f"step\n{unit}", lambda e: amount(e.throughput.step_seconds * per_second), 60)
-    yield column("GiB", lambda e: f"{to_gib(e.memory.device_bytes):.1f}", 15)
+    need = column("GiB", lambda e: f"{to_gib(e.memory.device_bytes):.1f}", 15)
+    yield need._replace(bars=tuple(e.memory.device_bytes / e.memory.capacity_bytes for e in estimates))
     yield column("spare\nGiB", lambda e: f"{to_gib(e.memory.headroom_bytes):.1f}", 45)
     if any(estimate.memory.fit_probability is not None for estimate in estimates):
         yield column("fit\n%", lambda e: in_colour(_fit(e), e.verdict, colour=presentation.colour), 10)
@@ -234,11 +239,9 @@ def _run_text(estimate: Estimate, presentation: Presentation, shown: Callable[[T
 
 
 def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) -> str:
-    blocks = ["\n".join(wrapped(miss_lines(ranking, presentation), presentation, style))]
+    blocks = [paragraph(wrapped(miss_lines(ranking, presentation), presentation, style), style)]
     if ranking.reasons:
-        rows = [[reason.rule, reason.message, reason.fix] for reason in ranking.reasons]
-        headers = ["rule", "what it says of a layout it dropped", "fix"]
-        blocks.append(grid(headers, rows, style, text_columns=range(3), wrapped=headers[1:]))
+        blocks.append(rules_block(ranking.reasons, "of a layout it dropped", presentation, style))
     if ranking.remedies:
         headers, cells = remedies_cells(ranking)
         blocks.append(grid(headers, cells, style, text_columns=[0]))
@@ -249,15 +252,17 @@ def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) ->
 
 def miss_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     """Yield how near the nearest layout comes, or why there is none."""
-    nearest = ranking.nearest
+    nearest, fewest = ranking.nearest, ranking.fewest
+    searched = "" if fewest is None else f" on up to {grouped(fewest.most_nodes)} nodes"
     if nearest is None:
         some = "every layout that keeps the rules is too near capacity"
         if ranking.risky:
             some = "every layout that fits does so with less than the probability asked for (--min-fit-probability)"
-        yield f"Nothing fits: {some if ranking.starved or ranking.risky else 'no layout keeps the rules'}."
+        yield f"Nothing fits{searched}: {some if ranking.starved or ranking.risky else 'no layout keeps the rules'}."
         return
     parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(nearest.memory.parts_bytes))
-    yield f"Nothing fits. Nearest miss: {layout_text(nearest.layout)}"
+    where = "" if fewest is None else f", on {grouped(fewest.ranked_nodes)}"
+    yield f"Nothing fits{searched}. Nearest miss{where}: {layout_text(nearest.layout)}"
     yield verdict_sentence(nearest, colour=presentation.colour)
     yield f"largest parts (GiB): {parts}"
 
@@ -288,6 +293,29 @@ def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str
     if priced := _priced(ranking):
         yield from assumed_lines(priced[0])
         yield from provenance_lines(priced[0], presentation)
+
+
+def fewest_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield how many nodes do, where that was searched."""
+    fewest, run = ranking.fewest, training_run(ranking.estimates[0], presentation)
+    if fewest is None:
+        return
+    few, first = (
+        f"{grouped(nodes or 0)} node{'' if nodes == 1 else 's'}" for nodes in (fewest.nodes, fewest.fitting_nodes)
+    )
+    if fewest.deadline_days is None or run is None:
+        yield f"Fewest that fit: {few}."
+        return
+    limit = f"{fewest.deadline_days:g} days"
+    if fewest.nodes is None:
+        near = f"{grouped(fewest.ranked_nodes)} take {days_text(run)} days"
+        yield f"Nothing is in time ({limit}) on up to {grouped(fewest.most_nodes)} nodes: {near}. {first} would fit."
+        return
+    from simulator.show.answers.plan import kept  # noqa: PLC0415  start-up time
+    from simulator.show.report.plan_table import kept_text  # noqa: PLC0415  start-up time
+
+    sure = kept_text(kept(run.days, run.days_interval, fewest.deadline_days))
+    yield f"Fewest in {limit}: {few}, {days_text(run)} days (in time: {sure}). {first} would fit."
 
 
 def equal_lines(ranking: Ranking) -> Iterator[str]:

@@ -113,8 +113,8 @@ def ranged(value: float, interval: Interval | None, shown: Callable[[float], str
 def count_text(count: int) -> str:
     """Return a number of tokens in the form it is given in, such as ``100B``, where that is exact."""
     for suffix, unit in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
-        if count >= unit and count % unit == 0:
-            return f"{count // unit}{suffix}"
+        if count >= unit and count * 10 % unit == 0:
+            return f"{count / unit:g}{suffix}"
     return str(count)
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from simulator.cost.schedule.schedule import HELD, PASSES
 from simulator.show.answers.timeline import Timeline
 from simulator.show.report.as_json import significant
 from simulator.show.report.text import layout_text, words
@@ -69,13 +68,8 @@ def _after(found: Timeline) -> Iterator[dict[str, Any]]:
 
 def _bytes(found: Timeline) -> Iterator[dict[str, Any]]:
     """The bytes alive on every rank, whenever they change."""
-    for rank, events in enumerate(found.passes.events):
-        step, alive = found.bytes_of_a_pass(rank), found.resident_bytes(rank)
-        yield _counter(rank, 0.0, alive)
-        for one in events:
-            alive += step * float(HELD[PASSES.index(one.ran.kind)])
-            at = one.start_seconds if one.ran.kind == "forward" else one.end_seconds
-            yield _counter(rank, at, alive)
+    for rank in range(len(found.passes.events)):
+        yield from (_counter(rank, at, alive) for at, alive in found.bytes_alive(rank))
 
 
 def _counter(rank: int, at: float, alive: float) -> dict[str, Any]:

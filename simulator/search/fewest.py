@@ -1,0 +1,103 @@
+"""The fewest nodes on which a question has a layout, and is in time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from simulator.errors import InputError
+from simulator.question.scenario.settings import check_count
+from simulator.search.build import estimates_of
+from simulator.search.query import PricedLayout, Query
+from simulator.search.rank import Progress, best_of
+from simulator.search.result import FewestNodes
+from simulator.search.space import candidates
+
+MOST_NODES = 1024
+"""Nodes up to which a search looks, unless it is told another number."""
+_AUTO = re.compile(r"auto(?::([0-9]{1,7}))?")
+_IN_A_DOUBLING = 32
+"""Numbers of nodes that are tried between one above 64 and twice as many."""
+
+
+def most_nodes(nodes: object) -> int | None:
+    """Nodes up to which `auto` or `auto:256` searches; None for what is no such text. Raises InputError."""
+    found = _AUTO.fullmatch(nodes) if isinstance(nodes, str) else None
+    if found is None:
+        return None
+    most = int(found[1] or MOST_NODES)
+    check_count("nodes auto", most)
+    return most
+
+
+def node_counts(low: int, most: int) -> Iterator[int]:
+    """Every number of nodes from `low` to 64, above it 32 in each doubling, and `most`."""
+    nodes = low
+    while nodes < most:
+        yield nodes
+        step = max(2 ** (nodes.bit_length() - 1) // _IN_A_DOUBLING, 1)
+        nodes += step - nodes % step
+    if low <= most:
+        yield most
+
+
+def on_nodes(query: Query, nodes: int) -> Query:
+    """The question on a number of whole nodes."""
+    scenario = query.scenario
+    return replace(query, scenario=replace(scenario, devices=nodes * scenario.hardware.devices_per_node))
+
+
+def fewest_nodes(
+    query: Query, most: int, train_tokens: int | None, deadline_days: float | None, progress: Progress | None = None
+) -> FewestNodes:
+    """Search the fewest nodes, up to `most`, with a layout that is recommended, and that trains in time.
+
+    No number is passed over because a smaller one did not do: what divides 28 nodes need not divide 30. With a
+    deadline those are that would have to be faster than the peak. Raises InputError for a deadline without tokens, or
+    for several kinds of hardware.
+    """
+    if query.scenario.groups:
+        raise InputError(f"hardware {query.scenario.hardware_name}: nodes are searched for one kind of device")
+    within = _most_step_seconds(query, train_tokens, deadline_days)
+    fitting: int | None = None
+    low, counts, nearest = 1, list(node_counts(1, most)), most
+    for position, nodes in enumerate(counts):
+        if progress is not None:
+            progress(position, len(counts))
+        asked = on_nodes(query, nodes)
+        if nodes < low:
+            continue
+        best = best_of(asked, below=math.inf if fitting is None else within)
+        if fitting is None and best is not None:
+            fitting, low = nodes, math.ceil(nodes * _peak_ratio(best, within))
+        if best is not None and best.step_seconds <= within:
+            return FewestNodes(nodes, nodes, fitting, most, deadline_days)
+        if best is None and candidates(asked.scenario, asked.space):
+            nearest = nodes
+    if fitting is not None:  # the largest is the fastest, or close to it
+        nearest = next(nodes for nodes in reversed(counts) if best_of(on_nodes(query, nodes)) is not None)
+    return FewestNodes(None, nearest, fitting, most, deadline_days)
+
+
+def _most_step_seconds(query: Query, train_tokens: int | None, deadline_days: float | None) -> float:
+    """How long a step may take; without a deadline infinite."""
+    if deadline_days is None:
+        return math.inf
+    if train_tokens is None:
+        raise InputError("deadline_days needs train_tokens: the days are those of a whole run")
+    if not (math.isfinite(deadline_days) and deadline_days > 0):
+        raise InputError(f"deadline_days {deadline_days!r}: must be a number above 0")
+    check_count("train_tokens", train_tokens, 10**18)
+    scenario = query.scenario
+    steps = train_tokens / (scenario.global_batch_size * scenario.seq_length)
+    return deadline_days * 86_400.0 / steps
+
+
+def _peak_ratio(best: PricedLayout, within: float) -> float:
+    """How many times as many devices at their peak would be in time; 1 where these are."""
+    if best.step_seconds <= within:
+        return 1.0
+    (estimate,) = estimates_of([best], intervals=False)
+    return max(best.step_seconds / within * estimate.throughput.mfu, 1.0)

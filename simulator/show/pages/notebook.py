@@ -1,0 +1,134 @@
+"""What a notebook shows of an answer: the terminal's table with bars, and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from html import escape
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any, Final
+
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import InputError, UnsupportedError
+from simulator.question.units import to_gib
+from simulator.search.result import Ranking
+from simulator.show.answers.compare import Comparison
+from simulator.show.answers.explain import Explanation
+from simulator.show.answers.plan import Plan
+from simulator.show.answers.program import Checks
+from simulator.show.answers.timeline import timeline
+from simulator.show.pages.figures import (
+    Dot,
+    PlotlyFigure,
+    change_figure,
+    memory_figure,
+    memory_over_step_figure,
+    pareto_figure,
+    plan_figure,
+    step_figure,
+    timeline_figure,
+    verdict_figure,
+)
+from simulator.show.report.check_answer import Answer, printable
+from simulator.show.report.check_table import check_table
+from simulator.show.report.compare_table import compare_table
+from simulator.show.report.estimate_table import estimate_table
+from simulator.show.report.explain_table import explain_table
+from simulator.show.report.plan_table import plan_table
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.ranking_table import ranking_table
+from simulator.show.report.text import cluster_speed, layout_text
+from simulator.tabular import Tabular
+
+Figures = Mapping[str, Callable[[Any], PlotlyFigure]]
+"""Figures of an answer by name, its own first."""
+_TABLES: Final[Mapping[type, Callable[..., str]]] = MappingProxyType(
+    {
+        Ranking: ranking_table,
+        Estimate: estimate_table,
+        Plan: plan_table,
+        Comparison: compare_table,
+        Explanation: explain_table,
+    }
+)
+
+
+def answer_html(answer: Tabular) -> str:
+    """An answer as a line and the terminal's table; rows as they are for an answer that has none."""
+    summary = f"<p>{escape(repr(answer))}</p>"
+    if isinstance(answer, Checks):
+        return summary + check_table(printable(Answer(results=answer.results, gates=answer.gates)), "html")
+    table = _TABLES.get(type(answer))
+    return summary + (_rows(answer) if table is None else table(answer, Presentation(verbosity=-1), "html"))
+
+
+def _rows(answer: Tabular) -> str:
+    rows = answer.rows()
+    heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
+    body = "".join(f"<tr>{''.join(f'<td>{escape(_shown(cell))}</td>' for cell in row.values())}</tr>" for row in rows)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
+
+
+def answer_figure(answer: Tabular, name: str = "") -> Any:
+    """A figure of an answer as a `plotly.graph_objects.Figure`, by its name or the first.
+
+    Raises UnsupportedError without plotly, and InputError for a name that the answer has no figure of.
+    """
+    figures = _FIGURES.get(type(answer), {})
+    if not figures:
+        raise InputError(f"{type(answer).__name__}: has no figure; to_frame() has its rows")
+    if name not in ("", *figures):
+        raise InputError(f"figure '{name}': {type(answer).__name__} has {', '.join(figures)}")
+    if find_spec("plotly") is None:
+        raise UnsupportedError("plot: plotly is not installed: pip install plotly")
+    from plotly.graph_objects import Figure  # noqa: PLC0415  only who draws needs it
+
+    return Figure(figures[name or next(iter(figures))](answer))
+
+
+def _ranking(ranking: Ranking) -> PlotlyFigure:
+    shown = ranking.estimates or tuple(filter(None, [ranking.nearest]))
+    if not shown:
+        raise InputError("nothing fits, and nothing comes near: there is nothing to draw")
+    dots = [Dot(rank, e.memory.device_bytes, cluster_speed(e)) for rank, e in enumerate(shown, start=1)]
+    group = "recommended" if ranking.estimates else "nearest"
+    figure = pareto_figure({"fits": (), group: dots}, shown[0].memory.capacity_bytes)
+    figure["data"][0]["text"] = [f"{rank}: {layout_text(e.layout)}" for rank, e in enumerate(shown, start=1)]
+    return figure
+
+
+def _plan(plan: Plan) -> PlotlyFigure:
+    return plan_figure(plan.choices, plan.deadline_days, plan.budget)
+
+
+def _verdicts(checks: Checks) -> PlotlyFigure:
+    return verdict_figure([(one.name, one.estimate) for one in checks.results if one.estimate is not None])
+
+
+def _change(found: Comparison, *, of: str) -> PlotlyFigure:
+    parts, scale, unit = (found.memory, to_gib(1.0), "GiB") if of == "memory" else (found.step, 1.0, "s")
+    return change_figure(parts, scale, unit)
+
+
+_FIGURES: Final[Mapping[type, Figures]] = MappingProxyType(
+    {
+        Ranking: {"layouts": _ranking},
+        Estimate: {
+            "memory": memory_figure,
+            "step": step_figure,
+            "timeline": lambda estimate: timeline_figure(timeline(estimate, _MICRO_BATCHES)),
+            "memory over the step": lambda estimate: memory_over_step_figure(timeline(estimate, _MICRO_BATCHES)),
+        },
+        Plan: {"offers": _plan},
+        Comparison: {"memory": partial(_change, of="memory"), "step": partial(_change, of="step")},
+        Explanation: {"memory": lambda found: memory_figure(found.estimate)},
+        Checks: {"verdicts": _verdicts},
+    }
+)
+_MICRO_BATCHES = 16
+"""Micro batches that a figure over time shows."""
