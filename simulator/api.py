@@ -1,4 +1,4 @@
-"""The two questions: what does this layout cost, and which layouts are best."""
+"""The two questions for a Python program: an estimate of one layout, a ranking of layouts. Formulas stand below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a cluster: one kind of hardware and a size, or node groups of several kinds."""
+"""The text of a cluster to its machines: one kind of hardware and a size, or node groups. Prices nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers share that a notebook shows: rows, a data frame, a table, a figure."""
+"""Rows, a data frame, a table and a figure of any answer, for a notebook. Computes no figure that an answer lacks."""
 
 from __future__ import annotations
 

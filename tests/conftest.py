@@ -4,6 +4,7 @@ With `-n 4` a file is a worker's as a whole. Files that launch processes, and fi
 stand in four lanes, each a worker's from the start: no more launches run at a time than there are lanes of them.
 """
 
+import gc
 import os
 from typing import Final
 
@@ -15,6 +16,9 @@ from xdist.scheduler import LoadScopeScheduling
 # Before numpy and torch are imported: workers and launches share the cores, and threads that wait for each other spin.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
+
+# Tests leave few cycles, and looking for them in all that thousands of tests hold takes a twentieth of the suite.
+gc.set_threshold(20_000, 20, 20)
 
 # How long one example takes says how busy the machine is. The suite tries the same examples every time, so that only a
 # change can make it red; `--hypothesis-profile free` tries new ones, and more of them.
@@ -50,6 +54,12 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes:
     config.option.loadscopereorder = False  # the order below, not that of the files with most tests
     return Lanes(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all tests hold out of every later collection of cycles."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline hold: chunks of layers, the input table, the output layer, prediction modules."""
+"""Contents of pipeline ranks: chunks of layers, input table, output layer, prediction modules. No bytes, no time."""
 
 from __future__ import annotations
 

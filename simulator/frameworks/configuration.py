@@ -1,4 +1,4 @@
-"""A configuration file that a launch names: beside the recipe, or written by the script itself."""
+"""Configuration files that a launch names: beside the recipe, or written by the script. Knows no key's meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration files of frameworks as flat keys with lines: YAML, JSON and TOML."""
+"""Configuration files as flat keys with lines: YAML, JSON and TOML. What a key means stands in a framework's table."""
 
 from __future__ import annotations
 

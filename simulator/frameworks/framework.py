@@ -77,6 +77,8 @@ class RecipeWriter:
     """The words that say how a question is laid out, which a patch of a recipe changes. Raises UnsupportedError."""
     dialects: tuple[str, ...]
     """Forms of recipes whose words these are."""
+    is_usual: bool = True
+    """Whether a question of its profile is written so where nobody names another framework."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Where reading stays: inside the repository of the recipe, whatever the recipe names."""
+"""The bounds of reading: no file outside the recipe's repository is opened, whatever the recipe names."""
 
 from __future__ import annotations
 

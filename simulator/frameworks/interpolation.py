@@ -1,4 +1,4 @@
-"""`${...}` in configuration files: other keys, variables of the environment with a default, products and sums."""
+"""Interpolation of `${...}` in configuration files: other keys, environment variables, sums. Runs nothing."""
 
 from __future__ import annotations
 

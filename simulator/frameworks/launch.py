@@ -1,4 +1,4 @@
-"""A command that starts training, as a framework's reader sees it."""
+"""A training command as a framework's reader sees it: launcher, script, arguments, environment."""
 
 from __future__ import annotations
 

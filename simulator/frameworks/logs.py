@@ -7,10 +7,10 @@ reader as a script's, and the steps and memory figures that it measured. Units a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from simulator.errors import InputError
 from simulator.frameworks.arguments import Arguments
@@ -84,6 +84,12 @@ class LoggedRun:
     """Iteration of the memory report, up to which steps are slower."""
     global_batch_size: int | None = None
     """Sequences of a step where they stand elsewhere than among its words, a count."""
+    shape: Mapping[str, Any] | None = None
+    """Fields of the model's spec as the log prints its configuration; None where it does not."""
+    stated: str = ""
+    """The model in the log's words."""
+    samples_per_step: float | None = None
+    """Sequences of a step by the log's own speeds, which may contradict its words."""
     notes: tuple[str, ...] = ()
     """Sentences on what the figures are."""
     out_of_memory: LogLine | None = None
@@ -96,14 +102,14 @@ class LogForm:
 
     is_own: Callable[[str], bool]
     """Whether a line is one that only this framework writes."""
-    tables: tuple[str, ...]
-    """Tables of what only logs call so, which stand before the framework's own."""
     runs: Callable[[Iterable[LogLine], FlagTable], Iterable[LoggedRun]]
     """The runs of a log that logged steps or ran out of memory. Raises InputError naming the line."""
     read: Callable[[Arguments], AskedRun]
     """The run that the printed words ask for, before what was not read is remarked."""
     rate: Literal["tflops", "tokens"]
     """Unit of a step's logged speed: model TFLOP/s, or tokens a second, of a device."""
+    tables: tuple[str, ...] = ()
+    """Tables of what only logs call so, which stand before the framework's own."""
 
 
 def log_lines(path: Path) -> Iterator[LogLine]:

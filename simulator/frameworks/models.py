@@ -1,4 +1,4 @@
-"""Which shipped model a recipe means: by name, by the config beside it, or by its shape."""
+"""Shipped models by name, by the configuration beside a recipe, or by shape. Says nothing to the user; `named` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model that a recipe names: a shipped one, or the configuration beside it."""
+"""The model that a recipe names, with a remark where the name is unknown, a guess, or of quantized weights."""
 
 from __future__ import annotations
 

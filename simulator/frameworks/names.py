@@ -1,4 +1,4 @@
-"""Names of flags that no table has: which may be passed over, and which one a name was meant to be."""
+"""Names that no table has: which of them are harmless, and which name a misspelled one was meant to be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which launches and configuration files train, and what the others do.
+"""The purpose of launches and configuration files: those that train are read, those that do not are passed over.
 
 A program is told by its name and a file by its own switches; what neither tells is taken to train.
 """

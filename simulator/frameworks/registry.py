@@ -1,4 +1,4 @@
-"""The frameworks there are: every folder of this wing that has a `framework.py`."""
+"""The registry of frameworks: every folder here with a `framework.py`. It alone imports them all."""
 
 from __future__ import annotations
 

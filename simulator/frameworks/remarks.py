@@ -1,4 +1,4 @@
-"""What reading a run leaves to say: remarks with their lines, and values that only the run's environment knows."""
+"""Remarks on a run with their lines, and values that only its environment knows. Values; no rule decides here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One training run in this project's words, as its framework's words ask for it."""
+"""One training run in this project's words, whatever framework's words asked for it. Readers return it."""
 
 from __future__ import annotations
 

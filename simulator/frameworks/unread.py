@@ -1,4 +1,4 @@
-"""What a configuration file says that its reader does not take."""
+"""Remarks on keys of a configuration file that its reader did not take: not priced, or not known at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`$NAME`, `${NAME}` and `${NAME:default}` in configuration files: variables of the environment of the run."""
+"""Environment variables in configuration files: `$NAME`, `${NAME}`, `${NAME:default}`. Settings fill them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays by their shape and type."""
+"""Types of the arrays that formulas take and return, by their shapes. No values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe says, in this project's words, with the line each setting came from."""
+"""A recipe: one run in this project's words, with its file, its launch and the line of each setting. A value."""
 
 from __future__ import annotations
 

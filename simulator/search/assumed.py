@@ -1,4 +1,4 @@
-"""What an answer takes for granted: switches that nobody gave, each with what another value of it is worth."""
+"""Switches that an answer takes for granted because nobody set them, with what another value is worth."""
 
 from __future__ import annotations
 

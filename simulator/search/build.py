@@ -1,4 +1,4 @@
-"""From a priced block to the frozen estimate of one of its layouts."""
+"""The estimate of one layout taken out of a priced block: arrays to frozen values. Prices nothing anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fewest nodes on which a question has a layout, and is in time."""
+"""The fewest nodes on which a question has a layout that fits, and one that is in time. Repeats searches."""
 
 from __future__ import annotations
 

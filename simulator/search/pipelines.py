@@ -1,4 +1,4 @@
-"""Which layouts break a rule about their pipeline."""
+"""Masks of layouts that break a rule about their pipeline, before anything is priced. Part of `rules`."""
 
 from __future__ import annotations
 

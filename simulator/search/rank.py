@@ -1,4 +1,4 @@
-"""Search: drop what a rule forbids, price the rest, keep the fastest that fit."""
+"""The search for the fastest layouts that fit: rules first, then memory, then time of what may still enter the list."""
 
 from __future__ import annotations
 

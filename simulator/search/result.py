@@ -1,4 +1,4 @@
-"""What a search returns."""
+"""The result of a search: ranked estimates, counts of what was dropped and why. A value; computes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layouts a search looks at: axes, and blocks generated from them a chunk at a time."""
+"""The space of a search: axes of values, and blocks of layouts generated from them. Judges none of them."""
 
 from __future__ import annotations
 

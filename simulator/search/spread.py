@@ -1,4 +1,4 @@
-"""All layouts of a space that fit, or an honest choice of them where they are many: what a scatter of them shows."""
+"""A fair choice of all fitting layouts of a space, for a scatter of them. Ranks nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the fastest layouts are equal within what is known, and which of those is surer than the first."""
+"""Layouts as fast as the best within what is known, and those surer than it. Reads ranges; computes none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layouts of a space in turn: what rules forbid is marked, of the rest memory is priced; time of those asked for.
+"""A walk over the layouts of a space, in chunks of bounded memory: rules, then memory, then time where it is wanted.
 
 Memory stays bounded: candidates are generated, judged and forgotten a chunk at a time.
 """

@@ -43,7 +43,7 @@ def priced(command: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("question", "space"), QUESTIONS)
 def test_a_command_prices_the_layout_it_stands_beside(question: dict[str, Any], space: Space) -> None:
-    every = api.feasible(space=space, most=10**6, **question).estimates
+    every = api.feasible(space=space, **question).estimates
     shown = {estimate.layout.recompute_method + estimate.layout.recompute: estimate for estimate in every}
     for estimate in [*shown.values(), *every[:: max(len(every) // 8, 1)]]:
         command = estimate_command(estimate, question, has_experts="deepseek" in question["model"])

@@ -50,6 +50,16 @@ def test_emit_writes_what_the_command_writes(tmp_path: Path) -> None:
     assert simulator.emit(**large, force=True).startswith("#!/bin/bash")
 
 
+@pytest.mark.parametrize("more", ["--framework torch --recompute full", "--tp 2 --ep 8 --pp 2"])
+def test_options_ask_what_an_estimate_of_them_asks(more: str, tmp_path: Path) -> None:
+    words = ("--model", "qwen3-30b-a3b", "--nodes", "4", "--hardware", "h200-sxm", "--global-batch-size", "512")
+    saved = tmp_path / "estimate.json"
+    saved.write_text(run("estimate", *words, *more.split(), "--format", "json").stdout, encoding="utf-8")
+    written = run("emit", str(saved), "--force").stdout
+    assert written
+    assert run("emit", *words, *more.split(), "--force").stdout == written
+
+
 def test_explain_says_what_the_command_says() -> None:
     told = json.loads(run("explain", "--model", "llama3.1-70b", "--nodes", "2", "--tp", "8", "--format", "json").stdout)
     question: dict[str, Any] = {"model": "llama3.1-70b", "nodes": 2, "tp": 8}

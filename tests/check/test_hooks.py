@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_action_on_a_hostile_checkout(hostile_checkout: Path) -> None:
     plain = run_action(hostile_checkout, python, files="recipes/a*.sh recipes/*x.sh")
     assert "::error" in plain.stdout
     assert plain.returncode == 1
-    for files in (".", "*", "recipes/*", "**/*", "-* recipes/*.sh"):
+    for files in (".", "**/*", "-* recipes/*.sh"):
         found = run_action(hostile_checkout, python, files=files)
         assert found.returncode in (0, 1), found.stderr
         assert "no such option" not in found.stderr
@@ -174,10 +175,20 @@ def test_action_on_a_hostile_checkout(hostile_checkout: Path) -> None:
     assert run_action(hostile_checkout, python, files="none*.sh").returncode == 2
 
 
+def environment(folder: Path) -> Path:
+    """The interpreter of a new environment with this one's pip, which `venv` would unpack anew."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    pip = find_spec("pip")
+    assert pip is not None
+    assert pip.origin is not None
+    (packages,) = folder.glob("lib/python*/site-packages")
+    shutil.copytree(Path(pip.origin).parent, packages / "pip")
+    return folder / "bin" / "python"
+
+
 @pytest.mark.package
 def test_action_installs_what_is_pinned(hostile_checkout: Path, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    python = tmp_path / "venv" / "bin" / "python"
+    python = environment(tmp_path / "venv")
     shell = shutil.which("bash")
     assert shell is not None
     step = next(step for step in action()["runs"]["steps"] if "pip" in step.get("run", ""))

@@ -112,9 +112,9 @@ def test_paddlenlp_log() -> None:
     row = only("paddlenlp-13b.log")
     assert (row.model, row.framework, row.zero_stage, row.devices) == ("llama-13b", "paddle", 2, 8)
     assert (row.seq_length, row.global_batch_size, row.micro_batch_size) == (4096, 64, 1)
-    assert (row.step_time_s, row.step_samples) == (16.63895, 6)
+    assert (row.step_time_ms, row.step_samples) == (16638.95, 6)
     assert row.tokens_per_second_per_device == pytest.approx(1969.355)
-    assert (row.memory_gib, row.memory_reserved_gib, row.memory_kind) == (62.76953125, 66.26953125, "allocated")
+    assert (row.memory_mib, row.memory_reserved_mib, row.memory_kind) == (64276, 67860, "allocated")
     assert figures_devices(row) == pytest.approx(8, rel=1e-4)
 
 
@@ -124,12 +124,12 @@ def test_paddleformers_log() -> None:
     assert (row.recompute, row.virtual_stages, row.zero_stage) == ("full", 2, 0)
     assert row.options == (("gradient_dtype", "fp32"),)
     # Five steps an interval.
-    assert (row.step_time_s, row.step_samples) == (12.2, 7)
+    assert (row.step_time_ms, row.step_samples) == (12200, 7)
 
 
 def test_other_spellings_of_paddle_memory(tmp_path: Path) -> None:
     path = changed(tmp_path, "paddlenlp-13b.log", "max_memory_allocated", "max_mem_allocated_gb", count=99)
-    assert read_log(path, hardware=HARDWARE)[0].memory_gib == 62.76953125
+    assert read_log(path, hardware=HARDWARE)[0].memory_mib == 64276
     path = changed(
         tmp_path, "paddlenlp-13b.log", "max_memory_allocated: 62.76953125", "gpu_max_memory_allocated: 64276", 99
     )
@@ -214,7 +214,7 @@ def test_missing_arguments_are_named(tmp_path: Path) -> None:
         ("interval_runtime: 16.638,", "", ":39: step without its time; expected 'interval_runtime: 1.0'"),
         ("interval_runtime: 16.638,", "interval_runtime: x,", ":39: interval_runtime is 'x'; expected a number"),
         ("global_step: 3", "global_step: 1", ":39: global_step 1 after 2; expected steps in order"),
-        ("facebook/llama-13b", "facebook/opt-13b", ":4: no shipped model is called 'facebook/opt-13b'"),
+        ("facebook/llama-13b", "facebook/opt-13b", ":2: the log does not say model; give each"),
         (
             "bf16                          : True\n",
             "bf16_full : True\n",

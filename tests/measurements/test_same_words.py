@@ -327,3 +327,67 @@ def test_switches_of_a_log_are_those_of_a_script(tmp_path: Path) -> None:
     assert told.items() <= dict(row.options).items()
     assert dict(row.options)["fused_swiglu"] == "false"
     assert dict(row.options)["offload_fraction"] == "0.5"
+
+
+PADDLE = {
+    "model_name_or_path": "facebook/llama-13b",
+    "max_seq_length": 4096,
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 16,
+    "bf16": True,
+    "fp16_opt_level": "O2",
+    "tensor_parallel_degree": 2,
+    "use_flash_attention": True,
+    "use_fused_rms_norm": True,
+    "recompute": True,
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"pipeline_parallel_degree": 2, "virtual_pp_degree": 2},
+        {"sharding": "stage2", "sharding_parallel_degree": 4},
+        {"sharding": "stage1 offload"},
+        {"sep_parallel_degree": 2},
+        {"sequence_parallel": True},
+        {"recompute_granularity": "core_attn"},
+        {"recompute_granularity": "full_attn"},
+        {"pipeline_parallel_degree": 2, "pp_seg_method": "[0,19]"},
+        {"offload_optim": True},
+        {"tensorwise_offload_optimizer": True},
+        {"amp_master_grad": True, "release_grads": True},
+        {"use_fused_rms_norm": False, "use_flash_attention": False, "fuse_swiglu": True},
+        {"use_fused_head_and_loss_fn": True, "loss_subbatch_sequence_length": 2048},
+        {"fp16_opt_level": "O1"},
+        {"bf16": False, "fp16": True},
+        {"lora": True, "lora_rank": 16},
+        {"pipeline_parallel_degree": 2, "pipeline_schedule_mode": "ZBV"},
+        {"num_hidden_layers": 20},
+    ],
+    ids=lambda words: " ".join(words) or "base",
+)
+def test_a_log_of_paddle_asks_what_its_script_asks(words: dict[str, object], tmp_path: Path) -> None:
+    told = PADDLE | words
+    flags = " ".join(f"--{name} {_quoted(str(x).replace(', ', ' '))}" for name, x in told.items())
+    file = tmp_path / "run.sh"
+    line = f"python -m paddle.distributed.launch --nnodes 2 --nproc_per_node 8 run_pretrain.py {flags}\n"
+    file.write_text(line, encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    case = case_of(recipe, Asked(hardware=HARDWARE))
+    assert isinstance(case, Case), case
+    printed = {"fp16": False, "world_size": 16} | told
+    settings = "".join(f"{name:30}: {value}\n" for name, value in printed.items())
+    logged = "".join(f"loss: 9.9, global_step: {at}, interval_runtime: 16.9\n" for at in range(1, 6))
+    file = tmp_path / "train.log"
+    file.write_text(f"Training Configuration Arguments\n{settings}{logged}", encoding="utf-8")
+    (row,) = read_log(file, hardware=HARDWARE)
+    scenario, layout = question(row)
+    assert layout == case.layout
+    assert scenario.framework == case.scenario.framework
+    assert scenario.model.shape() == case.scenario.model.shape()
+    asked_for = ("seq_length", "global_batch_size", "precision", "lora_rank", "devices")
+    assert [getattr(scenario, name) for name in asked_for] == [getattr(case.scenario, name) for name in asked_for]
+    refused = [remark for remark in recipe.remarks if remark.severity == "error"]
+    assert (row.status == "unpriced") == bool(refused)

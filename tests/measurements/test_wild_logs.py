@@ -334,4 +334,4 @@ def test_paddle_excerpt(tmp_path: Path) -> None:
     assert "does not say model, devices, seq_length, micro_batch_size, global_batch_size" in refused(tmp_path, text)
     given = {"model": "llama-2-7b", "devices": 8, "seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 16}
     (row,) = read(tmp_path, text, columns=given)
-    assert (row.step_time_s, row.memory_gib, row.framework) == (4.25, 60.5, "paddle")
+    assert (row.step_time_ms, row.memory_mib, row.framework) == (4250, 61952, "paddle")

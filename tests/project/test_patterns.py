@@ -1,7 +1,8 @@
 """No regular expression of the package grows faster than its text: each meets its own literals, repeated.
 
 A pattern such as `{.*?}` is searched for from every brace to the end of a text of open braces: quadratic, which on a
-megabyte takes minutes. No time is judged, only how it grows, in processor time of this thread.
+megabyte takes minutes. One that begins with `[\\w$]{0,200}` tries 200 characters from each: seconds. No time
+is judged, only how it grows, and what a character takes beside a plain pattern, in processor time of this thread.
 """
 
 import ast
@@ -10,6 +11,7 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -25,6 +27,9 @@ a bounded length, 4,000 at most, have reached it in the short text."""
 NOISE_SECONDS = 5e-5
 """What a short text may take unmeasured."""
 TRIES = 6
+PLAIN = re.compile(r"(?:aa|ab)\d")
+MOST_STEPS = 100.0
+"""Of what a character takes with the plain pattern: the slowest of the package takes some 30 times that."""
 
 
 def nodes() -> dict[Path, list[ast.AST]]:
@@ -67,7 +72,7 @@ def patterns() -> dict[tuple[str, int], set[str]]:
 
 
 def literals(pattern: str, flags: int) -> list[str]:
-    """Runs of literal characters of a pattern, and one character of each of its classes, in their order."""
+    """Runs of literal characters of a pattern, and those that its classes name, in their order."""
     runs: list[str] = [""]
 
     def walk(items: object) -> None:
@@ -79,7 +84,7 @@ def literals(pattern: str, flags: int) -> list[str]:
                 continue
             runs.append("")
             if name == "IN":
-                runs[-1] += next((chr(one) for op, one in value if str(op) == "LITERAL"), "")
+                runs[-1] += "".join(chr(one) for op, one in value if str(op) == "LITERAL")
             elif name in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
                 walk(value[2])
             elif name == "SUBPATTERN":
@@ -108,6 +113,21 @@ def seconds(use: Callable[[str], object], text: str) -> float:
     return time.thread_time() - start
 
 
+@cache
+def plain_seconds() -> float:
+    return min(seconds(PLAIN.search, "a" * SHORT) for _ in range(50))
+
+
+def steps(use: Callable[[str], object], part: str) -> float:
+    """What a character takes, in those of the plain pattern: the fewest of a few tries."""
+    text, fewest = (part * SHORT)[:SHORT], float("inf")
+    for _ in range(TRIES):
+        fewest = min(fewest, seconds(use, text) / plain_seconds())
+        if fewest < MOST_STEPS:
+            break
+    return fewest
+
+
 def growth(use: Callable[[str], object], part: str, length: int) -> float:
     """Times longer that several times the text takes: the smallest of a few tries, as a busy machine disturbs some."""
     smallest = float("inf")
@@ -126,14 +146,14 @@ def user(pattern: re.Pattern[str], name: str) -> Callable[[str], object]:
 
 
 def too_steep(pattern: tuple[str, int], uses: set[str], length: int) -> list[tuple[str, str]]:
-    """Uses of a pattern, each with the text that makes it grow faster than the text does."""
+    """Uses of a pattern, each with the text that makes it grow faster than the text does, or slow from the start."""
     compiled = re.compile(*pattern)
     parts = sorted(filter(None, texts(*pattern)))
     return [
         (name, part)
         for name in sorted(uses)
         for part in parts
-        if growth(user(compiled, name), part, length) >= MOST_GROWTH
+        if growth(user(compiled, name), part, length) >= MOST_GROWTH or steps(user(compiled, name), part) >= MOST_STEPS
     ]
 
 
@@ -146,3 +166,7 @@ def test_patterns_grow_with_their_text() -> None:
 
 def test_a_quadratic_pattern_is_noticed() -> None:
     assert too_steep((r"\{.*?\}", re.compile("").flags | re.DOTALL), {"search"}, 1000)
+
+
+def test_a_pattern_that_tries_every_start_is_noticed() -> None:
+    assert too_steep((r"[\w${}]{0,200}(?:train|tune)", re.compile("").flags), {"search"}, SHORT)

@@ -51,6 +51,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "positional.sh": (_script("set -- a\nX=${" + "9" * 4301 + "}"), "answered"),
     "flags.sh": (_LAUNCH.rstrip() + "".join(f" --flag-{n} {n}" for n in range(9_000)), "refused"),
     "launches.sh": ("\n".join(["torchrun pretrain_gpt.py --num-layers 2"] * 500), "refused"),
+    "judged.sh": (_looped(_LAUNCH.strip(), 55), "refused"),  # quick to read, and each launch takes time to judge
     # Documents.
     "dots.yaml": (_NEMO + 'note: "' + "." * 95_000 + '!"\n', "answered"),
     "words.yaml": (_NEMO + 'note: "' + "a." * 95_000 + '!"\n', "answered"),
@@ -58,6 +59,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "same-keys.yaml": (_NEMO + "".join(f"k{n}:\n  a: 1\n" for n in range(15_000)), "answered"),
     "interpolation.yaml": (_NEMO + _LEVELS, "answered"),
     "interpolation-unknown.yaml": (_NEMO + _LEVELS.replace('"a"', '"${nothing}"'), "answered"),
+    "paths.yaml": (_NEMO + "x: " + "${b}" * 240_000 + "\n", "answered"),
     "interpolation-self.yaml": (_NEMO + 'a: "' + "${a}" * 900 + '"\n', "answered"),
     "directives.yaml": ("".join(f"%TAG !a{n}! b\n" for n in range(50_000)) + "--- a\n", "refused"),
     "flow.yaml": ("[" * 500_000, "refused"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import statistics
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from simulator.search.space import Space
 
 QUESTIONS: list[dict[str, Any]] = [
     {"model": "llama3.1-8b", "hardware": "h20", "nodes": 1},
-    {"model": "llama3.1-70b", "hardware": "h100-sxm-80g", "nodes": 8},
+    {"model": "llama3.1-70b", "hardware": "h100-sxm-80g", "nodes": 4},
     {"model": "llama3.1-70b", "hardware": "ascend-910b-64g-8", "nodes": 16},
-    {"model": "mixtral-8x7b-v0.1", "hardware": "h800-sxm-80g", "nodes": 4},
+    {"model": "mixtral-8x7b-v0.1", "hardware": "h800-sxm-80g", "nodes": 2},
     {"model": "qwen3-8b", "hardware": "a100-sxm-80g", "nodes": 1, "framework": "torch", "global_batch_size": 64},
 ]
 ALL_OR_NONE = Space(recompute_method=("uniform",))
@@ -32,11 +33,17 @@ def probability(estimate: Estimate) -> float:
     return estimate.memory.fit_probability
 
 
+@cache
+def every_fitting(number: int) -> tuple[Estimate, ...]:
+    """Every layout of a question that fits."""
+    space = QUESTIONS[number] | {"space": ALL_OR_NONE}
+    return api.rank(**space, top=10_000, variants=True, min_fit_probability=0.0).estimates
+
+
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: str(question["model"]))
 def test_the_fastest_likely_layout_of_each_split_is_recommended(question: dict[str, Any]) -> None:
     """Against every layout that fits, priced one by one."""
-    question = question | {"space": ALL_OR_NONE}
-    every = api.rank(**question, top=10_000, variants=True, min_fit_probability=0.0).estimates
+    question, every = question | {"space": ALL_OR_NONE}, every_fitting(QUESTIONS.index(question))
     best: dict[tuple[int, ...], Estimate] = {}
     for estimate in every:
         if probability(estimate) >= 0.95:
@@ -48,8 +55,7 @@ def test_the_fastest_likely_layout_of_each_split_is_recommended(question: dict[s
 
 
 def test_every_variant_that_is_likely_enough_is_kept() -> None:
-    question = QUESTIONS[1] | {"space": ALL_OR_NONE}
-    every = api.rank(**question, top=10_000, variants=True, min_fit_probability=0.0).estimates
+    question, every = QUESTIONS[1] | {"space": ALL_OR_NONE}, every_fitting(1)
     least = statistics.median(map(probability, every))
     likely = api.rank(**question, top=10_000, variants=True, min_fit_probability=least).estimates
     assert [e.layout for e in likely] == [e.layout for e in every if probability(e) >= least]

@@ -1,4 +1,4 @@
-"""The backward pass of one layer, operation by operation as PyTorch runs it: what is alive at its widest moment."""
+"""The widest moment of a layer's backward pass, operation by operation as PyTorch runs it. Knows one layer only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output layer and the loss: logits are the largest single tensors of most steps."""
+"""Bytes of the output layer and the loss: logits are the largest single tensors of most steps. Layers are elsewhere."""
 
 from __future__ import annotations
 

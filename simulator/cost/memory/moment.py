@@ -1,4 +1,4 @@
-"""What is alive at one moment of a step."""
+"""The parts of memory alive at one moment of a step, as one record of arrays. Adds up; derives nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device holds beside the tensors: context, communication buffers, unusable allocator space."""
+"""Bytes on the device beside tensors: context, communication buffers, unusable allocator space. Counts no tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters on one device and the training state they bring with them."""
+"""Parameters on one device and the training state they bring with them, in bytes. No activation is counted here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peak: for every pipeline rank, the moment of the step at which most bytes are alive, and what they are."""
+"""The peak of memory on every pipeline rank: the moment of most bytes, and its parts. Judges no capacity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the mixers with attention over tokens share: core, exchange of contexts, output projection."""
+"""Operations that all mixers with attention over tokens share: core, exchange of contexts, output projection."""
 
 from __future__ import annotations
 

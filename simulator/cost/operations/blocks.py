@@ -1,4 +1,4 @@
-"""What several operations share: norms, residual additions, gated activations, casts and gathers."""
+"""Operations that layers of every kind share: norms, residual additions, gated activations, casts and gathers."""
 
 from __future__ import annotations
 

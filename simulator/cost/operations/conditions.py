@@ -1,4 +1,4 @@
-"""What a listing of operations depends on: the model and the stack, never the layout."""
+"""Conditions of a listing of operations: facts of the model and the stack, never of the layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands before and behind the layers: input table, output layer, next-token prediction modules."""
+"""Operations before and behind the layers: input table, output layer, next-token prediction modules."""
 
 from __future__ import annotations
 

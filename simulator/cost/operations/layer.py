@@ -1,4 +1,4 @@
-"""The operations of a layer of each kind: a mixer of tokens, and a feed-forward network, each with its norms.
+"""The registry of layers: for each mixer and network its list of operations. A new architecture gets a line here.
 
 An architecture is a file that lists its operations, and its name here.
 """

@@ -1,4 +1,4 @@
-"""What mixers without scores of all tokens share: exchange of contexts, the norm and gate behind the scan."""
+"""Operations that mixers without scores of all tokens share: exchange of contexts, norm and gate behind the scan."""
 
 from __future__ import annotations
 

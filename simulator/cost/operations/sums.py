@@ -1,4 +1,4 @@
-"""Sums over operations that no layout changes: parameters by the way they are divided, FLOPs per token."""
+"""Sums over operations that no layout changes: parameters by how they are divided, FLOPs per token. No seconds."""
 
 from __future__ import annotations
 

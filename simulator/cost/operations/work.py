@@ -1,4 +1,4 @@
-"""What a set of a layer's operations works and exchanges, summed once: the whole layer, or what a policy does again."""
+"""Work and exchanges of a set of a layer's operations, summed once: the whole layer, or what a policy does again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pricing a block of layouts in full: memory by rank, time by part, verdict."""
+"""Memory and time of a block of layouts put together: by rank, by part, with the verdict. Holds no formula itself."""
 
 from __future__ import annotations
 

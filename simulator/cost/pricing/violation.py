@@ -1,4 +1,4 @@
-"""What a rule says of a layout that breaks it."""
+"""A broken rule as a value: its id, message and fix. The rules themselves stand in `search.rules`."""
 
 from __future__ import annotations
 

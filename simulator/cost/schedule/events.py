@@ -1,4 +1,4 @@
-"""A pipeline run pass by pass, in a schedule's order: what closed forms are held to, and what timelines show."""
+"""A pipeline run pass by pass in a schedule's order: closed forms are tested against it, timelines are drawn of it."""
 
 from __future__ import annotations
 

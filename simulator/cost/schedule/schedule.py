@@ -1,4 +1,4 @@
-"""What a pipeline schedule says of itself; memory, time and the event run read nothing else of it."""
+"""The interface of a pipeline schedule: all that memory, time and the event run may know of one."""
 
 from __future__ import annotations
 

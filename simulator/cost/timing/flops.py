@@ -1,4 +1,4 @@
-"""FLOPs of training per token (of the whole model, of its layers, of what is recomputed), and kernels of a layer."""
+"""FLOPs of training per token, as MFU counts them, and the kernels of a layer. Counts work; knows no rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds of work by part: what adds up to a pass of a layer, and to a pipeline rank's share of a step."""
+"""Seconds by part, as records that add up to a pass of a layer and to a rank's share of a step. Derives nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages of unequal work under the schedules of a pipeline."""
+"""Seconds of a pipeline whose stages work unequally, by its schedule's closed form. Seconds of a stage are given."""
 
 from __future__ import annotations
 

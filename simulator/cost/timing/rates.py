@@ -1,4 +1,4 @@
-"""Rates of a device under a stack: matrix products, attention's kernels, elementwise kernels."""
+"""Rates of a device under a stack: matrix products, attention's kernels, elementwise kernels. Counts no work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer waits for: collectives that compute does not hide, and a host that is slow or waits itself."""
+"""Seconds that a layer waits: for collectives that compute does not hide, for a slow host. Prices no collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calibration serves which hardware."""
+"""The calibration that serves a device: which coefficients a question gets, and their source. Fits nothing."""
 
 from __future__ import annotations
 

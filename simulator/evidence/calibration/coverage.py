@@ -1,4 +1,4 @@
-"""What the measured rows of one kind cover on a device family, and how far a question lies beyond them."""
+"""Coverage of a question by measured rows of its device family. Reads rows; judges no error."""
 
 from __future__ import annotations
 

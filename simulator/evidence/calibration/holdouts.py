@@ -1,4 +1,4 @@
-"""Predictions of measured rows with more left out than the row: its source, its device family, its stack, and more."""
+"""Predictions of measured rows with the row, its source, family or stack left out of the fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far off the fit of all sources is, row by row: with the row, its source or its organisation left out."""
+"""The error of the fit of all sources, row by row, with the row, its source or its organisation left out."""
 
 from __future__ import annotations
 

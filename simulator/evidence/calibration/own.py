@@ -1,4 +1,4 @@
-"""Own rows: fitted from what ships for their hardware, and how far off they are before and after."""
+"""Calibration by a user's own rows: starts from what ships, and says how far off it is before and after."""
 
 from __future__ import annotations
 

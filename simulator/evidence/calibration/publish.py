@@ -1,4 +1,4 @@
-"""From the hierarchical fit to the files that ship: one for each device family, and one for those without rows."""
+"""The files of coefficients that ship, out of the hierarchical fit. Run by `tools.regenerate`, never by a question."""
 
 from __future__ import annotations
 

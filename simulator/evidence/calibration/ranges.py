@@ -1,4 +1,4 @@
-"""What a calibration has seen: inside it predictions interpolate, outside they rest on the formulas."""
+"""The region that a calibration has seen: inside it predictions interpolate, outside they rest on formulas."""
 
 from __future__ import annotations
 

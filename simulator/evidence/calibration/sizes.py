@@ -1,4 +1,4 @@
-"""The sizes of a range's contributions, learned from predictions that lack what each is the size of."""
+"""Sizes of a range's contributions, learned from predictions that lack what each is the size of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration files: readable YAML that a fit writes and an estimate takes."""
+"""Calibration files: YAML that a fit writes and an estimate reads. Fits nothing; checks every value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals: what the coefficients' covariance and the scatter of measured rows say about one estimate."""
+"""The range of one estimate, from the coefficients' covariance and the scatter of rows. Changes no estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a range is made of, in words, and what single measurement would narrow it most."""
+"""A range in words: what it is made of, and which single measurement would narrow it most."""
 
 from __future__ import annotations
 

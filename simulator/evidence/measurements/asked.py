@@ -1,4 +1,4 @@
-"""A question as the columns of a measured row: what a launch, a recipe or an estimate states."""
+"""A question as columns of a measured row, from a launch, a recipe or an estimate. No measured figure is touched."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def asked_columns(
     }
 
 
-def run_columns(run: AskedRun, devices: int | None) -> dict[str, Any]:
+def run_columns(run: AskedRun, devices: int | None, *, is_moe: bool) -> dict[str, Any]:
     """Columns of what a logged run's words ask for, but for its model."""
     columns = {name: getattr(run, name) for name in ("framework", "stack", *WORKLOAD_COLUMNS)} | {"devices": devices}
     layout = run.layout
     if layout is None:
         return columns
-    columns |= layout_columns(layout, is_moe=bool(run.shape.get("num_experts")))
+    columns |= layout_columns(layout, is_moe=is_moe)
     if run.virtual_stage_layers and layout.virtual_stages == 1:
         columns["layers_per_virtual_stage"] = run.virtual_stage_layers
     return columns

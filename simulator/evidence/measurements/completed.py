@@ -1,20 +1,41 @@
-"""What a log says of a run, completed by what is given beside it: a measured row, or one list of what is missing."""
+"""A log's columns completed by what the user knows beside it: a measured row, or one list of what is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.errors import InputError, one_line
-from simulator.evidence.measurements.log_text import LogContext, LogLine
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import LoggedFields, Match, match_shape
+from simulator.frameworks.logs import LogLine
 
 NEEDED: Final = ("model", "devices", "seq_length", "micro_batch_size", "global_batch_size")
 """Columns without which a run is no question."""
 DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "zero_stage", "recompute")
 """Columns that a log without its run's configuration leaves open, and whose blank cells mean none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContext:
+    """What a log does not say."""
+
+    table: str
+    """Name of the table its rows form."""
+    hardware: str
+    """Name or path of the hardware spec."""
+    model: str | None = None
+    """Name or path of the model spec; None to find a shipped one by its shape."""
+    options: dict[str, str] = field(default_factory=dict)
+    """Profile switches that the log does not show."""
+    warmup: int = 2
+    """Logged steps to leave out at the start, a count."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of a row that are known beside the log: of a recipe, of an estimate, or the user's own."""
+    fixed: frozenset[str] = frozenset()
+    """Those of them that hold whatever the log says."""
 
 
 def completed(

@@ -1,4 +1,4 @@
-"""The user's own training logs to measured rows, whatever framework wrote them."""
+"""Training logs of any framework to measured rows. Words are read by the framework's own reader, as a script's are."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.errors import InputError, SimulateError
+from simulator.errors import InputError, SimulateError, one_line
 from simulator.evidence.measurements.asked import run_columns
-from simulator.evidence.measurements.completed import completed, matched, ran_out, row_of
-from simulator.evidence.measurements.log_text import LogContext
-from simulator.evidence.measurements.paddle_log import is_paddle, read_paddle
+from simulator.evidence.measurements.completed import LogContext, completed, matched, ran_out, row_of
 from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.shapes import Match
 from simulator.evidence.measurements.steady import steady
 from simulator.evidence.measurements.step_logs import FORMATS, Format, read_steps
 from simulator.frameworks import registry
@@ -26,8 +25,8 @@ from simulator.question.units import TERA, to_mib
 
 _CONVENTION: Final = 0.03
 """Share by which a logged TFLOP/s figure may differ from this simulator's count and still be the same figure."""
-_SHAPE: Final = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
-"""Words of a shape that a row repeats as its source states them."""
+_SAME_BATCH: Final = 0.05
+"""Share by which a batch that speeds imply may differ from the batch that words give."""
 _UNSEEN: Final = "expandable_segments"
 """The switch that only the environment sets."""
 _BOUNDS: Final = ("not-modelled", "upper-bound", "activations-bound")
@@ -70,18 +69,14 @@ def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[Measu
     """What reads the log: of the trainers whose lines it holds, the one that says most of its runs."""
     forms: dict[str, Format] = {}
     last = 1
-    paddle = False
     for line in log_lines(path):
         last = line.number
         for name, form in registry.log_forms().items():
             if form.is_own(line.text):
                 return partial(_rows, name, form)
-        paddle = paddle or is_paddle(line.text)
         for known in FORMATS:
             if known.name not in forms and known.begins.search(line.text):
                 forms[known.name] = known
-    if paddle:
-        return read_paddle
     found = next((known for known in FORMATS if known.name in forms), None)
     if found is None:
         raise InputError(
@@ -103,21 +98,19 @@ def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, numbe
     run = AskedRun(framework=registry.framework_of(name))
     if logged.arguments is not None:
         run = registry.read_log(name, logged.arguments)
-    stated = {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= run.shape.keys()
-    shape = {"num_experts": 0, **run.shape} if stated else None
-    padding = run.layout.tensor_parallel * _PADDED if run.layout is not None else 0
-    match = matched(where, shape, context, vocab_padding=padding)
+    match, is_moe = _model(where, logged, run, context)
     columns: dict[str, Any] = {"framework": run.framework}
     if logged.arguments is not None:
-        columns |= run_columns(run, logged.arguments.devices)
-    columns |= {"model": match.model, "num_layers": match.num_layers, "model_as_stated": _stated(logged)}
+        columns |= run_columns(run, logged.arguments.devices, is_moe=is_moe)
+    named = one_line(logged.stated)[:200] or match.model
+    columns |= {"model": match.model, "num_layers": match.num_layers, "model_as_stated": named}
     if columns.get("global_batch_size") is None:
         columns["global_batch_size"] = logged.global_batch_size
     try:
         values = completed(where, columns, context, _options(run, context.hardware) if logged.arguments else {})
     except InputError as error:
         raise InputError(f"{error}. {match.note}".rstrip(" .") if not match.model else str(error)) from error
-    unseen = _UNSEEN not in dict(values["options"])
+    unseen = _UNSEEN not in dict(values["options"]) and not profile_of(run.framework).growing_pool
     notes = [match.note, *_notes(run), "The log does not show the allocator's setting." * unseen, *logged.notes]
     if any(remark.severity == "error" for remark in run.remarks) or columns.get("recompute_method") == "list":
         values.setdefault("status", "unpriced")
@@ -128,11 +121,34 @@ def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, numbe
     steps = [step for step in logged.steps if step.batch in (None, batch)]
     kept = steady(logged.last.where, steps, context.warmup, logged.reported_after)
     figures = {"outcome": "ok", "step_time_ms": round(kept.seconds * 1000, 3), **kept.columns, **_memory(logged)}
-    notes = [kept.account, *notes]
-    if form.rate == "tflops" and kept.rate is not None:
+    notes = [kept.account, *notes, _batch_note(logged.samples_per_step, batch)]
+    if form.rate == "tokens":
+        figures["tokens_per_second_per_device"] = kept.rate
+    elif kept.rate is not None:
         measured = row_of(values, context, number, line, **figures)
         figures["tflops_per_device"] = _same_convention(measured, kept.rate, notes)
     return row_of(values, context, number, line, notes, **figures)
+
+
+def _model(where: str, logged: LoggedRun, run: AskedRun, context: LogContext) -> tuple[Match, bool]:
+    """The model of a run, and whether it has experts as far as the log says: by its shape, else by its name."""
+    stated = {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= run.shape.keys()
+    shape = logged.shape or ({"num_experts": 0, **run.shape} if stated else None)
+    padding = run.layout.tensor_parallel * _PADDED if run.layout is not None else 0
+    match = matched(where, shape, context, vocab_padding=padding)
+    if not match.model and shape is None and run.model is not None:
+        layers: Any = run.model_fields.get("num_hidden_layers")
+        match = Match(run.model, layers, "The model is known by its name only.")
+    elif not match.model and not match.note:
+        match = Match("", None, next((x.message for x in run.remarks if x.rule == "unknown-model"), ""))
+    return match, bool(shape and shape.get("num_experts"))
+
+
+def _batch_note(samples: float | None, batch: int) -> str:
+    """A warning where the log's speeds imply another batch than its words give."""
+    if samples is None or abs(samples / batch - 1) <= _SAME_BATCH:
+        return ""
+    return f"The log's samples per second imply {samples:.0f} sequences a step where its configuration gives {batch}."
 
 
 _PADDED: Final = 128
@@ -162,12 +178,6 @@ def _notes(run: AskedRun) -> Iterator[str]:
         if remark.severity == "error" or remark.rule in _BOUNDS:
             line = f" (line {remark.place.line})" if remark.place else ""
             yield f"{remark.message}{line}."
-
-
-def _stated(logged: LoggedRun) -> str:
-    """The shape in the log's words."""
-    entries = logged.arguments.entries if logged.arguments is not None else {}
-    return " ".join(f"{name}={entries[name][-1].text[:20]}" for name in _SHAPE if name in entries)
 
 
 def _memory(logged: LoggedRun) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a measured row asks of the simulator, and what its own figures imply."""
+"""A measured row as the question it asks, and what its own figures imply. Never alters a figure."""
 
 from __future__ import annotations
 

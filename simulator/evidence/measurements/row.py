@@ -1,4 +1,4 @@
-"""One measured run: what its source states, and what is known about it beside that."""
+"""A measured run: the figures its source states, and what is known beside them. One field per column of the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of a log, by the shape it prints: the shipped spec that has it, or what to write into an own one."""
+"""The spec of a logged model: the shipped one of its shape, else the shape as a spec. No guess by name."""
 
 from __future__ import annotations
 

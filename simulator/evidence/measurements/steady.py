@@ -1,4 +1,4 @@
-"""Logged steps to one figure: warm-up dropped, median and spread kept."""
+"""Logged steps to one figure with its spread: warm-up dropped, median kept. Knows no framework."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
-from simulator.evidence.measurements.completed import completed, matched, ran_out, row_of
-from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogContext, LogLine, fuller, number, whole
-from simulator.evidence.measurements.logged_config import LoggedConfig, config_shape
+from simulator.evidence.measurements.completed import LogContext, completed, matched, ran_out, row_of
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import shipped_models
 from simulator.evidence.measurements.steady import Step, steady
+from simulator.frameworks.logged_config import LoggedConfig
+from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, fuller, number, whole
 from simulator.question.vocabulary import FrameworkName
 
 Facts = Mapping[str, str]
@@ -213,8 +213,7 @@ def _event(run: _LoggedRun, line: LogLine, text: str) -> None:
 def _row(run: _LoggedRun, given: LogContext, form: Format) -> MeasuredRow:
     where = run.begin.where
     columns = form.columns(where, run.facts)
-    shape = config_shape(run.config.value, run.config.where) if run.config.value else None
-    match = matched(where, shape, given)
+    match = matched(where, run.config.shape(), given)
     named = given.model or given.columns.get("model")
     values = completed(
         where,

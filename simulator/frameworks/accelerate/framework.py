@@ -1,7 +1,13 @@
-"""accelerate as a framework: its words alone, which other frameworks' launches stand beside."""
+"""accelerate's folder: words that stand beside other trainers', and scripts of TRL under it. It has no launches."""
 
 from typing import Final
 
-from simulator.frameworks.framework import Framework
+from simulator.frameworks.accelerate.write import accelerate_script, accelerate_words
+from simulator.frameworks.framework import Framework, RecipeWriter
 
-FRAMEWORK: Final = Framework(title="accelerate", profile="torch", tables=("accelerate",))
+FRAMEWORK: Final = Framework(
+    title="accelerate",
+    profile="torch",
+    tables=("accelerate",),
+    writer=RecipeWriter(text=accelerate_script, words=accelerate_words, dialects=(), is_usual=False),
+)

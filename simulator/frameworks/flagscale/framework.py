@@ -1,4 +1,4 @@
-"""FlagScale: a table of flags beside Megatron-LM's."""
+"""FlagScale's folder: a table of flags beside Megatron-LM's, whose reader takes them."""
 
 from typing import Final
 

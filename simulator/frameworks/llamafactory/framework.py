@@ -1,4 +1,4 @@
-"""LLaMA-Factory as a framework: `llamafactory-cli train`, and configuration files."""
+"""LLaMA-Factory's folder: which launches and files are its own. `read` says what they mean."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What the place of Megatron's code tells of its version, and what older cores do in their own way."""
+"""Versions of Megatron's core, told from where its code lies, and what older ones did otherwise."""
 
 from __future__ import annotations
 

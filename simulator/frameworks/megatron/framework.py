@@ -1,4 +1,4 @@
-"""Megatron-LM as a framework: its launches, its logs, its scripts."""
+"""Megatron-LM's folder: which launches and logs are its own, and its writer. `read` says what its words mean."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FRAMEWORK: Final = Framework(
     extends="megatron",
     order=10,
     launches=(LaunchForm(dialect="megatron-shell", order=70, is_own=is_megatron, read=read_launch),),
-    log=LogForm(is_own=log.is_megatron, tables=("megatron_dump",), runs=log.runs_of, read=log.read_dump, rate="tflops"),
+    log=LogForm(is_own=log.is_megatron, runs=log.runs_of, read=log.read_dump, rate="tflops", tables=("megatron_dump",)),
     writer=RecipeWriter(
         text=megatron_script, words=megatron_words, dialects=("megatron-shell", "nemo-yaml", "nemo-shell")
     ),

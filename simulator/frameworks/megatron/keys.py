@@ -1,4 +1,4 @@
-"""Megatron's flags in files of other trainers: given as true or false, or standing beside a model that is named."""
+"""Megatron's flags in other trainers' files: keys with true or false, and flags beside a model that is named."""
 
 from __future__ import annotations
 

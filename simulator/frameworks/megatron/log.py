@@ -53,6 +53,8 @@ _RATES: Final = (
     "TFLOPs",
 )
 _BATCH: Final = "global batch size"
+_SHAPE: Final = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
+"""Words of a shape that a row repeats."""
 _CLASS: Final = re.compile(r"(?:torch|[A-Z]\w{1,40})\.(?=[a-z])")
 """What stands before the name of a type or of a member of an enumeration: `torch.`, `AttnBackend.`."""
 _INTERLEAVED: Final = (
@@ -162,6 +164,7 @@ def _logged(run: _RunLines, table: FlagTable) -> LoggedRun:
         memory=memory,
         reported_after=seen[-1] if seen else 0,
         global_batch_size=_batch(run),
+        stated=" ".join(f"{name}={run.dump[name][1][:20]}" for name in _SHAPE if name in run.dump),
         notes=tuple(notes),
         out_of_memory=run.out_of_memory,
     )

@@ -1,4 +1,4 @@
-"""A launch script of Megatron-LM, or of MindSpeed-LLM where the question is of its stack."""
+"""A launch script of Megatron-LM or MindSpeed-LLM for a layout: the rows of the tables reversed. Chooses no layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ _TOKENIZER: Final = {
 def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     """The script. Raises UnsupportedError for what Megatron-LM has no flag for."""
     case = _writing(scenario, layout)
-    case.refuse_switches((*_NAMED, "repeat_kv") if _is_mindspeed(case) else _NAMED, "Megatron-LM")
     if scenario.lora_rank is not None:
         raise UnsupportedError("--lora-rank: pretrain_gpt.py of Megatron-LM trains no adapters")
     lines = [
@@ -55,7 +54,7 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     if scenario.framework.expandable_segments:
         part = "NPU" if scenario.hardware.vendor == "Huawei" else "CUDA"
         lines.append(f"export PYTORCH_{part}_ALLOC_CONF=expandable_segments:True")
-    parts = (_model(case), _experts(case), _workload(case), _layout(case), _mindspeed(case), _switches(case))
+    parts = megatron_parts(scenario, layout)
     arguments = [
         "--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank $NODE_RANK",
         "--master_addr $MASTER_ADDR --master_port $MASTER_PORT",
@@ -67,6 +66,13 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
         "$EXTRA_ARGS",
     ]
     return shell(lines, "torchrun", arguments, head)
+
+
+def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPair], ...]:
+    """Every flag of a question: of its model, experts, workload, layout and switches. Raises UnsupportedError."""
+    case = _writing(scenario, layout)
+    case.refuse_switches((*_NAMED, "repeat_kv") if _is_mindspeed(case) else _NAMED, "Megatron-LM")
+    return _model(case), _experts(case), _workload(case), _layout(case), _mindspeed(case), _switches(case)
 
 
 def megatron_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:

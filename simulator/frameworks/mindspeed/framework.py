@@ -1,4 +1,4 @@
-"""MindSpeed and MindSpeed-LLM: what their own flags add to Megatron-LM's."""
+"""MindSpeed's folder: what its flags, and those of MindSpeed-LLM, add to Megatron-LM's."""
 
 from typing import Final
 

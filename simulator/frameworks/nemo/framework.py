@@ -1,11 +1,18 @@
-"""NeMo and Megatron-Bridge as a framework: their configuration files."""
+"""NeMo's folder, with Megatron-Bridge: which files are its own. `read` says what they mean."""
 
 from typing import Final
 
-from simulator.frameworks.framework import FileForm, Framework
+from simulator.frameworks.framework import FileForm, Framework, RecipeWriter
 from simulator.frameworks.nemo.read import is_nemo, read_nemo
+from simulator.frameworks.nemo.write import bridge_config, bridge_words
 
 FORM: Final = FileForm(
     dialect="nemo-yaml", order=30, is_own=is_nemo, read=read_nemo, complete=False, in_words_of="megatron"
 )
-FRAMEWORK: Final = Framework(title="NeMo", profile="megatron", tables=("nemo", "bridge"), files=(FORM,))
+FRAMEWORK: Final = Framework(
+    title="NeMo",
+    profile="megatron",
+    tables=("nemo", "bridge"),
+    files=(FORM,),
+    writer=RecipeWriter(text=bridge_config, words=bridge_words, dialects=(), is_usual=False),
+)

@@ -1,4 +1,4 @@
-"""NeMo and Megatron-Bridge configuration files, read as the Megatron flags they stand for."""
+"""Keys of NeMo and Megatron-Bridge as the Megatron flags they stand for. Megatron's reader does the rest."""
 
 from __future__ import annotations
 
@@ -293,8 +293,8 @@ def _translate_parts(arguments: Arguments, key: Key, lowered: str) -> bool:
         arguments.add("--grad-reduce-in-bf16", [], line, key.file)
     elif name == "fsdp" and on:
         arguments.remark_key(key, "fsdp: torch FSDP of Megatron's layers is not modelled")
-    elif name == "activation":
-        _add_activation(arguments, key, lowered.removeprefix("fast-"))
+    elif name in ("activation", "activation_func"):
+        _add_activation(arguments, key, lowered.rpartition(".")[2].removeprefix("fast-"))
     elif name == "num_query_groups" and on:
         arguments.add("--group-query-attention", [], line, key.file)
         arguments.add("--num-query-groups", key.values, line, key.file)
@@ -308,7 +308,7 @@ def _translate_parts(arguments: Arguments, key: Key, lowered: str) -> bool:
 def _add_activation(arguments: Arguments, key: Key, lowered: str) -> None:
     if lowered in ("swiglu", "geglu", "squared-relu"):
         arguments.add(f"--{lowered}", [], key.line, key.file)
-    elif lowered not in ("gelu", ""):
+    elif lowered not in ("gelu", "silu", ""):  # what is gated has a key of its own
         arguments.remark_key(key, f"activation {lowered[:40]}: networks with this activation are not modelled")
 
 

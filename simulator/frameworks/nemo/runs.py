@@ -1,4 +1,4 @@
-"""What a file of NeMo or NeMo-Aligner trains besides a decoder on its next tokens, told by what only such a run has."""
+"""Runs of NeMo that train more than a decoder on its next tokens, told by keys that only such a run has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX as a framework: its configuration files."""
+"""GPT-NeoX' folder: which files are its own. `read` says what they mean."""
 
 from typing import Final
 

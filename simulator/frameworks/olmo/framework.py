@@ -1,4 +1,4 @@
-"""OLMo as a framework: the configuration files of its trainer, and launches with one."""
+"""OLMo's folder: which files and launches are its own. `read` says what they mean."""
 
 from typing import Final
 

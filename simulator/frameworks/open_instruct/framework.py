@@ -1,4 +1,4 @@
-"""open-instruct as a framework: configuration files of its fine-tuning and of DPO."""
+"""open-instruct's folder: which files are its own. `read` says what they mean."""
 
 from typing import Final
 

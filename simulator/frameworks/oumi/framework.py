@@ -1,4 +1,4 @@
-"""oumi as a framework: its training configurations, and the jobs that start them."""
+"""oumi's folder: which files and jobs are its own. `read` says what they mean."""
 
 from typing import Final
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Final
 
@@ -17,7 +18,7 @@ from simulator.frameworks.configuration import take_files
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import QUANTIZED, known_model, note_fewer_bits
-from simulator.frameworks.paddle.special import layout_of, options_of, pipeline_config
+from simulator.frameworks.paddle.special import layout_of, options_of, pipeline_config, usual_options
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
@@ -33,6 +34,8 @@ _OWN_WITH_MODEL: Final = frozenset(
     ("sharding", "recompute", "recompute_granularity", "unified_checkpoint", "amp_master_grad", "dataset_name_or_path")
 )
 """Keys that say so beside a model: PaddleNLP 2.8.1, paddlenlp/trainer/training_args.py, llm/utils/argument.py."""
+_LENGTHS: Final = ("max_seq_len", "max_seq_length", "max_length", "seq_length")
+"""Words of the sequence length, the one that counts first."""
 _STAGES: Final = ("SFT", "PT", "PRETRAIN", "ERNIE_PRETRAIN", "DSV3_PRETRAIN")
 _PREFERENCE: Final = re.compile(r"(?:^|[_\W])(dpo|kto|simpo|orpo|ppo|grpo|rlhf|reward)(?:[_\W]|$)", re.ASCII)
 """Names of scripts and files that train on preferences."""
@@ -74,16 +77,22 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     """The run of a launch."""
     title = PurePath(launch.script.text).name
-    return _run(arguments, title, whole_sends=launch.program == "erniekit")
+    return _recipe(arguments, title, whole_sends=launch.program == "erniekit")
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     """The run of a configuration file on its own."""
     _add_keys(arguments, keys, arguments.file)
-    return _run(arguments, "", whole_sends=False)
+    return _recipe(arguments, "", whole_sends=False)
 
 
-def _run(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedRun:
+def _recipe(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedRun:
+    """The run of a recipe, which leaves words to the trainer's defaults."""
+    run = paddle_run(arguments, title, whole_sends=whole_sends)
+    return replace(run, options={**usual_options(arguments), **run.options})
+
+
+def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedRun:
     """The run; `whole_sends` says that its trainer ends where a pipeline would send parts, as those of pairs do."""
     arguments.complete_names()
     require_training_switches(arguments)
@@ -101,6 +110,7 @@ def _run(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedRun:
         framework="paddle",
         model=model,
         model_fields=part(targets, "model"),
+        seq_length=arguments.integer("seq_length", *_LENGTHS, high=2**27),
         precision=_precision(arguments),
         lora_rank=lora_rank,
         options=options_of(arguments, targets, layout) | purpose | _network(spec),
@@ -130,6 +140,8 @@ def _precision(arguments: Arguments) -> str | None:
         arguments.not_modelled(QUANTIZED, "weight_quantize_algo")
     kind = arguments.text("precision", "compute_type")
     if kind is None:
+        if all(arguments.has(name) and not arguments.switch("precision", name) for name in ("bf16", "fp16")):
+            return "fp32" if "precision" not in arguments.incomplete else None
         bf16, fp16 = (arguments.switch("precision", name) for name in ("bf16", "fp16"))
         return half_precision(arguments, bf16=bf16, fp16=fp16)
     if kind in ("bf16", "fp16", "fp8"):

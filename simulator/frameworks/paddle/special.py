@@ -1,4 +1,4 @@
-"""What no row of Paddle's tables can say of a layout and of the switches: words that act on each other."""
+"""Words of Paddle's trainers that act on each other, so that no row of the tables can say them: layout and switches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def layout_of(arguments: Arguments, targets: Targets, spec: ModelSpec | None) ->
     tensor = sizes.get("tensor_parallel", 1)
     sizes["sequence_parallel"] = sizes.get("sequence_parallel", False) and tensor > 1
     expert, own = sizes.pop("expert_parallel", None), sizes.pop("expert_tensor_parallel", 1)
-    if spec is not None and spec.is_moe:
+    if spec is None:
+        sizes |= {"expert_parallel": expert or 1, "expert_tensor_parallel": own}
+    elif spec.is_moe:
         degrees = _experts(arguments, (expert, own), tensor, spec)
         sizes["expert_parallel"], sizes["expert_tensor_parallel"] = degrees
     sizes |= _recompute(arguments, layers)
@@ -162,9 +164,6 @@ def _cut(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int, 
 def options_of(arguments: Arguments, targets: Targets, layout: Layout) -> dict[str, str]:
     """Switches of the framework profile as the recipe sets them."""
     options: dict[str, str] = part(targets, "option")
-    if is_paddleformers(arguments):
-        # erniekit/hparams/model_args.py of ERNIEKit 1.3.0: fuse_rms_norm is on by default.
-        options.setdefault("fused_rms_norm", "true")
     if arguments.text("parameter_dtype", "fp16_opt_level") == "O1":
         options |= {"parameter_dtype": "fp32", "master_weights": "false", "gradient_dtype": "fp32"}
     if layout.context_parallel == 1:
@@ -181,10 +180,14 @@ def options_of(arguments: Arguments, targets: Targets, layout: Layout) -> dict[s
     return {name: text for name, text in options.items() if name not in arguments.incomplete}
 
 
-def is_paddleformers(arguments: Arguments) -> bool:
-    """Whether a recipe has keys that PaddleFormers has and PaddleNLP has not."""
+def usual_options(arguments: Arguments) -> dict[str, str]:
+    """Switches of a recipe that has keys of PaddleFormers or ERNIEKit, where it says nothing of them.
+
+    `fuse_rms_norm` is on by default: erniekit/hparams/model_args.py of ERNIEKit 1.3.0.
+    """
     own = table_of("paddleformers").keys() - table_of("paddlenlp").keys()
-    return not own.isdisjoint(arguments.entries)
+    told = own.isdisjoint(arguments.entries) or "fused_rms_norm" in arguments.incomplete
+    return {} if told else {"fused_rms_norm": "true"}
 
 
 def _has_fp8_experts(arguments: Arguments) -> bool:

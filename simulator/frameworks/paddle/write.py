@@ -1,4 +1,4 @@
-"""A launch script of ERNIEKit (ERNIE models) or PaddleNLP (others)."""
+"""A launch script of ERNIEKit or PaddleNLP for a layout. Refuses what there is no word for; chooses no layout."""
 
 from __future__ import annotations
 

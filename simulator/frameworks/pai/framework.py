@@ -1,4 +1,4 @@
-"""Pai-Megatron-Patch: a table of flags beside Megatron-LM's."""
+"""Pai-Megatron-Patch's folder: a table of flags beside Megatron-LM's, whose reader takes them."""
 
 from typing import Final
 

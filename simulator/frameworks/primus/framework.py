@@ -1,4 +1,4 @@
-"""Primus as a framework: its keys on Megatron-LM are Megatron's flags, so that Megatron's rows decide."""
+"""Primus' folder: a table of keys, most of them Megatron-LM's flags. `recipes.readers.primus` reads its files."""
 
 from typing import Final
 

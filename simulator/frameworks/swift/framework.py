@@ -1,4 +1,4 @@
-"""ms-swift as a framework: `swift sft` on Hugging Face's Trainer, `megatron sft` on Megatron-LM."""
+"""ms-swift's folder: `swift sft` on Hugging Face's Trainer, `megatron sft` on Megatron-LM."""
 
 from typing import Final
 

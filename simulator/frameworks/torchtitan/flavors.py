@@ -1,4 +1,4 @@
-"""Models and flavors of torchtitan, of `flavors.yaml` beside this file."""
+"""Models and flavors of torchtitan by name, from `flavors.yaml`. Reads no recipe."""
 
 from __future__ import annotations
 

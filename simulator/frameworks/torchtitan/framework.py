@@ -1,4 +1,4 @@
-"""torchtitan as a framework."""
+"""torchtitan's folder: its launches, files and writer. `read` says what they mean."""
 
 from typing import Final
 

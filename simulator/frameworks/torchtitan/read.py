@@ -1,4 +1,4 @@
-"""torchtitan's configuration files, and launches with one."""
+"""Configuration files of torchtitan, and launches with one, as runs. Flags count over the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job configuration of torchtitan."""
+"""A job configuration of torchtitan for a layout. Refuses what it has no key for; chooses no layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchtune as a framework: its configuration files."""
+"""torchtune's folder: which files are its own. `read` says what they mean."""
 
 from typing import Final
 

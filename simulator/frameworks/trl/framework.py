@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer as a framework: scripts that train with it, with DeepSpeed or without."""
+"""The folder of scripts on Hugging Face's Trainer and TRL's: their launches and files. `read` says their meaning."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, one_line
-from simulator.evidence.measurements.log_text import OUT_OF_MEMORY, LogLine, fuller, log_lines
+from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, fuller, log_lines
 from simulator.lab.runner.engine import TAIL_LINES, Ended, OutcomeKind
 from simulator.lab.trainer.failure import failure_in
 

@@ -1,4 +1,4 @@
-"""What a framework accepts: the layout rules read it."""
+"""Limits of a framework: which layouts it accepts. Data that the rules of `search.rules` read; judges nothing."""
 
 from __future__ import annotations
 

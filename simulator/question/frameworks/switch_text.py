@@ -1,4 +1,4 @@
-"""The value of a switch, from text."""
+"""Text to the value of a switch, with a one-line error for any other text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what is given of a question to its scenario and layout: what is left out follows, contradictions are refused."""
+"""Completion of a question: what is left out follows, contradictions are refused. Prices and searches nothing."""
 
 from __future__ import annotations
 

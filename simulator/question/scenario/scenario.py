@@ -1,4 +1,4 @@
-"""Everything that is the same for all layouts of one question."""
+"""A scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question."""
 
 from __future__ import annotations
 

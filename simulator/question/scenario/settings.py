@@ -1,4 +1,4 @@
-"""What is known of one input: how it is named, given, checked, and of a layout searched, shown and kept in an array."""
+"""The description of one input: its name, option, check, search axis, array. `inputs` and `layout` hold the inputs."""
 
 from __future__ import annotations
 

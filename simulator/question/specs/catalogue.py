@@ -1,4 +1,4 @@
-"""Specs by name or path: shipped YAML, the user's own YAML, or a Hugging Face configuration."""
+"""Specs by name or path: shipped YAML, a user's own YAML, or a Hugging Face configuration. Fetches nothing."""
 
 from functools import lru_cache
 from pathlib import Path

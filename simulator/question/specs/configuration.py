@@ -1,4 +1,4 @@
-"""Typed access to the keys of a parsed configuration file, with one-line errors."""
+"""Typed access to the keys of a parsed configuration, with one-line errors. Knows no model family."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Self, TypeVar

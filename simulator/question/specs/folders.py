@@ -1,4 +1,4 @@
-"""Where the shipped specs are and what they are called, without reading them."""
+"""Places and names of the shipped specs. Reads none of them."""
 
 from pathlib import Path
 from typing import Final, Literal

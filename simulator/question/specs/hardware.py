@@ -1,4 +1,4 @@
-"""A kind of cluster node: its devices, their memory and the links between them."""
+"""The spec of a cluster node: devices, memory, rates and links as published. Efficiencies are coefficients."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

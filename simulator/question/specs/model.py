@@ -1,4 +1,4 @@
-"""Shape of a transformer language model."""
+"""The spec of a language model: the shape of its layers and its tables. Counts no parameters; `operations` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit together in the shape of a model, one message for each problem."""
+"""Checks on the shape of a model: one message for each thing that does not fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base of all spec models, and where a number comes from."""
+"""The base of all specs: every number says where it comes from."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self

@@ -1,4 +1,4 @@
-"""Values from a file to a spec model, with one-line errors."""
+"""Plain values of a file to a spec, with one-line errors that name the file and the key."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar

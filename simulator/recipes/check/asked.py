@@ -1,4 +1,4 @@
-"""What the user puts over a recipe: the options of `simulate estimate`, each only if it was given."""
+"""The user's options over a recipe: those of `simulate estimate`, each only where it was set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed since a stored result."""
+"""Changes of verdicts since a stored result. Compares results; judges nothing anew."""
 
 from __future__ import annotations
 

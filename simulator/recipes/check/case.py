@@ -1,4 +1,4 @@
-"""A recipe and what the user puts over it, as a question that can be priced, or what stands in the way."""
+"""A recipe and the user's options as a question that can be priced, or the reasons why it cannot. Prices nothing."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def _with_experts(told: _Told, layout: Layout, model: ModelSpec) -> Layout:
         return replace(layout, expert_tensor_parallel=own)
     own = recipe.model is not None or "num_experts" in recipe.model_fields
     fixed = own or "etp" in recipe.places or "expert_tensor_parallel" in named(told.asked.layout)
-    if recipe.framework != "megatron" or recipe.is_question or fixed or not model.is_moe:
+    if recipe.framework != "megatron" or recipe.dialect == "estimate" or fixed or not model.is_moe:
         return layout
     return replace(layout, expert_tensor_parallel=layout.tensor_parallel)
 

@@ -1,4 +1,4 @@
-"""The smallest changes after which a recipe passes, each priced as the recipe would be with those options."""
+"""The smallest changes after which a recipe passes, each priced as the recipe would be. Writes none; `emit` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders as the files in them that may be recipes."""
+"""Files of a folder that may be recipes, by their names alone. Opens none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging recipes: each file read, asked, priced and compared with what passes. Every file gets an answer."""
+"""Verdicts on recipe files: each read, asked, priced and compared with what passes. Every file gets an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe's text shows of the code it starts: the example, the snapshot."""
+"""Marks of the code that a recipe starts, from its text: the example it comes from, the snapshot of the framework."""
 
 from __future__ import annotations
 

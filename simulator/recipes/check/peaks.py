@@ -1,4 +1,4 @@
-"""The two peaks of a step on a pipeline rank: the passes (forward, loss, backward), and the optimizer step."""
+"""The two peaks of a step on a pipeline rank, of the passes and of the optimizer, out of an estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script's own arguments stand for: one line that tells them all."""
+"""A remark on a script's own arguments: one line that says what each stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipe files as their launches, read with what the user tells, as often as a question needs."""
+"""Recipe files to recipes with the user's settings, read again as often as a question needs. Judges nothing."""
 
 from __future__ import annotations
 

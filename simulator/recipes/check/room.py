@@ -1,4 +1,4 @@
-"""How far a recipe could go on its devices: the longest sequence and the largest micro batch that fit."""
+"""The longest sequence and the largest micro batch at which a recipe still fits. Searches two numbers, no layout."""
 
 from __future__ import annotations
 

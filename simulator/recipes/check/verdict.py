@@ -1,4 +1,4 @@
-"""The verdict on one recipe, and the exit code of many."""
+"""The verdict on one recipe as a value, the gates it must pass, and the exit code of many. Prices nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe's text with other settings: each changed where it stands, or added beside one that is there."""
+"""Edits of a recipe's text: a setting changed where it stands, or added. Knows no framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change that helps, in the recipe's own words: a patch of its text, held against the question it should ask."""
+"""A helpful change as a patch of the recipe's text, accepted only if the new text asks the intended question."""
 
 from __future__ import annotations
 

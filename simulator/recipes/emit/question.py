@@ -1,4 +1,4 @@
-"""Which layout to write down: one of a file of estimates, or that of the options."""
+"""The layout to write down: one of a file of estimates, or that of the options. Writes nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.frameworks.registry import framework_of, writers
+from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.scenario.complete import devices_taken
 from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
@@ -40,7 +41,7 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
         dialect="options",
         model=None,
         **DEFAULT_WORKLOAD,
-        layout=Layout(zero_stage=3 if target == "torchtitan" else 1),
+        layout=Layout(zero_stage=PROFILES[framework_of(target)].limits.default_zero_stage),
         nodes=1,
     )
     if asked.devices is None and asked.nodes is None:
@@ -87,10 +88,10 @@ def _is_answer(path: str) -> bool:
 
 def target_of(framework: str, file: str = "options") -> RecipeFormat:
     """The kind of recipe that a framework's profile is written as. Raises InputError for another word."""
-    for target in writers():
-        if framework_of(target) == framework:
+    for target, writer in writers().items():
+        if writer.is_usual and framework_of(target) == framework:
             return target
-    names = tuple(map(framework_of, writers()))
+    names = tuple(dict.fromkeys(map(framework_of, writers())))
     near = did_you_mean(framework, names)
     raise InputError(f"{file}: framework '{framework[:60]}' is not one of {', '.join(names)}{near}")
 

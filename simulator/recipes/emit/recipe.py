@@ -1,4 +1,4 @@
-"""A case written down as a recipe, and what every framework refuses to write."""
+"""A case as a recipe by its framework's writer, read back and compared. Refuses what no framework can say."""
 
 from __future__ import annotations
 

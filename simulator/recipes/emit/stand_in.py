@@ -1,4 +1,4 @@
-"""A log, a recipe or a saved estimate in the place of a measured row's cells."""
+"""Columns of a measured row from a log, a recipe or a saved estimate, in the place of typing them."""
 
 from __future__ import annotations
 

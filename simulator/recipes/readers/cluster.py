@@ -1,4 +1,4 @@
-"""Nodes and devices that a launch command starts processes on."""
+"""Nodes and devices of a launch, from its launcher's options and its environment. Reads no trainer's flag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command line's words as the arguments of a framework, texts among them that may hold any flag."""
+"""Words of a command line as a framework's arguments, with texts that may hold any flag. Knows no meaning."""
 
 from __future__ import annotations
 

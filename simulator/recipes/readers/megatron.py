@@ -1,4 +1,4 @@
-"""Megatron's flags as a recipe, for readers of files that stand for them."""
+"""Runs of Megatron's flags as recipes, for readers of files that stand for such flags."""
 
 from __future__ import annotations
 

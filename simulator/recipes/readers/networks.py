@@ -1,4 +1,4 @@
-"""Networks that a recipe names and that are not priced: an architecture, a mixer, or a program that builds its own."""
+"""Remarks on networks that a recipe names and that are not priced: an architecture, a mixer, a program of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipe files to recipes, by what they hold. Nothing is executed."""
+"""Recipe files to recipes: finds the form of a file or launch and asks its framework's reader. Executes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from simulator.budget import limited
+from simulator.budget import charge, limited
 from simulator.errors import InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
@@ -210,6 +210,10 @@ _OTHER_KIND: Final = re.compile(
 """What is wrong with a file that is sound YAML or JSON, and of another kind than a configuration."""
 
 
+_LAUNCH_WORK: Final = 1_000_000
+"""What a launch that is read will take to judge."""
+
+
 def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
@@ -221,6 +225,7 @@ def _read_shell(
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
     for launch in script.launches:
+        charge(_LAUNCH_WORK)
         try:
             require_training(launch, file)
             recipe = None if other_trainer(launch) else _read_launch(launch, file)

@@ -44,14 +44,16 @@ _PROGRAM: Final = (
     r"|deepspeed[ \t]+(?:--?[a-z]|[\w./${}-]{1,200}\.py)|composer[ \t]+[\w./${}-]{1,200}\.py"
     r"|(?:llamafactory-cli|axolotl|xtuner|oumi)[ \t]+train\b|(?:swift|megatron)[ \t]+(?:pt|sft|rlhf)\b"
     r"|trl[ \t]+(?:sft|dpo|kto|grpo|reward)\b|tune[ \t]+run\b|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
-    r"|[\w./${}-]{0,200}(?:pretrain|finetune|fine_tune|(?<![a-z])train(?!ing_data|ed|_data)|(?<![a-z])(?:sft|dpo|grpo))"
-    r"[\w-]{0,80}\.py\b"
+)
+_PYTHON: Final = (
+    r"(?:pretrain|finetune|fine_tune|(?<![a-z])train(?!ing_data|ed|_data)|(?<![a-z])(?:sft|dpo|grpo))[\w-]{0,80}\.py\b"
 )
 _SCRIPT: Final = (
-    r"[\w./${}-]{0,200}(?:pretrain|finetune|(?<![a-z])(?:train|sft|dpo|grpo|tune|pt(?=_)))[\w-]{0,80}"
+    r"(?:pretrain|finetune|(?<![a-z])(?:train|sft|dpo|grpo|tune|pt(?=_)))[\w-]{0,80}"
     r"(?:\$[\w{(][^\n\"';|]{0,60}[})][\w-]{0,40})?\.(?:sh|slurm|sbatch)\b"
 )
-_COMMAND: Final = re.compile(rf"(?<![\w./-])(?:{_PROGRAM}|{_SCRIPT})")
+_COMMAND: Final = re.compile(rf"(?<![\w./-])(?:{_PROGRAM})|{_PYTHON}|{_SCRIPT}")
+"""Programs, and files by their name: from the folders before it every start of a path would be tried."""
 _COMMENT: Final = re.compile(r"(?:^|(?<=[ \t]))#[^\n]*", re.MULTILINE)
 _QUIET: Final = re.compile(
     r"^[ \t]*(?:echo|printf|git|cp|mv|ls|cat|rm|mkdir|chmod|vim?|sed|grep|pip3?|uv[ \t]+pip|conda|apt|apt-get|test"

@@ -1,4 +1,4 @@
-"""What a framework would say to a launch: its own refusals, with the words the user would meet.
+"""Refusals of a launch by its framework, in the words that its user would meet. Reads rules; prices nothing.
 
 A rule that a layout alone decides is written once, in `simulator.search.rules`; here it gets the framework's words. The
 others look at what only a recipe knows: the script, the flags, the snapshot.

@@ -1,4 +1,4 @@
-"""A launch as the rules of a framework see it: its question, its flags, marks of the code that it starts."""
+"""A launch as the rules of a framework see it: question, flags, marks of its code. The names that rules may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixes that a launch's own numbers decide, by the names that rules put in braces."""
+"""Fixes that a launch's own numbers decide, by the names that rules put in braces. No rule stands here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of the shell itself that change what follows."""
+"""Builtin and everyday commands as changes of a script's state: `eval`, `read`, `shift`, `printf`. Runs no program."""
 
 from __future__ import annotations
 

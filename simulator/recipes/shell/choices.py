@@ -1,4 +1,4 @@
-"""The texts that a command may have where a branch decides: each is followed."""
+"""Texts of a command that a branch decides: each is followed. Nothing is executed."""
 
 from __future__ import annotations
 

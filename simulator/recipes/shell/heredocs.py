@@ -1,4 +1,4 @@
-"""Files that `cat` and `tee` write from here documents."""
+"""Files that `cat` and `tee` would write from here documents, kept as text. Nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command that starts training: its launcher's options, its script and the script's arguments."""
+"""Training commands told from others, with launcher, script and arguments apart. No flag's meaning is known here."""
 
 from __future__ import annotations
 

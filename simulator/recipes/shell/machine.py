@@ -1,4 +1,4 @@
-"""What a script has assigned so far, and what it takes from outside."""
+"""The state of a script: variables and functions assigned so far, and what it takes from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walks a script's statements and collects the training runs it would start. Nothing is executed."""
+"""A walk over a script's statements that collects the training runs it would start. Nothing is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launch script as a whole: what it would start, and what reading it took for granted."""
+"""A launch script as a whole: its training commands, and what reading it took for granted. Knows no framework."""
 
 from __future__ import annotations
 

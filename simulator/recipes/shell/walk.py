@@ -1,4 +1,4 @@
-"""What following a script's statements has in common: one after another, several paths, choices and loops."""
+"""Ways to follow a script's statements: in turn, on several paths, through choices and loops. Nothing is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that start another: on other machines, in a container, under a scheduler."""
+"""Commands that start another one: on other machines, in a container, under a scheduler. The inner one is read."""
 
 from __future__ import annotations
 

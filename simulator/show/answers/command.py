@@ -1,4 +1,4 @@
-"""The command that prices a layout of an answer by itself."""
+"""The command line that prices a layout of an answer by itself, as text to copy."""
 
 from __future__ import annotations
 

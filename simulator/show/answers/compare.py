@@ -1,4 +1,4 @@
-"""Two questions side by side: what differs in bytes and seconds, by part, and which input makes it differ."""
+"""Differences of two estimates in bytes and seconds, by part and by the input that makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a layout needs what it needs, what makes it fit, and how far it goes."""
+"""Explanation of a layout's memory: causes, changes that make it fit, how far it goes."""
 
 from __future__ import annotations
 

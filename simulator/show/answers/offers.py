@@ -1,4 +1,4 @@
-"""What may be booked: hardware, numbers of nodes, and the price of a device for an hour."""
+"""Offers of hardware: kinds, numbers of nodes, price of a device hour. Reads and checks; plans nothing."""
 
 from __future__ import annotations
 

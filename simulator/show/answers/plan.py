@@ -1,4 +1,4 @@
-"""Which hardware to book, how many nodes, for how long, at what cost, and how sure that is."""
+"""A plan: which hardware to book, how many nodes, how long, at what cost, how surely. Ranks by the search alone."""
 
 from __future__ import annotations
 

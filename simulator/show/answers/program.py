@@ -1,4 +1,4 @@
-"""`check`, `explain` and `emit`, as a Python program asks them."""
+"""`check`, `explain` and `emit` for a Python program. Same answers as the commands; prints nothing."""
 
 from __future__ import annotations
 

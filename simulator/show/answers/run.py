@@ -1,4 +1,4 @@
-"""A whole training run at the speed of an estimate: days, device hours, cost."""
+"""A whole training run at an estimate's speed: days, device hours, cost. The step itself is priced elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step pass by pass, from an estimate: what every pipeline rank does when, and what it holds meanwhile."""
+"""A timeline: what every pipeline rank does and holds in a step, pass by pass, from an estimate. Draws nothing."""
 
 from __future__ import annotations
 

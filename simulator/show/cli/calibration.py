@@ -1,4 +1,4 @@
-"""The commands that fit coefficients to measured rows and say how far off the result is."""
+"""The commands `calibrate` and `accuracy`: options in, exit code out. Fits stand in `evidence.calibration`."""
 
 from __future__ import annotations
 

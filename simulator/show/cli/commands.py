@@ -1,4 +1,4 @@
-"""The two questions: what a ranking and an estimate do with their options. Imported when one is asked."""
+"""The commands `rank` and `estimate` once their options are read. Imported only when asked for."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,8 +17,8 @@ from simulator.show.cli.streams import note, tell, verbosity_of, write
 if TYPE_CHECKING:
     from simulator.recipes.check.case import Case
 
-_ALSO = {"torch": "torchtitan"}
-"""Frameworks by the name that an estimate has, where their recipe has another."""
+_ALSO = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
+"""Other names of what recipes are written for; `deepspeed` has its own stack too."""
 DOES_NOT_FIT = 1
 """Exit code where nothing is written, as the layout would not run."""
 
@@ -62,6 +63,8 @@ def _emit(**values: Any) -> None:
     file = values["layout"]
     own = asked(ctx, {**values, "framework": None})
     if file is None:
+        if values["framework"] == "deepspeed":
+            own = replace(own, stack=own.stack or "deepspeed")
         case = question_of_options(own, target or "megatron")
     else:
         case = question_of_file(file, _stdin() if file == "-" else None, values["rank"], own, target)

@@ -1,4 +1,4 @@
-"""The command `validate` once its options are read: plan, launch, compare. Imported when asked for."""
+"""The command `validate` once its options are read: plan, launch, compare. Imported only when asked for."""
 
 from __future__ import annotations
 

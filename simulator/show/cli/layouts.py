@@ -1,4 +1,4 @@
-"""Option values to what an estimate is given of a layout, or to the space of a ranking."""
+"""Option values as an estimate's layout or a ranking's space. Checks words; prices nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lists of specs and switches do with their options. Imported when one is asked for."""
+"""The commands that list specs, switches and flags, once their options are read. Imported only when asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option, defined once; a ranking takes sets of values where an estimate takes one."""
+"""Options, each defined once; a ranking takes sets of values where an estimate takes one. No command acts here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of option values: bounded numbers, lists of them, words, and names that complete in the shell."""
+"""Types of option values: bounded numbers, lists, words, names that complete in the shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`simulate calibrate --probe`: rates, a few launches, and the coefficients that they decide."""
+"""`simulate calibrate --probe` once its options are read: rates, launches, coefficients. `lab.probe` does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where text goes: the answer to stdout or a file, progress to stderr, colours where they are wanted."""
+"""Streams of a command: the answer to stdout or a file, progress to stderr, colours where they are wanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of predictions against measured runs."""
+"""The page of predictions beside measured runs. Shows figures that `evidence` computed."""
 
 from __future__ import annotations
 

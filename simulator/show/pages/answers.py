@@ -1,4 +1,4 @@
-"""The pages of an estimate and of a ranking."""
+"""The pages of an estimate and of a ranking. They show an answer; nothing is priced here."""
 
 from __future__ import annotations
 

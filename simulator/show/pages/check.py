@@ -1,4 +1,4 @@
-"""The page of verdicts on recipes."""
+"""The page of verdicts on recipes. It shows verdicts; nothing is judged here."""
 
 from __future__ import annotations
 

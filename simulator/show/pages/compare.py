@@ -1,4 +1,4 @@
-"""The page of a comparison."""
+"""The page of a comparison of two estimates. It shows one; nothing is compared here."""
 
 from __future__ import annotations
 

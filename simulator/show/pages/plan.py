@@ -1,4 +1,4 @@
-"""The page of a plan."""
+"""The page of a plan. It shows one; nothing is ranked here."""
 
 from __future__ import annotations
 

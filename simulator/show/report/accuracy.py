@@ -1,4 +1,4 @@
-"""How far off the predictions are: by class of rows, row by row, and own rows before and after their calibration."""
+"""The report of errors: by class of rows, row by row, own rows before and after. Errors come from `evidence`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that a report of verdicts shows, and names and values as every report may print them."""
+"""The answer that every report of verdicts shows, with names and values in one spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of a verdict that every format shares."""
+"""Words and sentences of a verdict that all of its formats share."""
 
 from __future__ import annotations
 

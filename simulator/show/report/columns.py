@@ -1,4 +1,4 @@
-"""A table that keeps to a line's width: columns say how much they matter, and the least of them go first."""
+"""Tables that keep to a line's width: columns say how much they matter, the least of them go first."""
 
 from __future__ import annotations
 

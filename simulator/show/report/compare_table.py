@@ -1,4 +1,4 @@
-"""Two estimates side by side."""
+"""A comparison as a table: two estimates side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many measured runs lie inside their 90 % ranges, by class of runs and by what was left out."""
+"""The report of ranges: how many measured runs lie inside theirs, by class and by what was left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One estimate as tables: verdict, memory by stage, time by part, speed."""
+"""One estimate as tables for a terminal: verdict, memory by stage, time by part, speed. Computes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An explanation: a bar per stage, the causes, the changes that help."""
+"""An explanation as tables: a bar per stage, causes, changes that help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around the table of a first screen: the answer in words, another launch, what the numbers rest on."""
+"""The lines around the table of a first screen: the answer in words, another launch, what the numbers rest on."""
 
 from __future__ import annotations
 
@@ -158,7 +158,8 @@ def rules_block(broken: Sequence[Violation], said: str, presentation: Presentati
     rows = [[one.rule, one.message, one.fix] for one in broken]
     beside = max(len(row[0]) for row in rows) + 2 * BETWEEN
     room = 2 * PROSE_WIDTH if presentation.width is None else max(presentation.width - beside, 2 * _NARROWEST)
-    lengths = {said: min(3 * room // 5, PROSE_WIDTH), "fix": min(2 * room // 5, PROSE_WIDTH)}
+    whole = sum(max(len(row[column]) for row in rows) for column in (1, 2))
+    lengths = {} if whole <= room else {said: 3 * room // 5, "fix": 2 * room // 5}
     return grid(["rule", said, "fix"], rows, style, text_columns=range(3), wrapped=lengths)
 
 

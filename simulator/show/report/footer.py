@@ -1,4 +1,4 @@
-"""What stands under a table: the assumptions, and what the numbers rest on."""
+"""The lines under a table: assumptions, and what the numbers rest on."""
 
 from __future__ import annotations
 

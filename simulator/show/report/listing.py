@@ -1,4 +1,4 @@
-"""Specs, framework profiles and tables of flags as records: one line each in a list, one line per number when shown."""
+"""Specs, profiles and flags as records for a table: one line each in a list, one line per number when shown."""
 
 from __future__ import annotations
 

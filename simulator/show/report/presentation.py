@@ -1,4 +1,4 @@
-"""What a reader asked to see beside the estimates themselves."""
+"""A reader's wishes beside an answer: verbosity, colour, width, what a whole run is. Values; prints nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ranking as a table with what a reader needs around it."""
+"""A ranking as a table, with what a reader needs around it. Computes nothing."""
 
 from __future__ import annotations
 

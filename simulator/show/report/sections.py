@@ -1,4 +1,4 @@
-"""Longer reports: sections with sentences and a table, for a terminal or a page."""
+"""Long reports as sections of sentences and a table, for a terminal or a page."""
 
 from __future__ import annotations
 

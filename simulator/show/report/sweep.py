@@ -1,4 +1,4 @@
-"""The end of a sweep as a table; its rows stand in the table that it wrote."""
+"""The summary of a sweep as a table; its rows stand in the file that it wrote."""
 
 from __future__ import annotations
 

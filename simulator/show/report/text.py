@@ -1,4 +1,4 @@
-"""Words and numbers of the reports for people."""
+"""Numbers, words and units as people read them, for all reports. No figure is computed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A traced stage beside its prediction."""
+"""A traced stage beside its prediction, as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted against measured as tables for people."""
+"""Predicted beside measured, as tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a sweep is done: a folder with a file for each part, and the one table that they become."""
+"""The state of a sweep on disk: a folder with a file for each part, and the table that they become."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One question of a sweep to a row: the best layout, or why there is none."""
+"""One question of a sweep to a row: its best layout, or why there is none."""
 
 from __future__ import annotations
 

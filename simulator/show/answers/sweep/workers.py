@@ -1,4 +1,4 @@
-"""Who prices the parts of a sweep: this process, a pool of processes here, or workers of a Dask scheduler."""
+"""Workers of a sweep: this process, a pool here, or a Dask scheduler's. They price; they do not write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model's configuration as trainers log it: `...Config {` and JSON up to the closing brace."""
+"""A model's configuration as trainers log it (`...Config {` and JSON), and the shape that it states."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.log_text import LogLine
-from simulator.evidence.measurements.shapes import LoggedFields
+from simulator.frameworks.logs import LogLine
 
 _BEGINS: Final = re.compile(r"\b[A-Z][A-Za-z0-9_]{1,40}Config \{\s*$")
 _PREFIX: Final = re.compile(r"^(?:\[[^\]]{1,40}\] ?){1,4}- ?")
@@ -50,9 +49,12 @@ class LoggedConfig:
             self.value = value if isinstance(value, dict) else {}
         return True
 
+    def shape(self) -> Mapping[str, Any] | None:
+        """The shape that the configuration states; None without one. Raises InputError naming what is wrong."""
+        return _shape(self.value, self.where) if self.value else None
 
-def config_shape(config: Mapping[str, Any], where: str) -> LoggedFields:
-    """Return the shape that a configuration states. Raises InputError naming what is wrong with it."""
+
+def _shape(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
 
     def count(*names: str) -> int | None:
         for name in names:
