@@ -57,6 +57,10 @@ by rank, as PyTorch does; gathered before attention; tokens for heads; tokens fo
 Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
 """How fp8 scales numbers, by Megatron's names (`--fp8-recipe`)."""
 
+Capture = Literal["none", "attention", "attention_router", "network", "layers", "full_iteration"]
+"""What CUDA graphs hold: nothing, some operations of every layer, all of them, or all passes of a step."""
+
+CAPTURES: tuple[Capture, ...] = get_args(Capture)
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
 FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
 

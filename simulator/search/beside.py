@@ -13,7 +13,7 @@ from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
-from simulator.question.frameworks.stacks import DEFAULT, stacks_of
+from simulator.question.frameworks.stacks import DEFAULT, suggested
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.inputs import MOST_DEVICES
 from simulator.question.scenario.layout import Layout
@@ -37,11 +37,8 @@ def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBes
     """The best layout under the framework's defaults, where a stack was assumed, else under what is tuned for it."""
     scenario, profile = query.scenario, query.scenario.framework
     makers = {device.vendor for device in scenario.kinds_of_device}
-    tuned = (
-        stack.name
-        for stack in stacks_of(profile.name)
-        if stack.tuned and (not stack.vendors or makers <= set(stack.vendors))
-    )
+    families = {device.family for device in scenario.kinds_of_device}
+    tuned = (stack.name for stack in suggested(profile.name, makers, families))
     for name in (DEFAULT,) if profile.stack != DEFAULT else tuned:
         other = replace(scenario, framework=framework_profile(profile.name, query.options, name))
         yield StackBest(name, _best(replace(query, scenario=other), near))

@@ -250,7 +250,10 @@ def provenance(scenario: Scenario) -> Provenance:
     """What the numbers of a scenario rest on."""
     notes: list[str] = []
     if scenario.precision == "fp8":
-        notes.append("MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit")
+        profile = scenario.framework
+        kept = {"attention": profile.fp8_attention, "the output layer": profile.fp8_output_layer}
+        wide = " and ".join(part for part, narrow in kept.items() if not narrow)
+        notes.append("MFU divides by the dense fp8 peak" + (f"; {wide} run in 16 bit" if wide else ""))
     if scenario.precision == "fp32":
         notes.append("fp32 runs at the fp32 peak with the efficiencies of 16-bit training; tf32 is not assumed")
     if scenario.model.num_nextn_predict_layers and not scenario.framework.mtp:
@@ -260,7 +263,10 @@ def provenance(scenario: Scenario) -> Provenance:
     if scenario.lora_rank is not None:
         notes.append("adapters on every linear layer; model FLOPs count no gradients of frozen weights")
     assumed = "; ".join(_assumed_peaks(scenario))
-    return Provenance(scenario.coefficients.name, "never", tuple(notes), assumed_peak=assumed)
+    profile = scenario.framework
+    if profile.release:
+        notes.append(f"switches of {profile.stack}: {profile.release_source}")
+    return Provenance(scenario.coefficients.name, "never", tuple(notes), assumed_peak=assumed, release=profile.release)
 
 
 def _assumed_peaks(scenario: Scenario) -> Iterator[str]:

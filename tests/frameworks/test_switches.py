@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator.question.frameworks.profile import SWITCH_EFFECTS, switches
+from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.frameworks.switch import SWITCH_EFFECTS
 from simulator.search.assumed import concerns
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of
@@ -111,7 +112,8 @@ def other(name: str, current: object) -> str:
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
     values |= {"gradient_passes": "2.0", "cp_inner_degree": "1"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
-    values |= {"quantised_scale_bytes": "4.0"}
+    values |= {"quantised_scale_bytes": "4.0", "expert_capacity": "1.5"}
+    values |= {"expert_stash": "1.2"}
     if name.startswith("recomputed"):
         return "0.5"
     return values.get(name) or str(int(str(current)) + 2)

@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from simulator import api
 from simulator.evidence.calibration.judge import Residual, RowJudged, SourcesJudged
 from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.measurements.rows import public_tables, read_rows
 from simulator.question.units import to_gib
+from simulator.search.space import Space
 from simulator.show.answers.compare import PartDifference
 from simulator.show.answers.plan import plan
 from simulator.show.pages import answers
@@ -26,6 +28,8 @@ from simulator.show.pages.figures import (
     plan_figure,
     verdict_figure,
 )
+from simulator.show.pages.sliders import knobs_of
+from simulator.show.report.text import cluster_speed, grouped
 from tests.cli.running import TINY, refusal, run
 from tests.pages.browser import CHROMIUM, Browser, browser
 from tests.pages.pages import COMMANDS, written
@@ -345,3 +349,40 @@ def test_what_a_user_names_cannot_become_markup(tmp_path: Path) -> None:
     result = run("rank", "--model", str(model), "--hardware", "h20", "--format", "html", "--output", str(page))
     assert result.exit_code == 0, result.stderr
     assert "<b>bold" not in page.read_text(encoding="utf-8")
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1400, False)])
+def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, shown: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "sliders.html"
+    question = ("--model", "llama3.2-1b", "--hardware", "h20", "--nodes", "2", "--tp", "1,2", "--recompute", "none")
+    assert run("rank", *question, "--format", "sliders", "--output", str(page)).exit_code == 0
+    shown.open(page, width, dark=dark)
+    before = shown.run("document.getElementById('chosen-verdict').textContent")
+    shown.run("document.querySelectorAll('input[data-stride]')[1].focus()")
+    shown.press("ArrowRight", 39)
+    verdict, length = shown.run(
+        "[document.getElementById('chosen-verdict').textContent, document.querySelectorAll('output')[1].value]"
+    )
+    space = Space(tensor_parallel=(1, 2), recompute=("none",))
+    best = api.fastest(model="llama3.2-1b", hardware="h20", nodes=2, seq_length=16_384, space=space).recommended
+    assert best is not None
+    assert (verdict != before, length) == (True, "16,384")
+    assert verdict.startswith(f"{grouped(cluster_speed(best))} tokens/s")
+    assert shown.run("document.querySelectorAll('input')[1].ariaValueText ?? ''") in ("16,384", "")
+    assert "--seq-length 16384" in shown.run("document.getElementById('chosen-command').textContent")
+    assert (shown.complaints(), shown.run(OUTSIDE), shown.run(WIDER)) == ([], [], [])
+    assert shown.run("document.documentElement.scrollWidth") <= width
+
+
+def test_a_page_of_sliders_has_every_position() -> None:
+    pytest.importorskip("plotly")
+    ranking = api.rank(model="llama3.2-1b", hardware="h20", nodes=1, global_batch_size=8, top=1)
+    knobs = tuple(knobs_of(ranking))
+    assert [(knob.name, knob.values[knob.start]) for knob in knobs] == [
+        ("nodes", 1),
+        ("seq_length", 8192),
+        ("global_batch_size", 8),
+        ("precision", "bf16"),
+    ]
+    assert [knob.values for knob in knobs] == [(1, 2, 4), (4096, 8192, 16_384, 32_768), (4, 8, 16), ("bf16", "fp8")]

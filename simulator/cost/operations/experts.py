@@ -23,11 +23,25 @@ def experts(conditions: Conditions) -> tuple[Operation, ...]:
     return (
         _router(conditions),
         *_latent(conditions, "into"),
-        _dispatch(conditions),
-        *_networks(conditions),
+        *(_in_fixed_buffers(conditions, each) for each in (_dispatch(conditions), *_networks(conditions))),
         _combine(conditions),
         *_latent(conditions, "back"),
         *shared,
+    )
+
+
+def _in_fixed_buffers(conditions: Conditions, operation: Operation) -> Operation:
+    """An operation of routed experts whose tensors have room for more copies than come on average.
+
+    A graph's shapes are fixed: what lives within a pass is as large as the capacity of a rank, what is kept goes into
+    pages of one buffer (`--moe-expert-rank-capacity-factor`, `--moe-paged-stash` of Megatron-LM core_v0.18.2).
+    """
+    stash, capacity = conditions.framework.expert_stash, conditions.framework.expert_capacity
+    if stash == capacity == 1.0:
+        return operation
+    return operation._replace(
+        kept=tuple(tensor._replace(amount=stash * tensor.amount) for tensor in operation.kept),
+        temporary=tuple(amount._replace(amount=capacity * amount.amount) for amount in operation.temporary),
     )
 
 
@@ -215,6 +229,9 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
     if conditions.framework.fp8_experts != "none":
         # Gate and up alone; what they make is done again beside the gradient of what goes out.
         inner = inner._replace(kept=tuple(tensor for tensor in inner.kept if tensor.name in _PROJECTED))
+    if conditions.framework.fused_experts:
+        # The products read and write what the activation and its casts would.
+        inner = inner._replace(moved=())
     # The gradients of what goes in and of what comes out are alive beside those of gate and up.
     ends = Amount(2.0 * element_bytes(conditions) * hidden, "copies")
     return (

@@ -77,7 +77,29 @@ FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
 @lru_cache(maxsize=256)
 def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """The operations of one layer, in the order of its forward pass; kept is what stays on the device."""
-    return tuple(_left(conditions, operation) for operation in whole_operations(conditions, kind))
+    return tuple(
+        _captured(conditions, _left(conditions, operation)) for operation in whole_operations(conditions, kind)
+    )
+
+
+def _captured(conditions: Conditions, operation: Operation) -> Operation:
+    """An operation without the launches that a CUDA graph of it does at once."""
+    groups = CAPTURED.get(conditions.framework.cuda_graphs)
+    everything = conditions.framework.cuda_graphs in ("layers", "full_iteration")
+    inside = everything or (groups is not None and operation.group in groups)
+    return operation._replace(calls=0.0) if inside and operation.calls else operation
+
+
+_MIXING = frozenset(("attention_projection", "position", "context_exchange", "core_attention", "indexer"))
+CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "attention": _MIXING,
+        "attention_router": _MIXING | {"router"},
+        "network": frozenset(("feed_forward",)),
+    }
+)
+"""Groups of operations inside CUDA graphs of parts of a layer: `attn` and `mamba`, those and `moe_router`, `mlp` of
+Megatron's `--cuda-graph-scope`."""
 
 
 def _left(conditions: Conditions, operation: Operation) -> Operation:

@@ -205,6 +205,8 @@ class Provenance:
     """None without a calibration of time."""
     assumed_peak: str = ""
     """The dense peaks of the precision trained in that no document states, with what is known of each; else empty."""
+    release: str = ""
+    """The release of the stack with the recipe whose switches are taken; empty for a stack without releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from simulator.cost.operations.extents import extent, inner_context, tokens_per_
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.sums import attended_share
 from simulator.cost.operations.work import Work, layer_work, partly_repeated, repeated_work
+from simulator.cost.timing.captured import attention_share, passes_are_captured
 from simulator.cost.timing.layer_exchanges import collective_seconds, exchange_seconds
 from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
 from simulator.cost.timing.products import (
@@ -128,7 +129,8 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
     }
     if work.products.routed:
         exchange = exchange_seconds(pricing, work, "experts", index)
-        waits = np.where(block.expert_ranks > 1.0, values.expert_wait_seconds / 2.0, 0.0)
+        captured = passes_are_captured(scenario)
+        waits = np.where((block.expert_ranks > 1.0) & (not captured), values.expert_wait_seconds / 2.0, 0.0)
         if scenario.framework.overlap_expert_exchange:
             # What others hid behind is not twice as long: theirs that is left is time to hide behind as well.
             exchange = exposed(values.expert_exposed, exchange, products + attention + context)
@@ -167,7 +169,8 @@ def attention_seconds(pricing: Pricing, width: float) -> Array:
     if not width:
         return np.zeros_like(scores)
     heads = float(scenario.model.num_attention_heads)
-    counted = heads * (counted_head_width(scenario, width / heads) + values.attention_score_width)
+    narrow = attention_share(scenario)
+    counted = heads * (narrow * counted_head_width(scenario, width / heads) + values.attention_score_width)
     tiles = 1.0 + values.attention_tile_tokens / scenario.seq_length
     half = 1.0 if scenario.framework.flash_attention else 2.0
     return half * 2.0 * counted * scores / attention_rate(scenario) * tiles

@@ -11,10 +11,11 @@ from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, gradient_bytes
 from simulator.cost.memory.loss import labelled_tokens, logits_per_micro_batch
 from simulator.cost.operations.extents import tokens_per_device
+from simulator.cost.timing.captured import output_rate
 from simulator.cost.timing.collectives import gather_seconds, tensor_group
 from simulator.cost.timing.parts import PassSeconds
 from simulator.cost.timing.products import ProductShape, product_seconds
-from simulator.cost.timing.rates import gemm_rate, memory_rate, wide_gemm_rate
+from simulator.cost.timing.rates import gemm_rate, memory_rate
 
 
 @derived
@@ -30,7 +31,7 @@ def projection_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def head_seconds(pricing: Pricing) -> PassSeconds:
-    """The output layer and the loss, in 16 bit also under fp8: products, and passes over the logits (T15).
+    """The output layer and the loss: products, in 16 bit unless `fp8_output_layer`, and passes over the logits (T15).
 
     What the loss reads and writes is the stack's, in one fused kernel sixteen bytes a logit; half of it in either pass.
     """
@@ -38,7 +39,7 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
     labelled, outputs = labelled_tokens(pricing), scenario.outputs_per_token / block.tensor_parallel
     shape = ProductShape(labelled, outputs, float(scenario.model.hidden_size))
     element = element_bytes(scenario)
-    products = product_seconds(scenario, wide_gemm_rate(scenario), shape, element, element)
+    products = product_seconds(scenario, output_rate(scenario), shape, element, element)
     per_logit = 16.0 if scenario.framework.fused_cross_entropy else float(scenario.framework.loss_traffic_bytes)
     passes = per_logit / 2.0 * logits_per_micro_batch(pricing) / memory_rate(scenario)
     ends = scenario.coefficients.time.tensor_ends_overhead_seconds / 2.0

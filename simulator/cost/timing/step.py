@@ -16,6 +16,7 @@ from simulator.cost.dtypes import (
 from simulator.cost.memory.activations import swapped_bytes
 from simulator.cost.memory.parameters import device_parameters, shard
 from simulator.cost.memory.peak import MemoryByStage
+from simulator.cost.timing.captured import passes_are_captured
 from simulator.cost.timing.data_parallel import data_parallel_seconds, on_own_devices
 from simulator.cost.timing.parts import Parts
 from simulator.cost.timing.pipeline import (
@@ -92,7 +93,8 @@ def least_step_seconds(pricing: Pricing) -> Array:
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
     """What a step and each of its micro batches take beside all else, and waiting for others, shape (n,) (T23)."""
     values = scenario.coefficients.time
-    overhead = values.step_overhead_seconds + pipeline.micro_batches * values.micro_batch_overhead_seconds
+    each = 0.0 if passes_are_captured(scenario) else values.micro_batch_overhead_seconds
+    overhead = values.step_overhead_seconds + pipeline.micro_batches * each
     return overhead + waiting_seconds(scenario, pipeline)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing
 from simulator.cost.operations.work import Work
+from simulator.cost.timing.captured import layers_are_captured
 from simulator.cost.timing.flops import expert_launches
 from simulator.question.scenario.block import Array
 
@@ -34,6 +35,6 @@ def host_seconds(pricing: Pricing, work: Work) -> Array | float:
     profile, values = pricing.scenario.framework, pricing.scenario.coefficients.time
     shows = profile.host_paced_layers or profile.blocking_launches
     host: Array | float = shows * work.calls * values.host_layer_seconds
-    if work.products.routed:
+    if work.products.routed and not layers_are_captured(pricing.scenario):
         host = np.maximum(host, values.launch_seconds * expert_launches(pricing))
     return host

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.megatron.captured import set_captured
 from simulator.frameworks.take import Targets
 from simulator.frameworks.values import PlainValue
 from simulator.question.frameworks.profiles import MEGATRON
@@ -197,6 +198,7 @@ def set_options(
     _set_types(arguments, targets)
     _set_context(arguments, targets, layout)
     _set_dispatch(arguments, targets)
+    set_captured(arguments, targets)
     if not layout.offload.startswith("optimizer"):
         targets.pop("option.offload_fraction", None)
     if targets.get("option.sharding_replicas", "1") == "1" or not layout.zero_stage:
@@ -246,7 +248,7 @@ def _set_types(arguments: Arguments, targets: Targets) -> None:
         moments = {arguments.text("optimizer_dtype", name) or "fp32" for name in ("exp-avg-dtype", "exp-avg-sq-dtype")}
         grads = arguments.text("gradient_dtype", "main-grads-dtype")
         masters = arguments.text("master_weight_dtype", "main-params-dtype")
-        if grads in _DTYPES and not arguments.has("o2-gradient"):
+        if grads in _DTYPES and not arguments.has("o2-gradient", "grad-reduce-in-bf16"):
             targets["option.gradient_dtype"] = _DTYPES[grads]
         if len(moments) == 1 and moments <= {*_DTYPES, "fp8"}:
             (moment,) = moments
@@ -300,9 +302,9 @@ def _set_dispatch(arguments: Arguments, targets: Targets) -> None:
 
 def usual_dispatch(arguments: Arguments) -> dict[str, str]:
     """An all-gather, the default of Megatron-LM's `--moe-token-dispatcher-type` (core_v0.6.0 to core_v0.19.0)."""
-    told = arguments.has("moe-token-dispatcher-type", "overlap-moe-expert-parallel-comm")
+    stated = arguments.has("moe-token-dispatcher-type", "overlap-moe-expert-parallel-comm")
     own = arguments.has("num-experts") and not arguments.has("deepspeed")
-    return {"expert_dispatch": "allgather"} if own and not told else {}
+    return {"expert_dispatch": "allgather"} if own and not stated else {}
 
 
 def remark_contradictions(arguments: Arguments, layout: Layout) -> None:

@@ -163,8 +163,8 @@ def _count(arguments: Arguments, key: Key, option: str) -> int | None:
 
 def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
     """The keys that count: of a name that several sections have, the model's own, else the one nearest the top."""
-    found: dict[str, Key] = {}
-    kept: list[Key] = []
+    nearest: dict[str, Key] = {}
+    rest: list[Key] = []
     others: dict[str, Key] = {}
     for key in keys:
         section = next((part for part in key.path[:-1] if _OTHER_MODEL.search(part)), "")
@@ -175,14 +175,14 @@ def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
         elif key.name in ("name", "type", "_target_", "dim", "adapter_dim", "peft_scheme") or not _is_flag(
             arguments, key.name
         ):
-            kept.append(key)
+            rest.append(key)
         else:
             name = _RENAMED.get(plain(key.name), plain(key.name))
-            found[name] = min(found.get(name, key), key, key=_nearness)
+            nearest[name] = min(nearest.get(name, key), key, key=_nearness)
     for section, key in others.items():
         message = f"{section}: a second model beside the one that is trained is not modelled"
         arguments.remark_key(key, message, severity="warning")
-    return sorted((*kept, *found.values()), key=lambda key: key.line)
+    return sorted((*rest, *nearest.values()), key=lambda key: key.line)
 
 
 def _nearness(key: Key) -> tuple[bool, int, int]:
@@ -238,7 +238,7 @@ def _as_restored(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> As
     """The run with the model of the weights that it starts from, where the launcher's name for them tells it."""
     name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
     known = run.model is not None or "num_hidden_layers" in run.model_fields
-    return run if known else _named(arguments, run, name)
+    return run if known else named(arguments, run, name)
 
 
 def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
@@ -249,23 +249,24 @@ def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
     family, version, size = match.groups()
     dotted = ".".join(re.findall(r"\d", version))
     names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
-    found = _named(arguments, run, *names)
-    # Megatron-Bridge 067f987 sets both to zero in its providers (models/llama/llama_bridge.py and its neighbours).
-    none = {f"{kind}_dropout": "false" for kind in ("attention", "hidden") if f"{kind}_dropout" not in arguments.places}
-    return dataclasses.replace(found, options={**found.options, **none})
+    return named(arguments, run, *names)
 
 
-def _named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
-    """The run with the first model that one of the names means; its experts are split like its other layers."""
+def named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
+    """The run with the first model that one of the names means; its experts are split like its other layers.
+
+    Megatron-Bridge 067f987 sets no dropout in its providers (models/llama/llama_bridge.py and its neighbours).
+    """
     model = next((model for model, _ in map(models.by_name, names) if model), None)
     if model is None:
         return run
-    told = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
-    arguments.remarks = [remark for remark in told if remark.place or remark.rule != "not-modelled"]
+    remarks = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
+    arguments.remarks = [remark for remark in remarks if remark.place or remark.rule != "not-modelled"]
     layout = run.layout
     if layout and models.load_model(model).is_moe and "etp" not in arguments.places:
         layout = dataclasses.replace(layout, expert_tensor_parallel=layout.tensor_parallel)
-    return dataclasses.replace(run, model=model, model_fields={}, layout=layout)
+    none = {f"{kind}_dropout": "false" for kind in ("attention", "hidden") if f"{kind}_dropout" not in arguments.places}
+    return dataclasses.replace(run, model=model, model_fields={}, layout=layout, options={**run.options, **none})
 
 
 def _translate(arguments: Arguments, key: Key, text: str) -> bool:
@@ -289,7 +290,9 @@ def _translate_parts(arguments: Arguments, key: Key, lowered: str) -> bool:
     name, line, on = key.name, key.line, lowered not in OFF
     if name == "type" and len(key.path) > 1 and key.path[-2] == "tokenizer" and on:
         arguments.add("--tokenizer-type", key.values, line, key.file)
-    elif name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16"):
+    elif (name == "grad_sync_dtype" and lowered in ("bf16", "bfloat16")) or (
+        name == "grad_reduce_in_fp32" and lowered in OFF and key.values
+    ):
         arguments.add("--grad-reduce-in-bf16", [], line, key.file)
     elif name == "fsdp" and on:
         arguments.remark_key(key, "fsdp: torch FSDP of Megatron's layers is not modelled")

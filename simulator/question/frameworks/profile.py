@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from simulator.question.frameworks.limits import FrameworkLimits
+from simulator.question.frameworks.switch import switch
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
+    CAPTURES,
     CONTEXT_EXCHANGES,
     EXPERT_DISPATCHES,
     FP8_RECIPES,
@@ -25,29 +27,6 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-SwitchEffect = Literal["memory", "passes", "step", "rules"]
-"""What a switch may change of an answer; `passes` are those of a micro batch, `step` is what else takes time."""
-SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
-
-
-def switch(  # noqa: PLR0913  one per fact of a switch
-    default: Any,
-    about: str,
-    *,
-    choices: tuple[str, ...] = (),
-    low: float = 0,
-    high: float = 1,
-    moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
-    of: Literal["every", "experts", "fp8"] = "every",
-) -> Any:
-    """A profile field with its description, allowed words (for text) and range (for numbers).
-
-    `moves` and `of` say what it changes at most, and of which questions: models with experts, or those in fp8.
-    """
-    meta = {"about": about, "choices": choices, "low": low, "high": high, "moves": moves, "of": of}
-    return field(default=default, metadata=meta)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkProfile:
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
@@ -58,6 +37,14 @@ class FrameworkProfile:
     stack: StackName = "default"
     """The named set that was put over the defaults, see `stacks`; options of a user stand above it."""
     limits: FrameworkLimits = field(default_factory=FrameworkLimits)
+    asked: frozenset[str] = frozenset()
+    """Switches that the question names, on a stack that has releases."""
+    case: Any = None
+    """Model, device and precision that a release's switches are those of, see `releases`."""
+    release: str = ""
+    """The release with the recipe whose switches it has, in words."""
+    release_source: str = ""
+    """File and line of that recipe."""
 
     def __hash__(self) -> int:
         """Hash by what tells most profiles apart: derived values are looked up often, and switches are many."""
@@ -295,6 +282,18 @@ class FrameworkProfile:
         default=False,
         about="fp8 gathers linear weights in 8 bits, and stores no 16-bit ones beside the copies it computes with",
     )
+    fp8_attention: bool = switch(
+        default=False,
+        about="fp8 computes attention's two products in 8 bits too (--fp8-dot-product-attention)",
+        moves=("passes", "step"),
+        of="fp8",
+    )
+    fp8_output_layer: bool = switch(
+        default=False,
+        about="fp8 computes the output layer's product in 8 bits too (--fp8-output-proj)",
+        moves=("passes", "step"),
+        of="fp8",
+    )
     fp8_inputs: bool = switch(
         default=True, about="fp8 keeps the inputs of matrix products in 8 bits; off, in 16, and casts them again"
     )
@@ -410,6 +409,12 @@ class FrameworkProfile:
         about="no layer takes less than the host needs for its operations (Megatron-LM and Megatron-DeepSpeed of 2022, "
         "on PyTorch 1)",
     )
+    cuda_graphs: str = switch(
+        "none",
+        "what is captured in CUDA graphs and then starts without the host: attention, attention and router, the "
+        "network, whole layers, or all passes of a step (--cuda-graph-impl, --cuda-graph-scope)",
+        choices=CAPTURES,
+    )
     blocking_launches: bool = switch(
         default=False,
         about="the host waits for every kernel before it starts the next (CUDA_LAUNCH_BLOCKING=1): what it needs for a "
@@ -462,6 +467,31 @@ class FrameworkProfile:
     overlap_expert_exchange: bool = switch(
         default=False,
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
+        of="experts",
+    )
+    fused_experts: bool = switch(
+        default=False,
+        about="routed experts' activation and its casts are parts of their products' kernels "
+        "(--use-transformer-engine-op-fuser)",
+        moves=("passes", "step"),
+        of="experts",
+    )
+    expert_capacity: float = switch(
+        1.0,
+        "tokens that buffers of a rank's experts are as large as, over the mean: shapes of a CUDA graph are fixed "
+        "(--moe-expert-rank-capacity-factor)",
+        low=1.0,
+        high=64.0,
+        moves=("memory",),
+        of="experts",
+    )
+    expert_stash: float = switch(
+        1.0,
+        "tokens that routed experts keep their tensors for, over the mean: pages of a buffer of one size "
+        "(--moe-paged-stash-buffer-size-factor-cuda)",
+        low=1.0,
+        high=64.0,
+        moves=("memory",),
         of="experts",
     )
     warm_up_whole_batch: bool = switch(

@@ -36,13 +36,15 @@ class Stack:
     """What its code does in its own way, which no flag of a run chooses."""
     vendors: tuple[str, ...] = ()
     """Makers whose devices it is written for; empty for all."""
+    families: tuple[str, ...] = ()
+    """Families of devices that it is shown for; empty for those that no other stack names."""
     tuned: bool = False
     """Whether it is what a framework's own experts publish for speed: a ranking shows the best layout under it too."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
     """A stack of its file; `release` names what its code does as that release does it."""
-    values = {key: value for key, value in content.items() if key not in ("order", "release")}
+    values = {key: value for key, value in content.items() if key not in ("order", "release", "table")}
     own = releases()[content["release"]] if "release" in content else content.get("own", {})
     return Stack(name=name, **(values | {"own": own}))
 
@@ -58,6 +60,24 @@ def stacks_of(framework: str) -> tuple[Stack, ...]:
     return tuple(stack for stack in STACKS if stack.framework == framework)
 
 
+RELEASE = "@"
+"""Between the name of a stack and that of its release."""
+
+
+def unreleased(framework: str) -> tuple[Stack, ...]:
+    """Those whose switches are the same for every model and device."""
+    return tuple(stack for stack in stacks_of(framework) if RELEASE not in stack.name)
+
+
+def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Stack, ...]:
+    """What experts publish for speed on some devices: the newest release for their family, else a stack for all."""
+    tuned = [one for one in stacks_of(framework) if one.tuned and (not one.vendors or makers <= set(one.vendors))]
+    named = [stack for stack in tuned if stack.families and families <= set(stack.families)]
+    if named:
+        return (max(named, key=lambda stack: stack.name),)
+    return tuple(stack for stack in tuned if not stack.families)
+
+
 def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackName:
     """The stack of a question: the one asked for, else the first usual one of this framework, else its defaults.
 
@@ -71,7 +91,7 @@ def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackNam
         raise InputError(
             f"stack '{asked}'{did_you_mean(asked, list(allowed))}; framework {framework} has: {', '.join(allowed)}"
         )
-    return next((name for one in usual for name in allowed if name == one), DEFAULT)
+    return next((name for known in usual for name in allowed if name == known), DEFAULT)
 
 
 def stack_of_file(name: object) -> StackName | None:
@@ -104,14 +124,15 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
 
 @lru_cache(maxsize=256)  # changes to a recipe ask for the same few again and again
 def _framework(name: str, options: tuple[tuple[str, str], ...], stack: str | None) -> FrameworkProfile:
-    return switched(on_stack(profile_of(name), stack_for(name, stack)), dict(options))
+    chosen = switched(on_stack(profile_of(name), stack_for(name, stack)), dict(options))
+    return replace(chosen, asked=frozenset(name for name, _ in options)) if RELEASE in chosen.stack else chosen
 
 
 def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:
     """Switches that some stack of a framework sets, with every value that they have in its stacks and defaults."""
     usual = profile_of(framework_name)
-    names = dict.fromkeys(switch for stack in stacks_of(framework_name) for switch in stack.switches)
-    profiles = (usual, *(on_stack(usual, stack.name) for stack in stacks_of(framework_name)))
+    names = dict.fromkeys(switch for stack in unreleased(framework_name) for switch in stack.switches)
+    profiles = (usual, *(on_stack(usual, stack.name) for stack in unreleased(framework_name)))
     return {name: tuple(dict.fromkeys(getattr(profile, name) for profile in profiles)) for name in names}
 
 

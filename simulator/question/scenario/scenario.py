@@ -10,6 +10,7 @@ from simulator.errors import InputError
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.profiles import MEGATRON
+from simulator.question.frameworks.releases import ReleaseCase, with_release
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD, Workload
 from simulator.question.scenario.typed import WorkloadFields
 from simulator.question.specs.hardware import HardwareSpec
@@ -103,6 +104,8 @@ class Scenario(Workload):
             setting.check(getattr(self, setting.name))
         for hardware in self.kinds_of_device:
             hardware.peak(self.precision)
+        if "@" in self.framework.stack and not (self.groups and self.framework.case):
+            object.__setattr__(self, "framework", with_release(self.framework, self._release_case))
         if self.lora_rank is not None and self.lora_rank > self.model.hidden_size:
             raise InputError(f"lora_rank {self.lora_rank}: must be at most the hidden size {self.model.hidden_size}")
         if self.groups and sum(group.devices for group in self.groups) != self.devices:
@@ -112,6 +115,18 @@ class Scenario(Workload):
             raise InputError(
                 f"devices {self.devices}: more than one node of {self.hardware.name} means a multiple of {per_node}"
             )
+
+    @property
+    def _release_case(self) -> ReleaseCase:
+        return ReleaseCase(
+            self.model.name,
+            self.model.is_moe,
+            self.hardware.name,
+            self.hardware.family,
+            self.precision,
+            self.devices,
+            self.lora_rank is not None,
+        )
 
     @property
     def kinds_of_device(self) -> tuple[HardwareSpec, ...]:

@@ -5,7 +5,8 @@ Files are read here and typed in `simulator.question.frameworks`, so that formul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -49,3 +50,32 @@ def releases() -> Mapping[str, Mapping[str, Any]]:
         content = _read(file)
         by_name |= {name: {**content["all"], **own} for name, own in content["releases"].items()}
     return by_name
+
+
+def release_rows(stack: str) -> Iterator[dict[str, Any]]:
+    """Recipes of a release, `stack` its name; layout and switches as mappings, `lines` file and line of their values.
+
+    A value stands as `name=value@line` of the recipe's own file, or `@number:line` of another one.
+    """
+    file = next(FRAMEWORK_FOLDER.glob(f"*/stacks/{stack}.yaml"), None) if "@" in stack else None
+    if file is None:
+        return
+    table = file.parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
+    with table.with_suffix(".files.csv").open(newline="", encoding="utf-8") as stream:
+        files = {row["number"]: row["file"] for row in csv.DictReader(stream)}
+    with table.open(newline="", encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            files[""] = row["file"].rpartition(":")[0]
+            lines: dict[str, str] = {}
+            parts = {column: dict(_values(row[column], files, lines)) for column in ("layout", "switches")}
+            yield {**row, **parts, "lines": lines}
+
+
+def _values(text: str, files: Mapping[str, str], lines: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for word in text.split():
+        name, _, rest = word.partition("=")
+        value, at, place = rest.partition("@")
+        if at:
+            number, _, line = place.rpartition(":")
+            lines[name] = f"{files[number]}:{line}"
+        yield name, value

@@ -12,10 +12,11 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration
-from simulator.frameworks.documents import Key
+from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
+from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python
 from simulator.frameworks.run import finished
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.recipes.readers.cluster import cluster_of
@@ -41,6 +42,31 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
     return recipe_of(run, str(path), dialect=FORM.dialect, **counts), arguments.used
 
 
+def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, ...]:
+    """The recipes that the functions of a Python file return; nothing of it is run.
+
+    Raises UnsupportedError for a file without functions that return a configuration of Megatron-Bridge.
+    """
+    found = tuple(_python_recipe(path, recipe, settings) for recipe in _python_recipes(path))
+    if not found:
+        raise UnsupportedError(
+            f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge; "
+            "give the shell script or the configuration file"
+        )
+    return found
+
+
+def _python_recipes(path: Path) -> Iterator[PythonRecipe]:
+    return python_recipes(path) if is_python_recipe(read_text(path)) else iter(())
+
+
+def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]) -> Recipe:
+    arguments = Arguments(str(path), registry.table("nemo", FORM))
+    arguments.settings = settings
+    run = finished(arguments, read_python(arguments, recipe))
+    return recipe_of(run, str(path), title=recipe.name, dialect="nemo-python")
+
+
 def is_nemo_launch(launch: TrainingCommand) -> bool:
     """Whether a launch sets keys of NeMo on its command line; veRL's keys look alike."""
     if any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments):
@@ -62,8 +88,8 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     for key in (*base, *_overrides(launch)):
         keys.pop(key.path, None)
         keys[key.path] = key
-    told = {name: value.text for name, value in launch.environment.items() if value.known}
-    filled = Interpolation([key for key in keys.values() if key.values], told)
+    environment = {name: value.text for name, value in launch.environment.items() if value.known}
+    filled = Interpolation([key for key in keys.values() if key.values], environment)
     run, _ = nemo.read_filled(arguments, filled, launch.environment)
     nodes, devices = _cluster(arguments, launch)
     title = PurePath(launch.script.text).name
@@ -88,14 +114,14 @@ def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key
     folder = words.get("--config-path", EMPTY).text
     name = f"{folder}/{name}" if folder else name
     try:
-        found = configuration(launch, file, name, word.line)
+        configured = configuration(launch, file, name, word.line)
     except InputError:
-        found = None
-    if found is None:
+        configured = None
+    if configured is None:
         message = f"{name[:200]} is not beside the recipe: only the keys of the command line are read"
         arguments.remark_line("base-configuration", "warning", message, word.line)
         return ()
-    return tuple(dataclasses.replace(key, file=found.file) for key in found.keys)
+    return tuple(dataclasses.replace(key, file=configured.file) for key in configured.keys)
 
 
 def _overrides(launch: TrainingCommand) -> Iterator[Key]:

@@ -163,7 +163,8 @@ def answer(ctx: click.Context, name: str, value: object, shown: Presentation) ->
     """Write an answer in the form and to the place that were asked for."""
     form = ctx.params["format"]
     with progress_bar(quiet=shown.verbosity < 0, label="questions of the page priced") as progress:
-        text = ANSWERS[name].write(value, form, replace(shown, progress=progress) if form == "html" else shown)
+        on_page = form in ("html", "sliders")
+        text = ANSWERS[name].write(value, form, replace(shown, progress=progress) if on_page else shown)
     write(text, ctx.params.get("output"))
 
 

@@ -108,7 +108,7 @@ def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
         sections=sections,
         figures=figures,
         command=presentation.command,
-        notes=[*estimate_footer(estimate, told), *_sources(estimate, presentation)],
+        notes=[*estimate_footer(estimate, told), *answer_sources(estimate, presentation)],
     )
 
 
@@ -154,7 +154,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
         figures=figures,
         layouts=panels,
         command=presentation.command,
-        notes=[*ranking_footer(ranking, told), *_sources(shown[0], presentation)],
+        notes=[*ranking_footer(ranking, told), *answer_sources(shown[0], presentation)],
     )
 
 
@@ -195,9 +195,7 @@ def _dots(
     risky = [estimate for estimate in ranking.risky if estimate not in shown]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
     found = api.feasible(space=presentation.space, most=MOST_PANELS, drawn=MOST_DOTS, **presentation.question)
-    told_of = partial(
-        _words, presentation=presentation, has_experts=load_model(str(presentation.question["model"])).is_moe
-    )
+    told_of = partial(_words, presentation=presentation, has_experts=has_experts(presentation))
     first = "recommended" if ranking.estimates else "nearest"
     others = [one for one in found.estimates if (one.layout, tuple(one.options)) not in known]
     groups: dict[str, list[Dot]] = {}
@@ -206,7 +204,7 @@ def _dots(
         groups[name] = []
         for estimate in estimates:
             groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
-            panels.append(_panel(estimate, told_of(estimate, verdict_sentence(estimate, colour=False))))
+            panels.append(panel(estimate, told_of(estimate, verdict_sentence(estimate, colour=False))))
     tokens = shown[0].global_batch_size * shown[0].seq_length
     for one in found.others:
         if (one.layout, tuple(one.query.chosen)) not in known:
@@ -216,7 +214,8 @@ def _dots(
     return groups, panels
 
 
-def _panel(estimate: Estimate, told: Mapping[str, Any]) -> dict[str, Any]:
+def panel(estimate: Estimate, told: Mapping[str, Any]) -> dict[str, Any]:
+    """What a page shows of one layout: texts, and the figures of its memory and of its step."""
     return {**told, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
@@ -393,14 +392,26 @@ def _speed_section(estimate: Estimate, presentation: Presentation) -> PageSectio
 def _panels(layouts: int) -> str:
     return (
         f'<p><label>Layout <input id="choose" type="number" min="1" max="{layouts}" value="1"></label> of '
-        f"{grouped(layouts)}: those of the table first, then from the fastest.</p>"
+        f"{grouped(layouts)}: those of the table first, then from the fastest.</p>{panel_boxes()}"
+    )
+
+
+def panel_boxes() -> str:
+    """The elements in which the script shows one layout."""
+    return (
         '<p id="chosen" class="lead" aria-live="polite"></p><p id="chosen-verdict"></p><div class="panels" id="panels">'
         f"{figure_box('memory', _MEMORY_ABOUT, drawn=False)}{figure_box('step', _STEP_ABOUT, drawn=False)}</div>"
         '<pre id="chosen-command"></pre>'
     )
 
 
-def _sources(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
+def has_experts(presentation: Presentation) -> bool:
+    """Whether the model of a page's question has experts."""
+    return load_model(str(presentation.question["model"])).is_moe
+
+
+def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
+    """Where the numbers of the model and the hardware of a page come from."""
     yield from sources("model", load_model(str(presentation.question["model"])))
     hardware = str(presentation.question.get("hardware", estimate.hardware))
     if ":" not in hardware:

@@ -75,7 +75,7 @@ def estimate_question(estimate: Estimate) -> str:
     if estimate.lora_rank:
         text += f", LoRA of rank {estimate.lora_rank}"
     batch = batch_text(estimate.global_batch_size, estimate.seq_length)
-    return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework)}"
+    return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework, estimate.provenance.release)}"
 
 
 def _violations(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:

@@ -189,6 +189,6 @@ def command_lines(text: str, width: int | None) -> str:
     return " \\\n".join(lines).replace("\0", " ")
 
 
-def switches_text(stack: str, framework: str) -> str:
+def switches_text(stack: str, framework: str, release: str = "") -> str:
     """Return the framework of a question with whose switches it has."""
-    return f"{framework} with {stack_name(stack, framework)}"
+    return f"{framework} with {release or stack_name(stack, framework)}"

@@ -59,7 +59,13 @@ ANSWERS: Mapping[str, AnswerFormats] = MappingProxyType(
     {
         answer.name: answer
         for answer in (
-            _answer("ranking", "ranking_table:ranking_table", page="answers:ranking_page", **_ROWS),
+            _answer(
+                "ranking",
+                "ranking_table:ranking_table",
+                page="answers:ranking_page",
+                sliders="pages.sliders:sliders_page",
+                **_ROWS,
+            ),
             _answer("estimate", "estimate_table:estimate_table", page="answers:estimate_page", **_ROWS),
             _answer("plan", "plan_table:plan_table", page="plan:plan_page", csv="report.plan_table:plan_csv"),
             _answer("comparison", "compare_table:compare_table", page="compare:compare_page"),

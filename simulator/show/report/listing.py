@@ -12,7 +12,7 @@ from simulator.errors import InputError
 from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names, table_of
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.frameworks.stacks import on_stack, stacks_of
+from simulator.question.frameworks.stacks import on_stack, stacks_of, unreleased
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
@@ -97,7 +97,7 @@ def frameworks_listing() -> list[ListingRow]:
 
 def framework_facts(profile: FrameworkProfile) -> list[ListingRow]:
     """Return one record for each switch of one framework, with its value in every named stack."""
-    stacks = [on_stack(profile, stack.name) for stack in stacks_of(profile.name)]
+    stacks = [on_stack(profile, stack.name) for stack in unreleased(profile.name)]
     return _switch_rows({"value": profile, **{stacked.stack: stacked for stacked in stacks}})
 
 

@@ -134,7 +134,10 @@ def ranking_question(ranking: Ranking) -> str:
         text += f", LoRA of rank {query['lora_rank']}"
     batch = batch_text(query.get("global_batch_size"), query.get("seq_length"))
     framework = str(query.get("framework"))
-    return f"{text}, {batch}, {switches_text(str(query['stack']), framework) if query.get('stack') else framework}"
+    if query.get("stack"):
+        release = next((one.provenance.release for one in _priced(ranking)), "")
+        framework = switches_text(str(query["stack"]), framework, release)
+    return f"{text}, {batch}, {framework}"
 
 
 def _cluster(ranking: Ranking) -> str:

@@ -49,7 +49,8 @@
     title.textContent = chosen.title;
     document.getElementById("chosen-verdict").textContent = chosen.verdict;
     document.getElementById("chosen-command").textContent = data.command + chosen.command;
-    document.getElementById("choose").value = index + 1;
+    const number = document.getElementById("choose");
+    if (number) number.value = index + 1;
     document.getElementById("panels").hidden = !chosen.memory;
     if (chosen.memory) {
       draw(document.getElementById("figure-memory"), chosen.memory);
@@ -58,6 +59,16 @@
     document.querySelectorAll("tr[data-layout]").forEach((row) => {
       row.setAttribute("aria-current", String(Number(row.dataset.layout) === index));
     });
+  };
+
+  const knobs = [...document.querySelectorAll("input[data-stride]")];
+  const turned = () => {
+    for (const knob of knobs) {
+      const text = JSON.parse(knob.dataset.values)[knob.value];
+      knob.previousElementSibling.value = text;
+      knob.setAttribute("aria-valuetext", text);
+    }
+    select(knobs.reduce((position, knob) => position + knob.valueAsNumber * Number(knob.dataset.stride), 0));
   };
 
   const sortable = (table) => {
@@ -97,6 +108,8 @@
       dots.on("plotly_click", (event) => select(event.points[0].customdata));
       select(0);
     }
+    for (const knob of knobs) knob.addEventListener("input", turned);
+    if (knobs.length) turned();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     addEventListener("beforeprint", redraw);
     document.getElementById("js-plotly-tester")?.setAttribute("aria-hidden", "true");

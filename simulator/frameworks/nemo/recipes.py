@@ -1,0 +1,305 @@
+"""Recipes of Megatron-Bridge that Python functions return, as the keys of the configuration that they make.
+
+Megatron-Bridge v0.6.0: `src/megatron/bridge/perf_recipes` and `recipes`; before it `scripts/performance/configs`. What
+training makes of a configuration before it starts is done here too: types of numbers over model, optimizer and replicas
+(`MixedPrecisionConfig.setup`, training/mixed_precision.py), overlap over both (`CommOverlapConfig.setup`,
+training/comm_overlap.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.errors import InputError
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import table_of
+from simulator.frameworks.interpolation import Interpolation
+from simulator.frameworks.nemo.read import named, read_filled
+from simulator.frameworks.python import PythonReader
+from simulator.frameworks.python_values import Instance, Module, OpenValue, Outside, PythonFunction, RaisedError
+from simulator.frameworks.remarks import Place
+from simulator.frameworks.run import AskedRun
+from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
+
+_FOLLOWED: Final = re.compile(
+    r"recipes\b|^configs\b|^utils\b|mixed_precision|flex_dispatcher|comm_overlap|token_drop|cuda_graph"
+)
+"""Modules that recipes are made of; what they configure is not read."""
+_RECIPE: Final = re.compile(r"[a-z]\w*_config")
+_SETUP: Final = re.compile(r"_(?P<devices>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8\w{2}|nvfp4)")
+_HUB: Final = re.compile(r"[\w.-]+/[\w.-]+")
+_SECTIONS: Final = ("model", "train", "optimizer", "ddp", "dataset", "mixed_precision", "comm_overlap", "peft")
+"""Parts of a configuration that memory and speed depend on."""
+_WHOLE: Final = {"mixed_precision": ("model", "optimizer", "ddp"), "comm_overlap": ("model", "ddp")}
+"""Parts that are laid over others before training."""
+_SAME: Final = ("fp8_param", "fp4_param")
+"""Other names of `fp8_param_gather` and `fp4_param_gather`, which follow them where they are not set."""
+_OFF_DEFAULTS: Final = ("overlap_grad_reduce", "overlap_param_gather")
+"""Overlap that is on with a distributed optimizer where nobody says otherwise (`_get_optimizer_overlap_cfgs`)."""
+_LETTERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+"""Parts of a pipeline's chunk as Megatron's text of a layout has them."""
+_LAYOUT: Final = "pipeline_model_parallel_layout"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonRecipe:
+    """One function's configuration."""
+
+    name: str
+    keys: tuple[Key, ...]
+    environment: Mapping[str, PlainValue]
+    hub: str
+    """Name of the model on Hugging Face; empty where none is named."""
+    devices: int | None
+    device: str
+    """What its name says that it runs on: `gb300`."""
+    place: Place
+
+
+_OF_THE_MODEL: Final = ("num_moe_experts", "num_experts", "num_layers", "hidden_size", "num_attention_heads")
+"""Fields that a model from Hugging Face has whether or not the recipe sets them."""
+
+
+@functools.cache
+def _defaults() -> Mapping[str, Any]:
+    """Fields that nobody sets, by the tables of Megatron-Bridge and Megatron-LM."""
+    found: dict[str, Any] = {}
+    for flag in (*table_of("megatron").values(), *table_of("bridge").values()):
+        if flag.name in _OF_THE_MODEL or "model." in flag.sets:
+            found[flag.name] = OpenValue(flag.name, Place("", 1))
+            continue
+        text = flag.default
+        found[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
+    return found
+
+
+def _default(name: str) -> Any:
+    return _defaults().get(name, Outside(name))
+
+
+def is_python_recipe(text: str) -> bool:
+    """Whether a Python file has functions that return configurations of Megatron-Bridge."""
+    return "megatron.bridge" in text and re.search(r"^def \w+_config\(", text, re.MULTILINE) is not None
+
+
+def python_recipes(path: Path) -> Iterator[PythonRecipe]:
+    """The recipes of a file, in order. Raises InputError for a file that is no Python."""
+    reader = PythonReader(_default, lambda name: _FOLLOWED.search(name) is not None)
+    module = reader.module(path)
+    for name, function in module.names.items():
+        if isinstance(function, PythonFunction) and function.module is module and _RECIPE.fullmatch(name):
+            found = _returned(reader, function, module)
+            if found is not None:
+                yield _recipe(name, found, Place(str(path), function.node.lineno))
+
+
+def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:
+    """The configuration that a function without arguments returns."""
+    arguments = function.node.args
+    if len(arguments.args) > len(arguments.defaults) or not isinstance(function.node, ast.FunctionDef):
+        return None
+    try:
+        found = reader.call(function, (), {}, function.node, module)
+    except RaisedError:
+        return None
+    whole = isinstance(found, Instance) and isinstance(found.fields.get("model"), Instance)
+    return found if whole and "train" in found.fields else None
+
+
+def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
+    setup, model = _SETUP.search(name), instance.fields["model"]
+    _lay_over(instance)
+    hub = next((text for text in model.arguments if isinstance(text, str) and _HUB.fullmatch(text)), "")
+    environment = instance.fields.get("env_vars")
+    variables = environment if isinstance(environment, dict) else {}
+    line = instance.places["env_vars"].line if "env_vars" in instance.places else 1
+    return PythonRecipe(
+        name=name,
+        keys=tuple(_keys(instance)),
+        environment={str(word): known_value(str(text), line) for word, text in variables.items()},
+        hub=hub,
+        devices=int(setup["devices"]) if setup else None,
+        device=setup["device"] if setup else "",
+        place=place,
+    )
+
+
+def _lay_over(instance: Instance) -> None:
+    """Lay types of numbers and overlap over the parts that training lays them over."""
+    _recomputes_nothing(instance.fields["model"])
+    for part, others in _WHOLE.items():
+        own = instance.fields.get(part)
+        if not isinstance(own, Instance):
+            continue
+        for name in _SAME:
+            if own.fields.get(name, False) is None:
+                del own.fields[name]
+        if part == "comm_overlap":
+            _overlap(instance, own)
+        for name, value in own.fields.items():
+            for other in (instance.fields.get(section) for section in others):
+                if isinstance(other, Instance) and name in other.fields and value is not None:
+                    other.put(name, value, own.places[name])
+    overlap = instance.fields.get("comm_overlap")
+    if isinstance(overlap, Instance):
+        overlap.fields = {name: value for name, value in overlap.fields.items() if value is not None}
+
+
+def _recomputes_nothing(model: Instance) -> None:
+    """Take an empty list as no recompute: Megatron's core fills in the attention for None alone."""
+    if model.fields.get("recompute_modules") == []:
+        model.put("recompute_granularity", None, model.places["recompute_modules"])
+
+
+def _overlap(instance: Instance, own: Instance) -> None:
+    """Overlap of replicas, on unless the recipe says otherwise, and of tensor parallelism, where there is any."""
+    ddp, model = instance.fields.get("ddp"), instance.fields["model"]
+    if isinstance(ddp, Instance) and ddp.fields.get("use_distributed_optimizer") is True:
+        for name in _OFF_DEFAULTS:
+            if own.fields.get(name) is None:
+                place = instance.places.get("comm_overlap", own.places.get(name, Place("", 1)))
+                ddp.put(name, True, place)  # noqa: FBT003  its value
+    tensor = model.fields.get("tensor_model_parallel_size")
+    if own.fields.get("tp_comm_overlap") is True and tensor == 1:
+        own.put("tp_comm_overlap", False, own.places["tp_comm_overlap"])  # noqa: FBT003
+
+
+def _keys(instance: Instance) -> Iterator[Key]:
+    for section in _SECTIONS:
+        part = instance.fields.get(section)
+        if isinstance(part, Instance):
+            if section == "peft":
+                kind = part.kind.rpartition(".")[2]
+                yield Key((section, "_target_"), (known_value(kind, 1),), instance.places[section].line, kind)
+            yield from _keys_of((section,), part)
+        elif isinstance(part, str):
+            place = instance.places[section]
+            yield Key((section,), (known_value(part, place.line),), place.line, part, place.file)
+
+
+def _keys_of(path: tuple[str, ...], part: Instance) -> Iterator[Key]:
+    for name, value in part.fields.items():
+        place = part.places[name]
+        if isinstance(value, Instance) or (name in _DTYPES and getattr(value, "name", None) in _HALVES):
+            continue
+        content = _layout_text(value) if name == _LAYOUT else value
+        if isinstance(content, dict):
+            continue
+        several = content if isinstance(content, list | tuple) else (content,)
+        values = tuple(_plain(item, place, (*path, name)) for item in several)
+        yield Key((*path, name), values, place.line, content, place.file)
+
+
+def _plain(value: Any, place: Place, path: tuple[str, ...]) -> PlainValue:
+    """A value as text."""
+    if isinstance(value, OpenValue):
+        return unknown_value(value.name, place.line, [Cause(place.line, ".".join(path))])
+    if isinstance(value, Outside):
+        return known_value(_TYPES.get(value.name, value.name), place.line)
+    text = {None: "null", True: "true", False: "false"}.get(value) if isinstance(value, bool | None) else str(value)
+    return known_value(str(text), place.line)
+
+
+_DTYPES: Final = ("params_dtype", "pipeline_dtype", "autocast_dtype")
+"""What follows from the precision."""
+_HALVES: Final = ("torch.bfloat16", "torch.float16", "torch.half")
+_TYPES: Final = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float": "fp32", "torch.half": "fp16"} | {
+    "torch.float16": "fp16",
+    "torch.uint8": "fp8",
+}
+
+
+def _layout_text(value: Any) -> Any:
+    """A pipeline's chunks as Megatron's text has them, of a list with a list of parts for each."""
+    if not isinstance(value, list):
+        return value
+    if not all(isinstance(chunk, list) and all(word in _LETTERS for word in chunk) for chunk in value):
+        raise InputError(f"{_LAYOUT}: parts are {', '.join(_LETTERS)}")
+    return "|".join("".join(_LETTERS[word] for word in chunk) for chunk in value)
+
+
+def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
+    """The run of one recipe, with the model that it takes from Hugging Face and the devices of its name."""
+    filled = Interpolation([key for key in recipe.keys if key.values], arguments.settings)
+    run, _ = read_filled(arguments, filled, recipe.environment)
+    arguments.used |= filled.used
+    if recipe.hub and run.model is None:
+        run = named(arguments, run, recipe.hub)
+        if run.model is None:
+            said = f"{recipe.hub} is no model that is shipped: the recipe takes all of its sizes from there"
+            arguments.remark_line("not-modelled", "error", said, recipe.place.line, fix="--model NAME")
+    if recipe.devices:
+        arguments.devices = recipe.devices
+        arguments.places["devices"] = recipe.place
+    return run
+
+
+_WORDS: Final = ("bf16", "fp8_cs", "fp8_mx", "fp8_sc", "nvfp4")
+"""Precisions of performance scripts before v0.6.0."""
+_VARIANTS: Final = ("v2", "v1")
+_SCRIPTS_ENVIRONMENT: Final = {"PYTORCH_CUDA_ALLOC_CONF": known_value("expandable_segments:True", 1)}
+"""What the scripts start with (`PERF_ENV_VARS` of scripts/performance/utils/executors.py, v0.3.1 to v0.5.1)."""
+
+
+def variants(path: Path) -> Iterator[PythonRecipe]:
+    """Recipes that functions of a file make for a precision and a variant, as performance scripts before v0.6.0 did.
+
+    `scripts/performance/utils/overrides.py` changes what the functions return; the newest variant of each precision
+    counts, which the scripts' own tables of configurations name.
+    """
+    reader = PythonReader(_default, lambda name: _FOLLOWED.search(name) is not None)
+    module = reader.module(path)
+    for function in module.names.values():
+        asked = function.node.args if isinstance(function, PythonFunction) and function.module is module else None
+        if asked is None or not {"precision", "config_variant"} <= {word.arg for word in asked.args}:
+            continue
+        for word in _WORDS:
+            found = next(filter(None, (_variant(reader, function, word, each) for each in _VARIANTS)), None)
+            if found is not None:
+                yield found
+
+
+def _variant(reader: PythonReader, function: PythonFunction, word: str, variant: str) -> PythonRecipe | None:
+    """One precision and variant of a function, as the script starts it."""
+    module, base = function.module, None
+    recipe, _, device = function.name.rpartition("_config_")
+    table = f"{recipe}_config_{device}_{word}_{variant}".upper()
+    for each in list(reader.modules.values()):
+        base = each.names.get(table, base)
+    package = reader.modules.get(module.path.with_name("__init__.py"))
+    if base is None and package is None:
+        package = reader.module(module.path.with_name("__init__.py"))
+        base = package.names.get(table)
+    if not isinstance(base, Instance):
+        return None
+    try:
+        found = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
+    except RaisedError:
+        return None
+    if not isinstance(found, Instance) or not isinstance(found.fields.get("model"), Instance):
+        return None
+    _start(found, reader, word)
+    place = Place(str(module.path), function.node.lineno)
+    whole = _recipe(f"{function.name}_{word}_{variant}", found, place)
+    devices = base.fields.get("num_gpus")
+    return replace(
+        whole, devices=devices if isinstance(devices, int) else None, device=device, environment=_SCRIPTS_ENVIRONMENT
+    )
+
+
+def _start(instance: Instance, reader: PythonReader, word: str) -> None:
+    """Lay over a configuration what the performance script does before it starts."""
+    overrides = next((each for path, each in reader.modules.items() if path.name == "overrides.py"), None)
+    common = overrides.names.get("_set_common_perf_overrides") if overrides else None
+    if isinstance(common, PythonFunction):
+        reader.call(common, (instance,), {}, common.node, common.module)
+    optimizer = instance.fields.get("optimizer")
+    if word == "bf16" and isinstance(optimizer, Instance) and optimizer.fields.get("optimizer") == "adam":
+        optimizer.put("use_precision_aware_optimizer", True, instance.places["optimizer"])  # noqa: FBT003  its value

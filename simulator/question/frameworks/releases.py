@@ -1,0 +1,136 @@
+"""What a release of a stack sets for one model, device and precision, over what most of its recipes set.
+
+`megatron-bridge@26.08` is NVIDIA's performance recipes of that container. DeepSeek-V3 in fp8 on GB300 has a recipe of
+its own there; for a model without one, what most recipes of that device and precision set is taken, and said so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from simulator.question.frameworks.profile import FrameworkProfile, switches
+from simulator.question.frameworks.stacks import framework
+from simulator.question.frameworks.switch_text import switch_value
+from simulator.question.specs.stacks import release_rows
+
+_SWITCHES: Final = {field.name: field for field in switches()}
+_RECIPE: Final = "fp8_recipe"
+_BLOCKS: Final = ("blackwell",)
+"""Families whose own fp8 is by blocks of 32 numbers."""
+
+
+class ReleaseCase(NamedTuple):
+    """What a release's switches depend on."""
+
+    model: str
+    is_moe: bool
+    hardware: str
+    family: str
+    precision: str
+    devices: int
+    adapters: bool
+    """Whether LoRA is trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseRecipe:
+    """One recipe of a release, in this project's words."""
+
+    recipe: str
+    """The function that makes it."""
+    model: str
+    is_moe: bool
+    hardware: str
+    devices: int
+    precision: str
+    global_batch_size: int | None
+    source: str
+    """File and line of the function."""
+    layout: Mapping[str, str]
+    """Fields that are not the usual ones, as text by their short names."""
+    switches: Mapping[str, str]
+    lines: Mapping[str, str]
+    """File and line of each value that one line sets."""
+
+
+@lru_cache(maxsize=16)
+def release_recipes(stack: str) -> tuple[ReleaseRecipe, ...]:
+    """The recipes of a release; none of a stack that is no release."""
+    return tuple(_recipe(row) for row in release_rows(stack))
+
+
+def _recipe(row: Mapping[str, Any]) -> ReleaseRecipe:
+    lines = row["lines"]
+    return ReleaseRecipe(
+        recipe=row["recipe"],
+        model=row["model"],
+        is_moe=row["experts"] == "yes",
+        hardware=row["hardware"],
+        devices=int(row["devices"] or 0),
+        precision=row["precision"],
+        global_batch_size=int(row["global_batch_size"]) if row["global_batch_size"] else None,
+        source=row["file"],
+        layout=row["layout"],
+        switches=row["switches"],
+        lines=lines,
+    )
+
+
+def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe | None:
+    """The recipe of a model, device and precision, of several that of the nearest number of devices; None of none.
+
+    Of several ways to scale fp8, `wanted`.
+    """
+    recipes = [
+        recipe
+        for recipe in release_recipes(stack)
+        if (recipe.model, recipe.hardware, recipe.precision) == (case.model, case.hardware, case.precision)
+        and ("_peft_" in recipe.recipe) == case.adapters
+    ]
+    scaled = [recipe for recipe in recipes if recipe.switches.get(_RECIPE, wanted) == wanted] or recipes
+    return min(scaled, key=lambda recipe: (abs(recipe.devices - case.devices), recipe.recipe), default=None)
+
+
+def usual_fp8_recipe(family: str) -> str:
+    """How TransformerEngine 2.16 scales fp8 where nobody says it (`get_default_fp8_recipe`, quantization.py)."""
+    return "mxfp8" if family in _BLOCKS else "delayed"
+
+
+def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfile:
+    """A profile on a release, as the release sets it for one case; switches that the question gives stay."""
+    if profile.case == case or not release_recipes(profile.stack):
+        return profile
+    chosen = {name: getattr(profile, name) for name in profile.asked}
+    usual = framework(profile.name, stack=profile.stack)
+    wanted = chosen.get(_RECIPE) or usual_fp8_recipe(case.family)
+    recipe = recipe_of_case(profile.stack, case, wanted)
+    values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, wanted)
+    typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
+    where = f" ({recipe.source})" if recipe else ""
+    changed = replace(usual, **{**typed, **chosen}, asked=profile.asked, case=case, release_source=f"{whose}{where}")
+    scaled = f", fp8 by {changed.fp8_recipe}" if case.precision == "fp8" else ""
+    return replace(changed, release=f"{profile.stack}: {whose}{scaled}")
+
+
+def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:
+    """What more than half of the nearest recipes set, and which those are; of fp8, those that scale it as `wanted`."""
+    alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
+    if case.precision == "fp8":
+        alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike
+    same = [recipe for recipe in alike if recipe.precision == case.precision]
+    here = [recipe for recipe in same if recipe.hardware == case.hardware]
+    where = case.hardware if here else "any device" if same else "any device and precision"
+    pool = here or same or alike
+    kind = "mixtures of experts" if case.is_moe else "dense models"
+    whose = f"no recipe for {case.model} on {case.hardware} in {case.precision}; as most of its {len(pool)} for {kind}"
+    return _most(pool), f"{whose}, {where}"
+
+
+def _most(pool: Collection[ReleaseRecipe]) -> dict[str, str]:
+    """Values that more than half of some recipes have."""
+    shares = Counter(pair for recipe in pool for pair in recipe.switches.items())
+    return {name: text for (name, text), count in shares.items() if 2 * count > len(pool)}

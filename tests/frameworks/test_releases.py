@@ -1,0 +1,89 @@
+"""Releases: what a stack's release sets for a model, device and precision, and where it has nothing for it."""
+
+from typing import Any
+
+import pytest
+
+import simulator
+from simulator.api import scenario_of
+from simulator.errors import InputError
+from simulator.question.frameworks.profile import switches
+from simulator.question.frameworks.releases import release_recipes
+from simulator.question.frameworks.stacks import STACKS, framework, stack_for, suggested
+from simulator.question.frameworks.switch_text import switch_value
+from simulator.question.scenario.layout import BY_NAME
+from simulator.question.specs.catalogue import load_hardware, load_model
+
+RELEASES = [stack.name for stack in STACKS if "@" in stack.name]
+NEWEST = "megatron-bridge@26.08"
+ASKED: dict[str, Any] = {"hardware": "gb300-nvl72", "devices": 256, "seq_length": 4096, "global_batch_size": 4096}
+PUBLISHED: dict[str, Any] = {"tp": 1, "pp": 2, "ep": 32, "vpp": 8, "micro_batch_size": 1}
+
+
+def scenario(**asked: Any) -> Any:
+    return scenario_of(**{"stack": NEWEST, "precision": "fp8", "model": "deepseek-v3", **ASKED, **asked})
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_value_of_a_release_is_one_of_its_setting(release: str) -> None:
+    known, usual = {field.name: field for field in switches()}, framework("megatron", stack=release)
+    recipes = release_recipes(release)
+    assert len(recipes) > 100
+    assert len({one.recipe for one in recipes}) == len(recipes)
+    for one in recipes:
+        assert (load_model(one.model).name, load_hardware(one.hardware).name) == (one.model, one.hardware)
+        assert load_model(one.model).is_moe == one.is_moe
+        assert one.devices > 0
+        assert one.source.rpartition(":")[2].isdecimal()
+        assert {BY_NAME[name].key for name in one.layout} == set(one.layout)
+        for name, text in one.switches.items():
+            switch_value(known[name], text, getattr(usual, name))
+        for place in one.lines.values():
+            assert place.startswith(("src/megatron/bridge/", "scripts/performance/"))
+            assert int(place.rpartition(":")[2]) > 0
+
+
+def test_a_recipe_of_the_model_device_and_precision_decides() -> None:
+    found = scenario().framework
+    assert (found.fp8_recipe, found.expert_dispatch, found.cuda_graphs) == ("mxfp8", "hybridep", "full_iteration")
+    assert found.release == f"{NEWEST}: deepseek_v3_pretrain_256gpu_gb300_fp8mx_config, fp8 by mxfp8"
+    assert "perf_recipes/deepseek/gb300/deepseek_v3.py:" in found.release_source
+    wide = scenario(precision="bf16").framework
+    assert (wide.cuda_graphs, wide.overlap_expert_exchange) == ("attention_router", False)
+    older = scenario(stack="megatron-bridge@26.04").framework
+    assert (older.cuda_graphs, older.overlap_expert_exchange, older.fp8_recipe) == ("none", False, "mxfp8")
+
+
+def test_what_the_question_gives_stays() -> None:
+    found = scenario(options={"expert_dispatch": "alltoall", "fp8_recipe": "tensorwise"}).framework
+    assert (found.expert_dispatch, found.fp8_recipe) == ("alltoall", "tensorwise")
+    assert "gb300_fp8cs_config" in found.release
+
+
+def test_a_model_without_a_recipe_has_what_most_recipes_set_and_says_so() -> None:
+    found = scenario(model="mixtral-8x7b-v0.1", devices=64).framework
+    assert "no recipe for mixtral-8x7b-v0.1 on gb300-nvl72 in fp8" in found.release
+    assert (found.fp8_recipe, found.expert_dispatch) == ("mxfp8", "hybridep")
+    far = simulator.estimate(model="llama3.1-8b", hardware="a100-sxm-80g", precision="bf16", stack=NEWEST, tp=2)
+    assert "any device" in far.provenance.release
+    assert far.verdict == "fits"
+
+
+def test_an_unknown_release_is_refused_with_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"megatron-bridge@26\.07', did you mean .*: default.*megatron-bridge@26\.08"):
+        stack_for("megatron", "megatron-bridge@26.07")
+
+
+def test_the_newest_release_is_suggested_on_blackwell() -> None:
+    assert [one.name for one in suggested("megatron", {"NVIDIA"}, {"blackwell"})] == [max(RELEASES)]
+    assert [one.name for one in suggested("megatron", {"NVIDIA"}, {"hopper"})] == ["nvidia-recipes"]
+    assert suggested("megatron", {"AMD"}, {"cdna3"}) == ()
+
+
+def test_the_published_layout_is_near_the_best() -> None:
+    asked = {**ASKED, "model": "deepseek-v3", "precision": "fp8", "stack": NEWEST}
+    published = simulator.estimate(**asked, **PUBLISHED, chunk_layers=(4,) * 15 + (1,))
+    best = simulator.rank(**asked, tp=1, pp=(1, 2), ep=(32, 64, 128), top=1).estimates[0]
+    assert published.verdict == "fits"
+    ours, theirs = (one.throughput.tokens_per_second_per_device for one in (published, best))
+    assert ours >= 0.95 * theirs

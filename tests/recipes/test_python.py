@@ -1,0 +1,188 @@
+"""Recipes in Python are read as their functions say, without running them; what depends on the machine stays open."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from simulator.budget import limited
+from simulator.errors import InputError, UnsupportedError
+from simulator.frameworks.home import staying
+from simulator.frameworks.python import PythonReader
+from simulator.frameworks.python_values import Instance, OpenValue, Outside
+from simulator.recipes.readers.read import read_recipe
+
+BASE = '''
+import torch
+from megatron.bridge import AutoBridge
+from megatron.bridge.training.config import ConfigContainer, TrainingConfig, OptimizerConfig, DDPConfig
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
+
+LAYOUTS = {(2, 2): [["embedding"] + ["decoder"] * 9, ["decoder"] * 8, ["decoder"] * 8, ["decoder"] * 7 + ["loss"]]}
+
+
+def base_config(size: int = 2):
+    cfg = ConfigContainer(
+        model=AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider(load_weights=False),
+        train=TrainingConfig(global_batch_size=128, micro_batch_size=size // 2),
+        ddp=DDPConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True),
+        optimizer=OptimizerConfig(optimizer="adam", use_distributed_optimizer=True),
+    )
+    cfg.model.tensor_model_parallel_size = size
+    cfg.model.seq_length = 8192
+    cfg.mixed_precision = MixedPrecisionConfig(bf16=True, params_dtype=torch.bfloat16)
+    cfg.mixed_precision.grad_reduce_in_fp32 = False
+    return cfg
+
+
+def tuned(cfg, *, overlap: bool = False, **more):
+    """Sets what every recipe has."""
+    for name, value in more.items():
+        setattr(cfg.model, name, value)
+    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=overlap)
+    if getattr(cfg.model, "cuda_graph_impl", None) == "none" or cfg.model.sequence_parallel:
+        cfg.model.cuda_graph_impl = "transformer_engine"
+        cfg.model.cuda_graph_scope = ["attn"]
+    pipeline = (cfg.model.pipeline_model_parallel_size or 1, cfg.model.virtual_pipeline_model_parallel_size or 1)
+    cfg.model.pipeline_model_parallel_layout = LAYOUTS[pipeline] if pipeline in LAYOUTS else None
+    if torch.cuda.is_available():
+        cfg.model.context_parallel_size = 2
+    return cfg
+'''
+RECIPES = """
+from megatron.bridge.recipes.base import base_config, tuned
+
+
+def llama3_8b_pretrain_8gpu_h100_bf16_config():
+    cfg = tuned(base_config(), overlap=True, sequence_parallel=True, context_parallel_size=1)
+    cfg.model.context_parallel_size = 1
+    return cfg
+
+
+def llama3_8b_pretrain_16gpu_h100_bf16_config():
+    cfg = base_config(4)
+    cfg.model.sequence_parallel = True
+    cfg.model.pipeline_model_parallel_size = 2
+    cfg.model.virtual_pipeline_model_parallel_size = 2
+    tuned(cfg)
+    cfg.model.context_parallel_size = 1
+    return cfg
+
+
+def llama3_8b_pretrain_4gpu_h100_bf16_config():
+    return tuned(base_config())
+
+
+def needs_an_argument_config(size):
+    return base_config(size)
+"""
+
+
+@pytest.fixture
+def recipes(tmp_path: Path) -> Path:
+    folder = tmp_path / "src/megatron/bridge/recipes"
+    (tmp_path / ".git").mkdir()
+    folder.mkdir(parents=True)
+    (folder / "base.py").write_text(BASE, encoding="utf-8")
+    path = folder / "llama.py"
+    path.write_text(RECIPES, encoding="utf-8")
+    return path
+
+
+def test_each_function_is_a_recipe(recipes: Path) -> None:
+    first, second, third = read_recipe(recipes)
+    assert first.layout is not None
+    assert (first.title, first.model, first.precision) == (
+        "llama3_8b_pretrain_8gpu_h100_bf16_config",
+        "llama3-8b",
+        "bf16",
+    )
+    assert (first.layout.tensor_parallel, first.layout.data_parallel, first.layout.sequence_parallel) == (2, 4, True)
+    assert (first.seq_length, first.global_batch_size, first.layout.micro_batch_size) == (8192, 128, 1)
+    assert second.layout is not None
+    assert (second.layout.pipeline_parallel, second.layout.virtual_stages) == (2, 2)
+    assert second.layout.chunk_layers == (9, 8, 8, 7)
+    # What the machine decides is asked for, not guessed.
+    assert third.layout is None
+    assert [unknown.name for unknown in third.unknowns if unknown.affects] == ["model.context_parallel_size"]
+
+
+def test_what_training_lays_over_counts(recipes: Path) -> None:
+    first = read_recipe(recipes)[0]
+    assert {name: first.options[name] for name in ("gradient_dtype", "overlap_grad_reduce", "tp_comm_overlap")} == {
+        "gradient_dtype": "bf16",
+        "overlap_grad_reduce": "true",
+        "tp_comm_overlap": "true",
+    }
+    assert first.options["cuda_graphs"] == "attention"
+    assert first.options["attention_dropout"] == "false"
+
+
+def test_each_value_has_the_line_that_sets_it(recipes: Path) -> None:
+    second = read_recipe(recipes)[1]
+    place = second.places["pp"]
+    assert (Path(place.file).name, RECIPES.splitlines()[place.line - 1].strip()) == (
+        "llama.py",
+        "cfg.model.pipeline_model_parallel_size = 2",
+    )
+    place = second.places["tp"]
+    assert (Path(place.file).name, BASE.splitlines()[place.line - 1].strip()) == (
+        "base.py",
+        "cfg.model.tensor_model_parallel_size = size",
+    )
+
+
+def test_other_python_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import os\nos.remove('everything')\n", encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="Python is never run, and no function of the file returns"):
+        read_recipe(path)
+    path.write_text("# megatron.bridge\ndef a_config(:\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no Python that can be read"):
+        read_recipe(path)
+
+
+VALUES = {
+    "[2 * n for n in range(4) if n % 2]": [2, 6],
+    "{**{'a': 1}, 'b': 2}['b']": 2,
+    "f'{1 + 1}x'.upper()": "2X",
+    "'a' if not [] else 'b'": "a",
+    "[0] * 2 + [1]": [0, 0, 1],
+    "divmod(7, 2)": (3, 1),
+    "(lambda a, b=2: a * b)(3)": 6,
+    "1 < 2 <= 2": True,
+    "None or 'x'": "x",
+    "isinstance('a', str)": True,
+}
+OPEN = ("torch.cuda.is_available()", "open('x').read()", "'a' * 10**9", "[0] * 10**9", "range(10**9)", "9 ** 9", "x[1]")
+
+
+@pytest.mark.parametrize("text", [*VALUES, *OPEN])
+def test_expressions(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(f"import torch\nvalue = {text}\nflag = 1 if value else 2\n", encoding="utf-8")
+    names = PythonReader().module(path).names
+    if text in VALUES:
+        assert names["value"] == VALUES[text]
+    else:
+        assert isinstance(names["value"], OpenValue | Outside | Instance)
+        assert isinstance(names["flag"], OpenValue)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(n):\n    return f(n + 1)\nvalue = f(0)",
+        "def f(n):\n    return [f(n), f(n)]\nvalue = f(0)",
+        "value = " + "(" * 5000 + ")" * 5000,
+        "value = " + "-" * 5000 + "1",
+        "for a in range(9999):\n  for b in range(9999):\n    for c in range(9999):\n      value = a",
+        "value = 'a'\nfor n in range(9999):\n  value = value + value",
+    ],
+)
+def test_hostile_files_end_in_one_line_or_at_once(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(text, encoding="utf-8")
+    with limited(str(path)), staying(tmp_path, {}), contextlib.suppress(InputError):
+        PythonReader().module(path)
