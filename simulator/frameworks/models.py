@@ -18,7 +18,10 @@ __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_
 
 _LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
 """Longest sequence by the start of a name, for models that differ in nothing else."""
-_OTHER: Final = re.compile(r"-(distill|vl|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4)\b")
+_OTHER: Final = re.compile(
+    r"-(distill|vl|vision|multimodal|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4"
+    r"|mini|tiny|small|medium|large|nano|lite|flash|moe)\b"
+)
 """Parts of a name that make it another network, or other weights, than the one whose name it starts with."""
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models of the sizes of LLaMA-7B, with another vocabulary: sizes alone do not tell them."""
@@ -47,9 +50,10 @@ def by_name(name: str) -> tuple[str | None, bool]:
         return shipped, False
     known = known_names("model")
     starts = [word for word in known if plain.startswith(f"{word}-") and not _SIZE.match(plain, len(word) + 1)]
-    if not starts or _OTHER.search(plain):
+    start = max(starts, key=len, default="")
+    if not start or _OTHER.search(plain, len(start)):
         return None, False
-    return known[max(starts, key=len)], True
+    return known[start], True
 
 
 def beside(name: str, recipe: Path) -> str | None:
