@@ -301,16 +301,16 @@ def feasible(
 
 def _searched(inputs: Mapping[str, Any], space: Space | None) -> tuple[QuestionFields, Space | None]:
     """The question among the inputs, and the space, or the one that fields of a layout leave."""
-    given = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
+    layout = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
     question: Any = {name: value for name, value in inputs.items() if name not in BY_NAME}
-    if given and space is not None:
+    if layout and space is not None:
         raise InputError("give a space or fields of a layout, not both")
-    return question, space_of(given) if given else space
+    return question, space_of(layout) if layout else space
 
 
-def space_of(given: Mapping[str, Any], words: Wording = NAMES) -> Space:
+def space_of(layout: Mapping[str, Any], words: Wording = NAMES) -> Space:
     """The search that fields of a layout leave, by name or key, each a value or some."""
-    some = {name: tuple(value) if isinstance(value, _SOME) else (value,) for name, value in given.items()}
+    some = {name: tuple(value) if isinstance(value, _SOME) else (value,) for name, value in layout.items()}
     return Space(**asked_layout(some, words, many=True))
 
 

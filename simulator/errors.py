@@ -88,9 +88,9 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
         return ""
     by_folded = {choice.lower(): choice for choice in choices}
     folded = name.lower()
-    found = sorted((choice for choice in by_folded if choice.startswith(folded)), key=len)
-    if not found or len(folded) < 3:
+    near = sorted((choice for choice in by_folded if choice.startswith(folded)), key=len)
+    if not near or len(folded) < 3:
         from difflib import get_close_matches  # noqa: PLC0415  start-up time
 
-        found = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
-    return f", did you mean '{by_folded[found[0]]}'?" if found else ""
+        near = get_close_matches(folded, by_folded, n=1, cutoff=0.6)
+    return f", did you mean '{by_folded[near[0]]}'?" if near else ""

@@ -2,9 +2,11 @@
 
     python -m tools.starts Pai-Megatron-Patch ~/Pai-Megatron-Patch --version COMMIT
     python -m tools.starts Megatron-MoE-ModelZoo ~/Megatron-MoE-ModelZoo --version COMMIT
+    python -m tools.starts alignment-handbook ~/alignment-handbook --version COMMIT
 
 Pages (`examples/**/README*.md`) are searched for command lines that start a script of the page's own folder with as
-many words as it reads, after what the page exports for it in the same block; of a script's lines the first counts. The
+many words as it reads, after what the page exports for it in the same block; of a script's lines the first counts. Of
+command lines with `accelerate launch` (`recipes/**/README.md`) the configuration that they name last is started so. The
 MoE model zoo keeps a line of values a model in `runtime.conf`. The table keeps what it has of other commits: each start
 tells of one file's text only.
 """
@@ -24,6 +26,8 @@ from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart, dige
 
 _COMMAND = re.compile(r"^(?:sh|bash)[ \t]+([\w.-]+\.sh)[ \t]+(\S[^\n]*)$", re.MULTILINE)
 _EXPORT = re.compile(r"^export[ \t]+([A-Za-z_]\w*=[\w.-]+)[ \t]*$", re.MULTILINE)
+_ACCELERATED = re.compile(r"\baccelerate launch .*\.yaml.*$", re.MULTILINE)
+_CHOICES = re.compile(r"\{([\w,.-]+)\}")
 _PATH = "path"
 """What stands for a file or folder of somebody's machine, which says nothing of the training."""
 _ROW = re.compile(r'^\s*\[([\w.-]+)\]="([^"]*)"', re.MULTILINE)
@@ -55,6 +59,19 @@ def pages(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
                 yield DocumentedStart(name, version, document, file, digest(content), words)
 
 
+def accelerated(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
+    """Starts of configurations by `accelerate launch` that the pages of a repository show."""
+    for page in sorted(root.glob("recipes/**/README.md")):
+        for line in _ACCELERATED.findall(page.read_text(encoding="utf-8")):
+            names = _CHOICES.search(line)
+            for choice in names[1].split(",") if names else [""]:
+                words = _CHOICES.sub(choice, line).split()
+                file = next(word for word in reversed(words) if word.endswith(".yaml"))
+                if (root / file).is_file():
+                    mark = digest((root / file).read_text(encoding="utf-8"))
+                    yield DocumentedStart(name, version, page.relative_to(root).as_posix(), file, mark, words)
+
+
 def zoo(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
     """Starts of the zoo's configurations, as its runtime.conf and sbatch_benchmarking.sh make them."""
     for model, line in _ROW.findall((root / _RUNTIME).read_text(encoding="utf-8")):
@@ -83,6 +100,7 @@ def _zoo_words(told: dict[str, str], flags: set[str]) -> list[str]:
 FRAMEWORKS: dict[str, Callable[[Path, str, str], Iterator[DocumentedStart]]] = {
     "Pai-Megatron-Patch": pages,
     "Megatron-MoE-ModelZoo": zoo,
+    "alignment-handbook": accelerated,
 }
 
 

@@ -138,9 +138,9 @@ class Arguments:
                 self.add(name, [] if text == "!" else [known_value(text, line)], line, file)
         return bool(pairs)
 
-    def add_defaults(self, flags: Iterable[str], line: int, told: Iterable[str] = ()) -> None:
-        """Take flags that the framework sets itself, `name` or `name=value`, unless the run has them or `told` does."""
-        said = frozenset(told)
+    def add_defaults(self, flags: Iterable[str], line: int, without: Iterable[str] = ()) -> None:
+        """Take flags that the framework sets itself, `name` or `name=value`, unless the run or `without` has them."""
+        said = frozenset(without)
         for flag in flags:
             name, equals, text = flag.partition("=")
             if not self.has(name) and plain(name) not in said:
@@ -161,9 +161,9 @@ class Arguments:
         for name in map(plain, names):
             if self.entries.get(name):
                 return self.entries[name][-1]
-            found = next(self._by_alias(name), None)
-            if found is not None:
-                return found
+            other = next(self._by_alias(name), None)
+            if other is not None:
+                return other
         return None
 
     def _by_alias(self, name: str) -> Iterator[Argument]:
@@ -280,11 +280,11 @@ class Arguments:
 
     def unknowns(self) -> tuple[Unknown, ...]:
         """What only the run knows, those that something waits for first."""
-        found = [
+        unknowns = [
             Unknown(name, Place(self.file, max(line, 1)), tuple(sorted(options)))
             for name, (line, options) in self._causes.items()
         ]
-        return tuple(sorted(found, key=lambda u: (not u.affects, u.place.line, u.name)))
+        return tuple(sorted(unknowns, key=lambda u: (not u.affects, u.place.line, u.name)))
 
     # Saying.
 
@@ -317,7 +317,7 @@ class Arguments:
         """Take a name that only one flag starts with for that flag, as argparse does unless it is told not to."""
         known = {*self.table, *self.known}
         for name in [name for name in self.entries if name not in known]:
-            longer = [one for one in known if one.startswith(name)]
+            longer = [flag for flag in known if flag.startswith(name)]
             if len(longer) == 1:
                 last = self.entries[name][-1]
                 said = f"{last.spelled} is taken for {longer[0]}, the only flag that starts so"

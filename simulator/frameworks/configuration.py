@@ -47,11 +47,11 @@ TakeKeys = Callable[[Arguments, Sequence[Key], str], None]
 def take_file(arguments: Arguments, launch: LaunchCommand, word: PlainValue, take: TakeKeys) -> None:
     """Take the file that a word names; flags count over its keys. Asks for one of which only the run knows the text."""
     flags, arguments.entries = arguments.entries, {}
-    found = configuration(launch, arguments.file, word.text, word.line)
-    if found is None:
+    named = configuration(launch, arguments.file, word.text, word.line)
+    if named is None:
         arguments.need(launch.files[plain_path(word.text)].causes, "model")
     else:
-        take(arguments, found.keys, found.file)
+        take(arguments, named.keys, named.file)
     arguments.entries |= flags
 
 

@@ -105,14 +105,14 @@ def read_document(path: Path) -> dict[str, Any]:
     """What a YAML, JSON or TOML file holds. Raises InputError."""
     suffix = path.suffix.lower()
     if suffix == ".json":
-        found = read_json(path)
+        content = read_json(path)
     elif suffix == ".toml":
-        found = _toml(path)
+        content = _toml(path)
     else:
-        found = read_yaml(path, loose=True)
-    if not isinstance(found, dict):
+        content = read_yaml(path, loose=True)
+    if not isinstance(content, dict):
         raise InputError(f"{path}: must hold a mapping of keys to values")
-    return found
+    return content
 
 
 def _toml(path: Path) -> Any:
@@ -153,11 +153,11 @@ def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
     document = parse_json(where, text) if json else parse_yaml(where, text, loose=True)
     if not isinstance(document, dict):
         raise InputError(f"{where}: must hold a mapping of keys to values")
-    found = []
+    keys = []
     for key in _keys(where, document, text, max(content.line, 1)):
         values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
-        found.append(dataclasses.replace(key, values=tuple(values)))
-    return found
+        keys.append(dataclasses.replace(key, values=tuple(values)))
+    return keys
 
 
 def _marked(content: PlainValue, *, quotes: bool) -> tuple[str, dict[str, PlainValue]]:
@@ -176,16 +176,16 @@ def _marked(content: PlainValue, *, quotes: bool) -> tuple[str, dict[str, PlainV
 
 def _keys(path: str, document: Mapping[str, Any], text: str, first_line: int) -> list[Key]:
     finder = _Lines(text.split("\n"))
-    found: list[Key] = []
+    leaves: list[Key] = []
     for keys, value in _flat(document, ()):
         line = finder.of(keys) + first_line - 1
         items = value if isinstance(value, list) else [value]
         if value is None or not all(isinstance(item, str | int | float | bool) for item in items):
             continue
-        found.append(Key(keys, tuple(known_value(as_text(item), line) for item in items), line, value))
-        if len(found) > _MAXIMUM_KEYS:
+        leaves.append(Key(keys, tuple(known_value(as_text(item), line) for item in items), line, value))
+        if len(leaves) > _MAXIMUM_KEYS:
             raise InputError(f"{path}: more than {_MAXIMUM_KEYS} keys; no recipe")
-    return found
+    return leaves
 
 
 def as_text(value: object) -> str:

@@ -16,7 +16,6 @@ from a person who read what the word does. `sets` is explained at `Meaning`.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -168,20 +167,20 @@ class FlagTable(Mapping[str, Flag]):
     @functools.cached_property
     def meanings(self) -> Mapping[str, tuple[tuple[Flag, Meaning], ...]]:
         """For each target the flags that set it, in the order of the tables."""
-        found: dict[str, list[tuple[Flag, Meaning]]] = {}
+        pairs_of: dict[str, list[tuple[Flag, Meaning]]] = {}
         for flag in self._flags.values():
             for meaning in flag.meanings():
-                found.setdefault(meaning.target, []).append((flag, meaning))
-        return {target: tuple(pairs) for target, pairs in found.items()}
+                pairs_of.setdefault(meaning.target, []).append((flag, meaning))
+        return {target: tuple(pairs) for target, pairs in pairs_of.items()}
 
     @functools.cached_property
     def aliases(self) -> Mapping[str, tuple[tuple[Flag, str], ...]]:
         """For each flag its other names, with what stands behind the flag's name there."""
-        found: dict[str, list[tuple[Flag, str]]] = {}
+        pairs_of: dict[str, list[tuple[Flag, str]]] = {}
         for flag in self._flags.values():
             for name, text in flag.aliases():
-                found.setdefault(name, []).append((flag, text))
-        return {name: tuple(pairs) for name, pairs in found.items()}
+                pairs_of.setdefault(name, []).append((flag, text))
+        return {name: tuple(pairs) for name, pairs in pairs_of.items()}
 
 
 def table_file(name: str) -> Path:
@@ -240,8 +239,3 @@ def passed_of(*names: str) -> frozenset[str]:
 
 
 flags_of = table_of
-
-
-def spelled_otherwise(flag: Flag, kind: Takes) -> Flag:
-    """The flag where something else follows it."""
-    return dataclasses.replace(flag, kind=kind)

@@ -36,9 +36,9 @@ def root_of(recipe: Path) -> Path:
 
     Outside every repository it is the working folder where the recipe is in it, else the recipe's own folder.
     """
-    given = _ROOT.get()
-    if given is not None:
-        return given
+    root = _ROOT.get()
+    if root is not None:
+        return root
     folder = Path(os.path.normpath(recipe.parent.absolute()))
     for above in (folder, *folder.parents):
         if os.path.exists(above / ".git"):  # noqa: PTH110  false where nobody may look

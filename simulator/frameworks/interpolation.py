@@ -65,9 +65,9 @@ class Interpolation:
             return self._asked(key.dotted, key.line) or unknown_value(text, key.line, [Cause(key.line, key.dotted)])
         if "${" not in text:
             return value
-        found = self._text(text, key.path, 0)
-        if found is not None:
-            return known_value(found, key.line)
+        filled = self._text(text, key.path, 0)
+        if filled is not None:
+            return known_value(filled, key.line)
         # The part that nobody can fill in has a name of its own; the whole stays unknown with it.
         name = self._open(text, key.path) or text[:80]
         return self._asked(name, key.line) or joined([unknown_value(text[:200], key.line, [Cause(key.line, name)])])
@@ -98,11 +98,11 @@ class Interpolation:
             return self._reference(inner, path, depth)
         words = [word.strip() for word in rest.split(",")]
         if resolver in ("oc.env", "env"):
-            given = self._asked(words[0], 0)
-            if given is None and len(words) > 1:
+            setting = self._asked(words[0], 0)
+            if setting is None and len(words) > 1:
                 self.assumed_unset.add(words[0])
                 return words[1].strip("'\"")
-            return given.text if given else None
+            return setting.text if setting else None
         if resolver == "oc.decode":
             # OmegaConf: the text, read as a value.
             return rest.strip().strip("'\"")
@@ -125,12 +125,12 @@ class Interpolation:
             return self._found[key.dotted]
         text = key.values[0].text
         if text == _MISSING:
-            given = self._asked(key.dotted, key.line)
-            return given.text if given else None
-        found = self._text(text, key.path, depth + 1)
-        if found is not None:
-            self._found[key.dotted] = found
-        return found
+            setting = self._asked(key.dotted, key.line)
+            return setting.text if setting else None
+        filled = self._text(text, key.path, depth + 1)
+        if filled is not None:
+            self._found[key.dotted] = filled
+        return filled
 
     def _open(self, text: str, path: tuple[str, ...]) -> str:
         """Name of the first part that cannot be filled in: a variable of the environment, a key, or the part itself."""

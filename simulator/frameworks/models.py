@@ -18,7 +18,10 @@ __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_
 
 _LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
 """Longest sequence by the start of a name, for models that differ in nothing else."""
-_OTHER: Final = re.compile(r"-(distill|vl|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4)\b")
+_OTHER: Final = re.compile(
+    r"-(distill|vl|vision|multimodal|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4"
+    r"|mini|tiny|small|medium|large|nano|lite|flash|moe)\b"
+)
 """Parts of a name that make it another network, or other weights, than the one whose name it starts with."""
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models of the sizes of LLaMA-7B, with another vocabulary: sizes alone do not tell them."""
@@ -47,9 +50,10 @@ def by_name(name: str) -> tuple[str | None, bool]:
         return shipped, False
     known = known_names("model")
     starts = [word for word in known if plain.startswith(f"{word}-") and not _SIZE.match(plain, len(word) + 1)]
-    if not starts or _OTHER.search(plain):
+    start = max(starts, key=len, default="")
+    if not start or _OTHER.search(plain, len(start)):
         return None, False
-    return known[max(starts, key=len)], True
+    return known[start], True
 
 
 def beside(name: str, recipe: Path) -> str | None:
@@ -77,15 +81,15 @@ def _shipped() -> tuple[ModelSpec, ...]:
 
 def by_shape(fields: Mapping[str, object]) -> str | None:
     """The shipped model that has all the sizes given; of several, the one that fits best in the rest."""
-    given = [key for key in _SHAPE if key in fields]
-    if not {"num_hidden_layers", "hidden_size"} <= set(given):
+    stated = [key for key in _SHAPE if key in fields]
+    if not {"num_hidden_layers", "hidden_size"} <= set(stated):
         return None
-    found = [spec for spec in _shipped() if spec.name not in BY_NAME_ALONE]
-    found = [spec for spec in found if all(getattr(spec, key) == fields[key] for key in given)]
+    shipped = [spec for spec in _shipped() if spec.name not in BY_NAME_ALONE]
+    shipped = [spec for spec in shipped if all(getattr(spec, key) == fields[key] for key in stated)]
     kinds = ("mixers", "feed_forwards")
-    found = [spec for spec in found if all(getattr(spec, key) == fields.get(key, ()) for key in kinds)]
+    shipped = [spec for spec in shipped if all(getattr(spec, key) == fields.get(key, ()) for key in kinds)]
     if "num_experts" not in fields:
-        found = [spec for spec in found if not spec.is_moe]
+        shipped = [spec for spec in shipped if not spec.is_moe]
 
     def likeness(spec: ModelSpec) -> int:
         start = max((start for start in _LONGEST if spec.name.startswith(start)), key=len, default="")
@@ -93,7 +97,7 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
         alike = [key for key, value in fields.items() if key not in _LENGTH and getattr(spec, key, None) == value]
         return len(alike) + int(longest == fields.get("max_position_embeddings"))
 
-    return max(found, key=likeness).name if found else None
+    return max(shipped, key=likeness).name if shipped else None
 
 
 def shares_sizes(model: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.frameworks import models
-from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.run import AnyRun
 
 _QUANTIZED: Final = re.compile(r"(?i)(?:^|[-_/.])(?:awq|gptq|aqlm|hqq|gguf|bnb|int[48]|[248]-?bit|nf4)(?:$|[-_/.])")
@@ -17,33 +17,33 @@ QUANTIZED: Final = "quantized weights are not modelled"
 _IN_16_BITS: Final = "quantized weights are priced in 16 bits"
 
 
-def named_model(given: Given, name: str, *flags: str) -> str | None:
+def named_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     """The model, remarked where its name is not known, is a guess, or is of quantized weights; None for no such one."""
     if not name:
         return None
     fewer = _QUANTIZED.search(name)
     if fewer:
-        given.not_modelled(f"model '{name[:80]}': {QUANTIZED}", *flags)
+        arguments.not_modelled(f"model '{name[:80]}': {QUANTIZED}", *flags)
         name = name[: fewer.start()]
-    return known_model(given, name, *flags)
+    return known_model(arguments, name, *flags)
 
 
-def known_model(given: Given, name: str, *flags: str) -> str | None:
+def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     """The model of a name, remarked where that is not known or is a guess."""
-    found = models.beside(name, Path(given.file))
-    if found:
-        return found
+    path = models.beside(name, Path(arguments.file))
+    if path:
+        return path
     model, guessed = models.by_name(name)
     if model is None:
         message = f"model '{name[:80]}' is not known"
-        given.remark("unknown-model", "warning", message, *flags, fix="--model NAME")
+        arguments.remark("unknown-model", "warning", message, *flags, fix="--model NAME")
     elif guessed:
         message = f"model '{name[:80]}' is read as {model}"
-        given.remark("model-guessed", "warning", message, *flags, fix=f"--model {model}")
+        arguments.remark("model-guessed", "warning", message, *flags, fix=f"--model {model}")
     return model
 
 
-def note_fewer_bits(arguments: Given, run: AnyRun) -> None:
+def note_fewer_bits(arguments: Arguments, run: AnyRun) -> None:
     """Remark quantized weights under adapters as what only lessens the need: priced are those of 16 bits.
 
     So it is where the trainer leaves all else in 16 bits (peft's `prepare_model_for_kbit_training`, which widens it, is

@@ -74,9 +74,9 @@ def _idle_words() -> Mapping[str, frozenset[str]]:
 def misspelled(name: str, known: Iterable[str]) -> str:
     """`, did you mean 'x'?` for a known name that differs by a slip of the hand."""
     size = len(name)
-    alike = [one for one in known if 2 * min(size, len(one)) >= _CLOSE * (size + len(one))] if size <= 200 else []
+    alike = [word for word in known if 2 * min(size, len(word)) >= _CLOSE * (size + len(word))] if size <= 200 else []
     letters = _letters(name)
-    near = [one for one in alike if len(letters ^ _letters(one)) <= _OTHER_LETTERS]
+    near = [word for word in alike if len(letters ^ _letters(word)) <= _OTHER_LETTERS]
     charge(_LETTERS_WORK * len(alike) + _LIKENESS_WORK * (1 + len(near)))
     close = difflib.get_close_matches(name, near, n=1, cutoff=_CLOSE)
     return f", did you mean '{close[0]}'?" if close else ""

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import NoRecipeError
-from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.names import plain
@@ -131,7 +131,7 @@ def encoder_task(launch: LaunchCommand) -> str:
 
 def require_training_text(path: str, text: str) -> None:
     """Raise NoRecipeError for a YAML file with a line that says so, also where the rest of it is wrong."""
-    said = next((found for line in _SAYS if (found := line.search(text))), None)
+    said = next((match for line in _SAYS if (match := line.search(text))), None)
     if said:
         raise no_training(f"{said[1]} is {said[2]}", path)
 
@@ -155,26 +155,26 @@ def require_training_keys(path: str, keys: Iterable[Key]) -> None:
         raise no_training(f"{calibrated[0]} without an optimizer", path)
 
 
-def require_training_switches(given: Given) -> None:
+def require_training_switches(arguments: Arguments) -> None:
     """Raise NoRecipeError where a trainer's switch `do_train` is off, or absent beside what is done in its place.
 
     Off is the default: PaddleNLP fb3e4c0, paddlenlp/trainer/training_args.py:413; Transformers 4.57.1,
     training_args.py; both trainers ask for it before they train (llm/run_finetune.py:407; LLaMA-Factory ff6d4d1,
     train/sft/workflow.py).
     """
-    states = {name: _state(given, name) for name in ("do_train", *_INSTEAD, *_BY_THEMSELVES)}
-    if any(states[name] is not False for name in _BY_THEMSELVES if given.has(name)):
+    states = {name: _state(arguments, name) for name in ("do_train", *_INSTEAD, *_BY_THEMSELVES)}
+    if any(states[name] is not False for name in _BY_THEMSELVES if arguments.has(name)):
         return
     done = next((name for name in _INSTEAD if states[name]), "")
-    if states["do_train"] is False and given.has("do_train"):
-        raise no_training("do_train is off", given.file)
-    if done and not given.has("do_train"):
-        raise no_training(f"{done} without do_train", given.file)
+    if states["do_train"] is False and arguments.has("do_train"):
+        raise no_training("do_train is off", arguments.file)
+    if done and not arguments.has("do_train"):
+        raise no_training(f"{done} without do_train", arguments.file)
 
 
-def _state(given: Given, name: str) -> bool | None:
+def _state(arguments: Arguments, name: str) -> bool | None:
     """Whether a switch is on; None where only the run knows."""
-    entry = given.entry(name)
+    entry = arguments.entry(name)
     if entry is None:
         return False
     return None if entry.causes else entry.text.lower() not in ("false", "0", "no", "off", "null", "none")
@@ -226,12 +226,12 @@ def _task(launch: LaunchCommand, tasks: Iterable[str]) -> str:
     """The task of `main.py`, if it is one of these."""
     words = [value.text for value in launch.arguments]
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--task=") else (word,))]
-    found = next((following for word, following in pairwise(words) if word == "--task" and following in tasks), "")
-    return found if PurePath(launch.script.text).name == "main.py" else ""
+    task = next((following for word, following in pairwise(words) if word == "--task" and following in tasks), "")
+    return task if PurePath(launch.script.text).name == "main.py" else ""
 
 
 def _idle_stages(launch: LaunchCommand) -> str:
     """The stages that a command line of NeMo's launcher asks for, where none of them trains."""
-    chosen = next((found[1] for value in launch.arguments if (found := _CHOSEN.fullmatch(value.text))), "")
+    chosen = next((match[1] for value in launch.arguments if (match := _CHOSEN.fullmatch(value.text))), "")
     names = re.findall(r"\w+", chosen)
     return ", ".join(names) if names and all(name in _IDLE_STAGES for name in names) else ""

@@ -1,7 +1,7 @@
 """What functions of a Python file return, worked out by reading it: assignments, calls, conditions, imports beside it.
 
 Nothing of the file is run. Names of packages that are not beside it stay names; what depends on the machine is
-`Unknown`, and of a condition that is, both branches leave unknown what they set.
+`OpenValue`, and of a condition that is, both branches leave unknown what they set.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from simulator.frameworks.home import root_of
 from simulator.frameworks.python_expressions import STEP, WRONG, Default, Expressions, Scopes
 from simulator.frameworks.python_values import (
     Class,
-    Function,
     Instance,
     LeftError,
     Module,
     Outside,
+    PythonFunction,
     RaisedError,
     ReturnedError,
 )
@@ -123,7 +123,7 @@ class PythonReader(Expressions):
         self._import_from(node, scopes[0], module)
 
     def _run_FunctionDef(self, node: ast.FunctionDef, scopes: Scopes, module: Module) -> None:  # noqa: N802
-        scopes[0][node.name] = Function(node, scopes, module, node.name)
+        scopes[0][node.name] = PythonFunction(node, scopes, module, node.name)
 
     def _run_ClassDef(self, node: ast.ClassDef, scopes: Scopes, module: Module) -> None:  # noqa: N802
         scopes[0][node.name] = Class(node, module, tuple(self.value(base, scopes, module) for base in node.bases))
@@ -207,7 +207,7 @@ class PythonReader(Expressions):
 
     def assign(self, target: ast.expr, value: Any, scopes: Scopes, module: Module, origin: Place | None = None) -> None:
         """Set a name, a field or an item; `origin` is where a field's value was set that is handed on."""
-        if self.unsure and not isinstance(value, Instance | Module | Function | Class):
+        if self.unsure and not isinstance(value, Instance | Module | PythonFunction | Class):
             value = self.unknown(target, module)
         match target:
             case ast.Name():

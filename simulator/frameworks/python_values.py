@@ -1,7 +1,7 @@
 """Values of Python files that are read without running them: objects with fields, functions, names of other packages.
 
 An `Instance` is an object whose fields are known with the line that set each; of its class nothing else is. An
-`Outside` is a name that is defined elsewhere (`torch.bfloat16`), an `Unknown` what reading alone does not tell.
+`Outside` is a name that is defined elsewhere (`torch.bfloat16`), an `OpenValue` what reading alone does not tell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulator.frameworks.remarks import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class OpenValue:
     """A value that only a run would know."""
 
     name: str
@@ -63,7 +63,7 @@ class Module:
 
 
 @dataclass(slots=True, eq=False)
-class Function:
+class PythonFunction:
     """A function, with the names around it."""
 
     node: ast.FunctionDef | ast.Lambda

@@ -20,8 +20,8 @@ from simulator.question.vocabulary import FrameworkName
 def frameworks() -> Mapping[str, Framework]:
     """Every framework by the name of its folder, in order."""
     names = sorted(file.parent.name for file in FOLDER.glob("*/framework.py"))
-    found = {name: importlib.import_module(f"simulator.frameworks.{name}.framework").FRAMEWORK for name in names}
-    return dict(sorted(found.items(), key=lambda item: item[1].order))
+    parts = {name: importlib.import_module(f"simulator.frameworks.{name}.framework").FRAMEWORK for name in names}
+    return dict(sorted(parts.items(), key=lambda item: item[1].order))
 
 
 def tables(name: str) -> tuple[str, ...]:

@@ -16,6 +16,9 @@ from simulator.question.vocabulary import FrameworkName, StackName
 LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", "recompute_layer_list"}
 """Settings without which there is no layout."""
 
+A_NODE: Final = "node"
+"""What the switch sharding_degree is in a run whose state is sharded over the devices of a node, however many."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun(StatedWorkload):

@@ -32,7 +32,7 @@ _SWITCHES: Final = {switch.name: switch for switch in switches()}
 
 def take(arguments: Arguments) -> Targets:
     """The values that a run's words set. Raises InputError for a text that is no value of its setting."""
-    found: Targets = {}
+    targets: Targets = {}
     for target, pairs in arguments.table.meanings.items():
         meaning = pairs[0][1]
         value = next((x for flag, own in pairs if (x := _value(arguments, flag, own)) is not None), None)
@@ -40,8 +40,8 @@ def take(arguments: Arguments) -> Targets:
             texts = (own.otherwise for _, own in pairs)
             value = next((_typed(meaning, text) for text in texts if text is not None), None)
         if value is not None:
-            found[target] = value
-    return found
+            targets[target] = value
+    return targets
 
 
 def part(targets: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import passed_of, read_of
 from simulator.frameworks.names import plain
 
 
-def remark_keys(given: Given, keys: Iterable[tuple[str, Key]], *frameworks: str) -> None:
+def remark_keys(arguments: Arguments, keys: Iterable[tuple[str, Key]], *frameworks: str) -> None:
     """Say which keys, under the names that the frameworks' tables have, are not priced or not known at all."""
     table = read_of(*frameworks)
-    aside = Given(given.file, table, passed_of(*frameworks), complete=True)
+    aside = Arguments(arguments.file, table, passed_of(*frameworks), complete=True)
     for name, key in keys:
         flag, text = table.get(plain(name)), " ".join(value.text for value in key.values)
         if flag is not None and flag.is_off(text) and all(value.known for value in key.values):
             continue
         aside.add(name, key.values, key.line, key.file)
-        found = aside.entries[plain(name)]
-        found[-1] = dataclasses.replace(found[-1], spelled=key.dotted[:80])
+        taken = aside.entries[plain(name)]
+        taken[-1] = dataclasses.replace(taken[-1], spelled=key.dotted[:80])
     aside.remark_unread()
-    given.remarks += aside.remarks
+    arguments.remarks += aside.remarks

@@ -9,9 +9,10 @@ from typing import Any
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import AssumedSwitch, Estimate
 from simulator.cost.pricing.price import Priced, price, priced_of, size, timed
-from simulator.question.frameworks.profile import SwitchEffect, switches
+from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks
 from simulator.question.frameworks.stacks import framework as framework_profile
+from simulator.question.frameworks.switch import SwitchEffect
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import bare_estimate, verdict_of
 from simulator.search.rules import RULES

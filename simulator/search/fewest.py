@@ -24,10 +24,10 @@ _IN_A_DOUBLING = 32
 
 def most_nodes(nodes: object) -> int | None:
     """Nodes up to which `auto` or `auto:256` searches; None for what is no such text. Raises InputError."""
-    found = _AUTO.fullmatch(nodes) if isinstance(nodes, str) else None
-    if found is None:
+    match = _AUTO.fullmatch(nodes) if isinstance(nodes, str) else None
+    if match is None:
         return None
-    most = int(found[1] or MOST_NODES)
+    most = int(match[1] or MOST_NODES)
     check_count("nodes auto", most)
     return most
 

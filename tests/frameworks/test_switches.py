@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator.question.frameworks.profile import SWITCH_EFFECTS, switches
+from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.frameworks.switch import SWITCH_EFFECTS
 from simulator.search.assumed import concerns
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of

@@ -9,7 +9,7 @@ from simulator.budget import limited
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks.home import staying
 from simulator.frameworks.python import PythonReader
-from simulator.frameworks.python_values import Instance, Outside, Unknown
+from simulator.frameworks.python_values import Instance, OpenValue, Outside
 from simulator.recipes.readers.read import read_recipe
 
 BASE = '''
@@ -166,8 +166,8 @@ def test_expressions(tmp_path: Path, text: str) -> None:
     if text in VALUES:
         assert names["value"] == VALUES[text]
     else:
-        assert isinstance(names["value"], Unknown | Outside | Instance)
-        assert isinstance(names["flag"], Unknown)
+        assert isinstance(names["value"], OpenValue | Outside | Instance)
+        assert isinstance(names["flag"], OpenValue)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,27 @@ COUNTS = {
     "llama-4-maverick": (400_711_848_960, 17_184_691_200, 16_150_205_440, 0),
     "minimax-m2.7": (228_689_764_864, 11_030_553_088, 10_415_956_480, 11_062_807_296),
     "mimo-v2-flash": (308_778_780_864, 15_445_936_320, 14_820_985_024, 0),
+    "phi-3-mini": (3_821_079_552, 3_821_079_552, 3_722_578_944, 0),
+    "phi-4": (14_659_507_200, 14_659_507_200, 14_145_704_960, 0),
+    "gemma-7b": (8_537_680_896, 8_537_680_896, 8_537_680_896, 0),
+    "gemma-2-2b": (2_614_341_888, 2_614_341_888, 2_614_341_888, 0),
+    "gemma-2-9b": (9_241_705_984, 9_241_705_984, 9_241_705_984, 0),
+    "smollm2-135m": (134_515_008, 134_515_008, 134_515_008, 0),
+    "smollm2-360m": (361_821_120, 361_821_120, 361_821_120, 0),
+    "smollm2-1.7b": (1_711_376_384, 1_711_376_384, 1_711_376_384, 0),
+    "smollm3-3b": (3_075_098_624, 3_075_098_624, 3_075_098_624, 0),
+    "olmo-2-1b": (1_484_916_736, 1_484_916_736, 1_279_395_840, 0),
+    "olmo-2-7b": (7_298_617_344, 7_298_617_344, 6_887_575_552, 0),
+    "olmo-2-13b": (13_716_198_400, 13_716_198_400, 13_202_396_160, 0),
+    "olmo-3-7b": (7_298_011_136, 7_298_011_136, 6_887_272_448, 0),
+    "olmo-3-32b": (32_233_522_176, 32_233_522_176, 31_720_098_816, 0),
+    "olmo-7b": (6_888_095_744, 6_888_095_744, 6_682_050_560, 0),
+    "olmo-1b": (1_176_764_416, 1_176_764_416, 1_176_764_416, 0),
+    "tinyllama-1.1b": (1_100_048_384, 1_100_048_384, 1_034_512_384, 0),
+    "starcoder2-15b": (15_957_889_024, 15_957_889_024, 15_655_899_136, 0),
+    "starcoderbase": (15_517_456_384, 15_517_456_384, 15_467_124_736, 0),
+    "deepseek-r1-distill-qwen-1.5b": (1_777_088_000, 1_777_088_000, 1_543_714_304, 0),
+    "qwen1.5-4b": (3_950_369_280, 3_950_369_280, 3_561_413_120, 0),
     "gpt3-175b": (174_604_259_328, 174_604_259_328, 174_579_093_504, 0),
 }
 
@@ -206,12 +227,12 @@ def test_weights_fit_together(name: str) -> None:
             assert weight.parameters > 0
             assert weight.matmul == (weight.inputs > 1) or weight.name in LOOKED_UP
             assert (weight.copies > 1) == weight.split.startswith("expert_")
-    [table], (last_norm, *bias, head) = embedding(given).weights, weights_of(output_layer(given))
+    [table], (*ends, head) = embedding(given).weights, weights_of(output_layer(given))
     assert table.parameters == head.parameters
     assert not table.matmul
-    norms = [one for one in (last_norm, *bias) if not one.name.startswith("head_mixing")]
+    norms = [one for one in ends if not one.name.startswith("head_mixing")]
     assert all(one.parameters == spec.hidden_size for one in norms)
-    assert (len(norms) <= len(bias)) == (spec.residual_streams > 1)
+    assert spec.norm == "layer_norm_unweighted" or (len(norms) < len(ends)) == (spec.residual_streams > 1)
     assert bool(prediction(given)) == bool(spec.num_nextn_predict_layers)
     mixing_only = sum(kind.feed_forward == "none" for kind in spec.layers)
     both = sum(kind.feed_forward == "experts_beside" for kind in spec.layers)

@@ -39,20 +39,22 @@ class LogContext:
 
 
 def completed(
-    where: str, columns: Mapping[str, Any], given: LogContext, switches: Mapping[str, str] = MappingProxyType({})
+    where: str, columns: Mapping[str, Any], context: LogContext, switches: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Return the columns of a log's run, what is given in place of what it says; blank ones are left out.
 
     `switches` are those of the framework's profile that the log shows. Raises InputError that lists all that neither
     says.
     """
-    found = {name: value for name, value in columns.items() if value is not None}
-    values = found | {name: value for name, value in given.columns.items() if name not in found or name in given.fixed}
-    values |= {"hardware_as_stated": given.hardware, "hardware": given.hardware}
+    logged = {name: value for name, value in columns.items() if value is not None}
+    values = logged | {
+        name: value for name, value in context.columns.items() if name not in logged or name in context.fixed
+    }
+    values |= {"hardware_as_stated": context.hardware, "hardware": context.hardware}
     missing = [name for name in NEEDED if not values.get(name)]
     if missing:
         raise InputError(asking(where, missing, configured="tensor_parallel" in values))
-    options = {**switches, **dict(values.get("options", ())), **given.options}
+    options = {**switches, **dict(values.get("options", ())), **context.options}
     return values | {"options": tuple(options.items())}
 
 
@@ -66,9 +68,9 @@ def asking(where: str, missing: list[str], *, configured: bool) -> str:
     )
 
 
-def matched(where: str, shape: LoggedFields | None, given: LogContext, *, vocab_padding: int = 0) -> Match:
+def matched(where: str, shape: LoggedFields | None, context: LogContext, *, vocab_padding: int = 0) -> Match:
     """Return the model of a run: by its shape where it is logged, else the one that is given; without any, none."""
-    name = given.model or given.columns.get("model")
+    name = context.model or context.columns.get("model")
     if shape is None:
         return Match(str(name or ""), None, "The log shows no shape; the model is the caller's." if name else "")
     return match_shape(where, shape, None if name is None else str(name), vocab_padding=vocab_padding)
@@ -80,13 +82,13 @@ def ran_out(said: LogLine) -> dict[str, Any]:
 
 
 def row_of(
-    values: Mapping[str, Any], given: LogContext, row: int, line: int, notes: Iterable[str] = (), /, **figures: Any
+    values: Mapping[str, Any], context: LogContext, row: int, line: int, notes: Iterable[str] = (), /, **figures: Any
 ) -> MeasuredRow:
     """Return a row of completed columns and of what was measured, with sentences on both."""
     named: dict[str, Any] = {
-        "table": given.table,
+        "table": context.table,
         "row": row,
-        "source": f"log {given.table}",
+        "source": f"log {context.table}",
         "source_ref": f"line {line}",
     }
     return MeasuredRow(**(named | dict(values) | figures | {"evidence": " ".join(filter(None, notes))}))

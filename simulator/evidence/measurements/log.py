@@ -77,14 +77,14 @@ def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[Measu
         for known in FORMATS:
             if known.name not in forms and known.begins.search(line.text):
                 forms[known.name] = known
-    found = next((known for known in FORMATS if known.name in forms), None)
-    if found is None:
+    own = next((known for known in FORMATS if known.name in forms), None)
+    if own is None:
         raise InputError(
             f"{path}:{last}: no training log up to here; expected '--- arguments ---' or iterations (Megatron-LM), "
             "'Training Configuration Arguments' (PaddleNLP, PaddleFormers), or lines as "
             f"{', '.join(known.name for known in FORMATS)} write them"
         )
-    return partial(read_steps, form=found)
+    return partial(read_steps, form=own)
 
 
 def _rows(name: str, form: LogForm, lines: Iterable[LogLine], context: LogContext) -> tuple[MeasuredRow, ...]:
@@ -119,14 +119,14 @@ def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, numbe
         return row_of(values, context, number, line, notes, **ran_out(logged.out_of_memory))
     batch = values["global_batch_size"]
     steps = [step for step in logged.steps if step.batch in (None, batch)]
-    kept = steady(logged.last.where, steps, context.warmup, logged.reported_after)
-    figures = {"outcome": "ok", "step_time_ms": round(kept.seconds * 1000, 3), **kept.columns, **_memory(logged)}
-    notes = [kept.account, *notes, _batch_note(logged.samples_per_step, batch)]
+    speed = steady(logged.last.where, steps, context.warmup, logged.reported_after)
+    figures = {"outcome": "ok", "step_time_ms": round(speed.seconds * 1000, 3), **speed.columns, **_memory(logged)}
+    notes = [speed.account, *notes, _batch_note(logged.samples_per_step, batch)]
     if form.rate == "tokens":
-        figures["tokens_per_second_per_device"] = kept.rate
-    elif kept.rate is not None:
+        figures["tokens_per_second_per_device"] = speed.rate
+    elif speed.rate is not None:
         measured = row_of(values, context, number, line, **figures)
-        figures["tflops_per_device"] = _same_convention(measured, kept.rate, notes)
+        figures["tflops_per_device"] = _same_convention(measured, speed.rate, notes)
     return row_of(values, context, number, line, notes, **figures)
 
 

@@ -72,11 +72,11 @@ def read_rows(path: Path, stand_in: StandIn | None = None) -> tuple[MeasuredRow,
                 problems.append(f"{where}: {len(cells)} cells; the header has {len(header)}")
                 continue
             texts = {name: text for name, text in zip(header, cells, strict=True) if name in known}
-            given = {"table": path.stem, "row": str(len(lines) + 1)}
+            filled = {"table": path.stem, "row": str(len(lines) + 1)}
             taken = texts.pop(STAND_IN, "")
-            given |= {name: text for name, text in texts.items() if text or (name in _REQUIRED and not taken)}
+            filled |= {name: text for name, text in texts.items() if text or (name in _REQUIRED and not taken)}
             files = [path.parent / name for name in taken.split("|") if name]
-            row = _row(where, given, path.parent, problems, (files, stand_in) if files else None)
+            row = _row(where, filled, path.parent, problems, (files, stand_in) if files else None)
             if row is None:
                 continue
             if row.key in lines:
@@ -154,23 +154,23 @@ def _row(
 ) -> MeasuredRow | None:
     """The row of some cells, or None with what is wrong with each of them added to `problems`."""
     values: dict[str, Any] = {}
-    found = [f"{where}: column '{name}' must not be blank" for name, text in texts.items() if not text]
+    said = [f"{where}: column '{name}' must not be blank" for name, text in texts.items() if not text]
     for name, text in texts.items():
         if not text:
             continue
         try:
             values[name] = _READERS[name](f"{where}: column '{name}'", name, text)
         except InputError as error:
-            found.append(str(error))
-    if not found and (taken or set(texts) >= _REQUIRED):
+            said.append(str(error))
+    if not said and (taken or set(texts) >= _REQUIRED):
         values |= {name: _beside(folder, values[name]) for name in ("model", "hardware") if name in values}
         try:
             if taken:
                 values = _completed(values, *taken)
             return MeasuredRow(**values)
         except InputError as error:
-            found.append(f"{where}: {error}")
-    problems += found
+            said.append(f"{where}: {error}")
+    problems += said
     return None
 
 
@@ -178,12 +178,14 @@ def _completed(values: Mapping[str, Any], files: Sequence[Path], read: StandIn |
     """The cells with what their stand-ins state. Raises InputError with all columns that neither states."""
     if read is None:
         raise InputError(f"column '{STAND_IN}': only the command line reads other files")
-    found = dict(values) | dict(read(files, values))
-    if missing := sorted(name for name in _REQUIRED if found.get(name) is None):
+    completed = dict(values) | dict(read(files, values))
+    if missing := sorted(name for name in _REQUIRED if completed.get(name) is None):
         raise InputError(f"neither the row nor {', '.join(map(str, files))} says {', '.join(missing)}")
     names = ", ".join(file.name for file in files)
-    found["evidence"] = " ".join(filter(None, [found.get("evidence", ""), f"What the row leaves blank is of {names}."]))
-    return found
+    completed["evidence"] = " ".join(
+        filter(None, [completed.get("evidence", ""), f"What the row leaves blank is of {names}."])
+    )
+    return completed
 
 
 def _beside(folder: Path, name: str) -> str:
@@ -229,13 +231,13 @@ def _listed(read: Reader) -> Reader:
 
 
 def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], ...]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for part in text.split(";"):
         name, equals, value = part.partition("=")
-        if not (name and equals and value) or name in found:
+        if not (name and equals and value) or name in options:
             raise InputError(f"{where}: '{part[:60]}' must be NAME=VALUE, each name once, joined by ';'")
-        found[name] = value
-    return tuple(found.items())
+        options[name] = value
+    return tuple(options.items())
 
 
 def _word_reader(words: tuple[str, ...]) -> Reader:

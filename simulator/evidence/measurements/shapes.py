@@ -112,9 +112,9 @@ def _own_spec(shape: LoggedFields) -> str:
     family = "mixtral" if shape.get("num_experts") else "gpt2" if shape.get("gated") is False else "llama"
     stated = {field: value for field, value in shape.items() if value is not None}
     values = {"architecture": family} | usual | stated
-    told = {
+    fields = {
         field: list(values[field]) if isinstance(values[field], tuple) else values[field]
         for field, about in ModelSpec.model_fields.items()
         if field in values and values[field] != about.default
     }
-    return _text({"name": name, **told})
+    return _text({"name": name, **fields})

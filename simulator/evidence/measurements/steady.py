@@ -51,11 +51,11 @@ class Steady:
     def account(self) -> str:
         """A sentence that says which steps count, and why the others do not."""
         first, last = self.steps[0].iteration, self.steps[-1].iteration
-        kept = f"Median of {len(self.steps)} logged steps, iterations {first} to {last}"
+        counted = f"Median of {len(self.steps)} logged steps, iterations {first} to {last}"
         if not self.dropped:
-            return f"{kept}; none dropped."
+            return f"{counted}; none dropped."
         reason = f"start-up up to the memory report after iteration {self.until}" if self.until else "start-up"
-        return f"{kept}; the first {self.dropped} dropped as warm-up ({reason})."
+        return f"{counted}; the first {self.dropped} dropped as warm-up ({reason})."
 
 
 def steady(where: str, steps: Sequence[Step], warmup: int, until: int = 0) -> Steady:
@@ -69,10 +69,10 @@ def steady(where: str, steps: Sequence[Step], warmup: int, until: int = 0) -> St
         if known is None or step.seconds > known.seconds:
             slowest[step.iteration] = step
     ordered = [slowest[iteration] for iteration in sorted(slowest)]
-    kept = [step for at, step in enumerate(ordered) if at >= warmup and step.iteration > until]
-    if not kept:
+    counted = [step for at, step in enumerate(ordered) if at >= warmup and step.iteration > until]
+    if not counted:
         raise InputError(
             f"{where}: {len(ordered)} logged steps, all within warm-up (the first {warmup}, and those up to iteration "
             f"{until}); run longer or give a smaller warm-up"
         )
-    return Steady(steps=tuple(kept), dropped=len(ordered) - len(kept), until=until)
+    return Steady(steps=tuple(counted), dropped=len(ordered) - len(counted), until=until)

@@ -58,24 +58,24 @@ def _degrees(where: str, facts: Facts, names: Mapping[str, str]) -> dict[str, An
 def _titan_columns(where: str, facts: Facts) -> dict[str, Any]:
     """Layout of a torchtitan run from the lines about its mesh, its trainer and its checkpointing."""
     names = {"pipeline_parallel": "pp", "context_parallel": "cp", "tensor_parallel": "tp", "expert_parallel": "ep"}
-    found = _degrees(where, facts, names)
+    columns = _degrees(where, facts, names)
     if "dp_shard" in facts:
         shard, replicas = (whole(where, name, facts[name]) for name in ("dp_shard", "dp_replicate"))
-        found = {"tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1} | found
-        copies = shard * replicas * found["context_parallel"]
-        found["devices"] = copies * found["tensor_parallel"] * found["pipeline_parallel"]
+        columns = {"tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1} | columns
+        copies = shard * replicas * columns["context_parallel"]
+        columns["devices"] = copies * columns["tensor_parallel"] * columns["pipeline_parallel"]
         # A pipeline keeps gathered parameters from forward to backward, else they are gathered again.
-        sharded = shard * found["context_parallel"] > 1
-        found["zero_stage"] = (3 if found["pipeline_parallel"] == 1 else 2) if sharded else 0
-    found |= _degrees(where, facts, {"global_batch_size": "batch", "seq_length": "sequence"})
-    if facts.get("local") and found.get("pipeline_parallel", 1) == 1:
-        found["micro_batch_size"] = whole(where, "local batch size", facts["local"])
+        sharded = shard * columns["context_parallel"] > 1
+        columns["zero_stage"] = (3 if columns["pipeline_parallel"] == 1 else 2) if sharded else 0
+    columns |= _degrees(where, facts, {"global_batch_size": "batch", "seq_length": "sequence"})
+    if facts.get("local") and columns.get("pipeline_parallel", 1) == 1:
+        columns["micro_batch_size"] = whole(where, "local batch size", facts["local"])
     checkpointing = facts.get("checkpointing", "").lower()
-    found["recompute"] = "full" if "full" in checkpointing else "selective" if checkpointing else None
-    found["precision"] = "fp8" if "float8" in facts else None
+    columns["recompute"] = "full" if "full" in checkpointing else "selective" if checkpointing else None
+    columns["precision"] = "fp8" if "float8" in facts else None
     if "parameters" in facts:
-        found["model"] = _by_parameters(facts.get("family", ""), int(facts["parameters"].replace(",", "")))
-    return found
+        columns["model"] = _by_parameters(facts.get("family", ""), int(facts["parameters"].replace(",", "")))
+    return columns
 
 
 def _by_parameters(family: str, parameters: int) -> str | None:
@@ -86,11 +86,11 @@ def _by_parameters(family: str, parameters: int) -> str | None:
 
 def _trainer_columns(where: str, facts: Facts) -> dict[str, Any]:
     """Batch of a Hugging Face run; its ranks, which are all data parallel, follow from it."""
-    found = _degrees(where, facts, {"micro_batch_size": "micro", "global_batch_size": "batch"})
-    if {"micro_batch_size", "global_batch_size"} <= set(found):
+    columns = _degrees(where, facts, {"micro_batch_size": "micro", "global_batch_size": "batch"})
+    if {"micro_batch_size", "global_batch_size"} <= set(columns):
         steps = whole(where, "gradient accumulation", facts.get("accumulation") or "1")
-        found["devices"] = found["global_batch_size"] // max(found["micro_batch_size"] * steps, 1)
-    return found
+        columns["devices"] = columns["global_batch_size"] // max(columns["micro_batch_size"] * steps, 1)
+    return columns
 
 
 def _nemo_columns(where: str, facts: Facts) -> dict[str, Any]:
@@ -165,18 +165,18 @@ _EVENT_FACTS: Final = {
 }
 
 
-def read_steps(lines: Iterable[LogLine], given: LogContext, form: Format) -> tuple[MeasuredRow, ...]:
+def read_steps(lines: Iterable[LogLine], context: LogContext, form: Format) -> tuple[MeasuredRow, ...]:
     """Return the log's run as a row. Raises InputError naming the line, or listing what neither log nor caller says."""
     run: _LoggedRun | None = None
     for line in lines:
         run = run or _LoggedRun(line)
         if run.config.take(line):
             continue
-        if found := _EVENT.search(line.text):
-            _event(run, line, found[1])
-        if found := form.step.search(line.text):
+        if match := _EVENT.search(line.text):
+            _event(run, line, match[1])
+        if match := form.step.search(line.text):
             run.out_of_memory = None  # a run that goes on did not run out
-            run.steps.append((line, _named(found)))
+            run.steps.append((line, _named(match)))
         elif OUT_OF_MEMORY.search(line.text):
             run.out_of_memory = fuller(run.out_of_memory, line)
         for fact in form.facts:
@@ -184,12 +184,12 @@ def read_steps(lines: Iterable[LogLine], given: LogContext, form: Format) -> tup
                 run.facts |= _named(said)
     if run is None:
         return ()
-    return (_row(run, given, form),)
+    return (_row(run, context, form),)
 
 
-def _named(found: re.Match[str]) -> dict[str, str]:
+def _named(match: re.Match[str]) -> dict[str, str]:
     """The groups that matched; one that stands in two places of a pattern has a bar behind its second name."""
-    return {name.rstrip("_"): text for name, text in found.groupdict().items() if text is not None}
+    return {name.rstrip("_"): text for name, text in match.groupdict().items() if text is not None}
 
 
 def _event(run: _LoggedRun, line: LogLine, text: str) -> None:
@@ -210,17 +210,17 @@ def _event(run: _LoggedRun, line: LogLine, text: str) -> None:
         run.steps.append((line, {"at": str(len(run.steps) + 1), "seconds": str(timing)}))
 
 
-def _row(run: _LoggedRun, given: LogContext, form: Format) -> MeasuredRow:
+def _row(run: _LoggedRun, context: LogContext, form: Format) -> MeasuredRow:
     where = run.begin.where
     columns = form.columns(where, run.facts)
-    match = matched(where, run.config.shape(), given)
-    named = given.model or given.columns.get("model")
+    match = matched(where, run.config.shape(), context)
+    named = context.model or context.columns.get("model")
     values = completed(
         where,
         {"framework": form.framework}
         | columns
         | {"model": match.model or named or columns.get("model"), "num_layers": match.num_layers},
-        given,
+        context,
     )
     values.setdefault("model_as_stated", str(values["model"])[:200])
     line = run.begin.number
@@ -228,20 +228,20 @@ def _row(run: _LoggedRun, given: LogContext, form: Format) -> MeasuredRow:
     if "devices" in columns and form.columns is _trainer_columns:
         notes.append("Its ranks are those that its batch implies, all data parallel.")
     if run.out_of_memory:
-        return row_of(values, given, 1, line, notes, **ran_out(run.out_of_memory))
+        return row_of(values, context, 1, line, notes, **ran_out(run.out_of_memory))
     tokens = values["seq_length"] * values["global_batch_size"] / values["devices"]
     steps = list(_steps(run, tokens))
     if not steps:
         raise InputError(f"{where}: no step with its time follows; expected lines as {form.name} writes them")
     alone = len(steps) == 1 and "runtime" in run.facts
-    found = steady(run.steps[-1][0].where if run.steps else where, steps, 0 if alone else given.warmup)
+    settled = steady(run.steps[-1][0].where if run.steps else where, steps, 0 if alone else context.warmup)
     reserved = [number(line.where, "memory", step["reserved"]) for line, step in run.steps if "reserved" in step]
     memory: dict[str, Any] = {"memory_gib": max(reserved), "memory_kind": "reserved"} if reserved else {}
-    speed: dict[str, Any] = {"step_time_s": round(found.seconds, 6)}
-    if found.rate is not None:
-        speed = {"tokens_per_second_per_device": found.rate}
-    spread = found.columns if found.rate is None else {}
-    return row_of(values, given, 1, line, [found.account, *notes], outcome="ok", **speed, **spread, **memory)
+    speed: dict[str, Any] = {"step_time_s": round(settled.seconds, 6)}
+    if settled.rate is not None:
+        speed = {"tokens_per_second_per_device": settled.rate}
+    spread = settled.columns if settled.rate is None else {}
+    return row_of(values, context, 1, line, [settled.account, *notes], outcome="ok", **speed, **spread, **memory)
 
 
 def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:

@@ -31,8 +31,12 @@ _SHARDS: Final = {
     "2": "shard_grad_op",
     "no_shard": "",
     "3": "",
+    "hybrid_shard": "hybrid_shard",
+    "4": "hybrid_shard",
+    "hybrid_shard_zero2": "hybrid_shard_zero2",
+    "5": "hybrid_shard_zero2",
 }
-"""Strategies of FSDP, by name or number, as the trainer's `fsdp` has them; replicas of the shards are refused."""
+"""Strategies of FSDP, by name or number, as the trainer's `fsdp` has them."""
 
 
 def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
@@ -40,9 +44,9 @@ def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
     words = Arguments(arguments.file, table_of(_TABLE), complete=True)
     named = launch.options.get("config_file")
     if named is not None and named.known:
-        found = configuration(launch, arguments.file, named.text, named.line)
-        for key in found.keys if found else ():
-            words.add(key.name, key.values, key.line, found.file if found else "")
+        configured = configuration(launch, arguments.file, named.text, named.line)
+        for key in configured.keys if configured else ():
+            words.add(key.name, key.values, key.line, configured.file if configured else "")
     elif named is not None:
         words.need(named.causes, "zero_stage")
     for name, value in launch.options.items():
@@ -110,8 +114,7 @@ def _take_fsdp(arguments: Arguments, words: Arguments) -> None:
         # Version 2 has no strategy: weights go after the forward pass or stay.
         strategy = again if again in _SHARDS else "shard_grad_op" if again in OFF else "full_shard"
     if strategy not in _SHARDS:
-        said = f"{strategy}: over how many devices it shards is not said"
-        arguments.not_modelled(said)
+        arguments.not_modelled(f"fsdp_sharding_strategy {strategy[:30]} is not known")
     arguments.add("fsdp", [known_value(_SHARDS.get(strategy, "full_shard"), 1)], _line(words))
     if words.switch("recompute", "fsdp_activation_checkpointing"):
         arguments.add("gradient_checkpointing", [known_value("true", 1)], _line(words))

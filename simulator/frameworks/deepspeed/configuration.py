@@ -38,14 +38,14 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
     if not name or (entry.causes and written is None):
         arguments.need(entry.causes, "zero_stage")
         return True
-    found = _configuration(arguments, launch, name, entry.value_line)
-    if found is None and launch is not None:
+    configured = _configuration(arguments, launch, name, entry.value_line)
+    if configured is None and launch is not None:
         arguments.need(launch.files[plain_path(name)].causes, "zero_stage")
-    if found is not None:
-        remark_keys(arguments, _unread(found.keys), "deepspeed")
-    for key in found.keys if found else ():
+    if configured is not None:
+        remark_keys(arguments, _unread(configured.keys), "deepspeed")
+    for key in configured.keys if configured else ():
         if _is_taken(key) and key.dotted not in arguments.entries and key.values and key.values[0].text != "auto":
-            arguments.add(key.dotted, key.values, key.line, found.file if found else "")
+            arguments.add(key.dotted, key.values, key.line, configured.file if configured else "")
     return True
 
 

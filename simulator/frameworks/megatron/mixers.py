@@ -60,21 +60,21 @@ def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> 
     """
     own, stack = _spec(arguments, "own"), _spec(arguments, "stack")
     delta = own == _DELTA_SPEC or arguments.text("mixers", _VARIANT) == "gated_delta_net"
-    found: MixerFields = {}
+    listed: MixerFields = {}
     read: tuple[str, ...] = ()
     if own == "mamba_spec" and "hidden_size" in fields:
         inner = (arguments.integer("mixers", "mamba-expand") or 1) * fields["hidden_size"]
         # Nothing else in any layer: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py.
-        found = {"mixers": ("mamba",), "feed_forwards": ("none",), "rotary": False} | _mamba(sizes, inner, 1, 256)
+        listed = {"mixers": ("mamba",), "feed_forwards": ("none",), "rotary": False} | _mamba(sizes, inner, 1, 256)
     elif stack:
-        found, read = _stack(arguments, fields, sizes), (_PATTERN, *_RATIOS)
+        listed, read = _stack(arguments, fields, sizes), (_PATTERN, *_RATIOS)
     elif delta:
-        found = _delta(arguments, fields, sizes, own=own == _DELTA_SPEC)
+        listed = _delta(arguments, fields, sizes, own=own == _DELTA_SPEC)
         named = arguments.text("mixers", _VARIANT) == "gated_delta_net"
         read = (*((_VARIANT,) if named else ()), next((name for name in _PLACES if arguments.has(name)), ""))
     _remark_others(arguments, (*_DECIDING, *(("mamba-expand",) if stack else ())), read)
     arguments.forget("mixers")
-    return _agreeing(arguments, fields, found)
+    return _agreeing(arguments, fields, listed)
 
 
 def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[str, ...]) -> None:
@@ -88,11 +88,11 @@ def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[
             arguments.not_modelled(said, name)
 
 
-def _agreeing(arguments: Arguments, fields: MixerFields, found: MixerFields) -> MixerFields:
+def _agreeing(arguments: Arguments, fields: MixerFields, own: MixerFields) -> MixerFields:
     """The fields, without networks that have experts where the flags give none, or none where they give some."""
-    networks, count = found.get("feed_forwards"), fields.get("num_experts")
+    networks, count = own.get("feed_forwards"), fields.get("num_experts")
     if networks is None or "num_experts" in arguments.incomplete or ("experts" in networks) == bool(count):
-        return found
+        return own
     said = "layers with experts (E) and no --num-experts"
     if count:
         said = f"--num-experts {count}, and no layer has experts"

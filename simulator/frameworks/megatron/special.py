@@ -298,9 +298,9 @@ def _set_dispatch(arguments: Arguments, targets: Targets) -> None:
 
 def usual_dispatch(arguments: Arguments) -> dict[str, str]:
     """An all-gather, the default of Megatron-LM's `--moe-token-dispatcher-type` (core_v0.6.0 to core_v0.19.0)."""
-    told = arguments.has("moe-token-dispatcher-type", "overlap-moe-expert-parallel-comm")
+    stated = arguments.has("moe-token-dispatcher-type", "overlap-moe-expert-parallel-comm")
     own = arguments.has("num-experts") and not arguments.has("deepspeed")
-    return {"expert_dispatch": "allgather"} if own and not told else {}
+    return {"expert_dispatch": "allgather"} if own and not stated else {}
 
 
 def remark_contradictions(arguments: Arguments, layout: Layout) -> None:

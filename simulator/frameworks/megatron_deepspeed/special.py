@@ -47,11 +47,11 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
         return run
     keys = _configuration(arguments, launch)
     stage = keys.integer("zero_stage", "zero_optimization.stage", low=0, high=3)
-    told = _told_stage(arguments)
-    if stage is None and told is None and "zero_stage" in keys.incomplete:
+    stated = _told_stage(arguments)
+    if stage is None and stated is None and "zero_stage" in keys.incomplete:
         entry = arguments.entry("deepspeed-config")
         arguments.need(entry.causes if entry is not None else (), "zero_stage")
-    stage = told or 0 if stage is None else stage
+    stage = stated or 0 if stage is None else stage
     # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.
     kind = keys.text("gradient_dtype", "data_types.grad_accum_dtype") or ("fp32" if stage == 0 else "")
     wide = run.precision == "fp32" or (run.precision == "bf16" and kind == "fp32")

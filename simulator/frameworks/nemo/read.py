@@ -163,8 +163,8 @@ def _count(arguments: Arguments, key: Key, option: str) -> int | None:
 
 def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
     """The keys that count: of a name that several sections have, the model's own, else the one nearest the top."""
-    found: dict[str, Key] = {}
-    kept: list[Key] = []
+    nearest: dict[str, Key] = {}
+    rest: list[Key] = []
     others: dict[str, Key] = {}
     for key in keys:
         section = next((part for part in key.path[:-1] if _OTHER_MODEL.search(part)), "")
@@ -175,14 +175,14 @@ def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
         elif key.name in ("name", "type", "_target_", "dim", "adapter_dim", "peft_scheme") or not _is_flag(
             arguments, key.name
         ):
-            kept.append(key)
+            rest.append(key)
         else:
             name = _RENAMED.get(plain(key.name), plain(key.name))
-            found[name] = min(found.get(name, key), key, key=_nearness)
+            nearest[name] = min(nearest.get(name, key), key, key=_nearness)
     for section, key in others.items():
         message = f"{section}: a second model beside the one that is trained is not modelled"
         arguments.remark_key(key, message, severity="warning")
-    return sorted((*kept, *found.values()), key=lambda key: key.line)
+    return sorted((*rest, *nearest.values()), key=lambda key: key.line)
 
 
 def _nearness(key: Key) -> tuple[bool, int, int]:
@@ -260,8 +260,8 @@ def named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
     model = next((model for model, _ in map(models.by_name, names) if model), None)
     if model is None:
         return run
-    told = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
-    arguments.remarks = [remark for remark in told if remark.place or remark.rule != "not-modelled"]
+    remarks = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
+    arguments.remarks = [remark for remark in remarks if remark.place or remark.rule != "not-modelled"]
     layout = run.layout
     if layout and models.load_model(model).is_moe and "etp" not in arguments.places:
         layout = dataclasses.replace(layout, expert_tensor_parallel=layout.tensor_parallel)

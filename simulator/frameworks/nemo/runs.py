@@ -92,7 +92,7 @@ def restored(path: Path, keys: Iterable[Key]) -> list[Key]:
     family = name.partition("_")[0]
     for stem in (name, name.removeprefix(f"{family}_")):
         with contextlib.suppress(InputError):
-            found = beside(str(path), f"training/{family}/{stem}.yaml", 1)
-            listed = [key for key in keys_of(found, read_document(found)) if key.path[:-1] == ("model",)]
-            return [dataclasses.replace(key, file=str(found)) for key in listed if key.name in _SIZES]
+            file = beside(str(path), f"training/{family}/{stem}.yaml", 1)
+            listed = [key for key in keys_of(file, read_document(file)) if key.path[:-1] == ("model",)]
+            return [dataclasses.replace(key, file=str(file)) for key in listed if key.name in _SIZES]
     return []

@@ -206,7 +206,7 @@ def _with_deepspeed(run: AskedRun, own: Keys, arguments: Arguments) -> AskedRun:
     if _on(own.get("partition_activations")) and layout is not None and layout.tensor_parallel > 1:
         message = "checkpoints are split over the tensor parallel group; whole ones are priced"
         arguments.remark_key(own["partition_activations"], message, "upper-bound", "warning")
-    steps = _count(own.get("gradient_accumulation_steps"))
+    steps = _count(own.get("gradient_accumulation_steps") or own.get("gas"))
     if run.global_batch_size is None and steps:
         run = dataclasses.replace(run, gradient_accumulation_steps=steps)
     return dataclasses.replace(run, options=options, layout=layout, model_fields=fields)

@@ -15,7 +15,7 @@ from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.configuration import take_file
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.run import AskedRun
+from simulator.frameworks.run import A_NODE, AskedRun
 from simulator.frameworks.take import Targets, part, take
 from simulator.frameworks.values import PlainValue
 from simulator.question.scenario.layout import Layout
@@ -25,7 +25,7 @@ _MLP_RATIO: Final = 4
 _STEPS: Final = {"two": 2, "three": 3, "four": 4, "eight": 8}
 _ONE_IN: Final = re.compile(r"one_in_(two|three|four|eight)")
 """Checkpoints of every n-th block, from the first on (`should_checkpoint_block`)."""
-_STAGES: Final = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
+_STAGES: Final = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "_hybrid_shard_zero2": 2, "no_shard": 0}
 _REPLICAS: Final = "fsdp.hybrid_sharding_num_model_replicas"
 _SUFFIXES: Final = (".yaml", ".yml")
 _NORMS: Final = {"rms": "rms_norm", "default": "layer_norm", "low_precision": "layer_norm"}
@@ -122,12 +122,12 @@ def _zero_stage(arguments: Arguments) -> int:
     if (arguments.text("zero_stage", "distributed_strategy") or "fsdp").lower() != "fsdp":
         return 0
     strategy = (arguments.text("zero_stage", "fsdp.sharding_strategy") or "FULL_SHARD").lower()
-    if strategy not in _STAGES and not arguments.has(_REPLICAS):
-        said = f"{strategy[:30]}: over how many devices it shards is not said"
-        arguments.not_modelled(said, "fsdp.sharding_strategy")
+    if strategy not in _STAGES:
+        arguments.not_modelled(f"sharding_strategy {strategy[:30]} is not known", "fsdp.sharding_strategy")
     if _STAGES.get(strategy) and not arguments.has("fsdp.wrapping_strategy"):
-        said = "fsdp.wrapping_strategy is absent: a model that is gathered as a whole is not modelled"
-        arguments.not_modelled(said, "fsdp.sharding_strategy")
+        said = "fsdp.wrapping_strategy is absent: the model is gathered as a whole; priced as ZeRO 1, which holds more"
+        arguments.remark("upper-bound", "warning", said, "fsdp.sharding_strategy")
+        return 1
     return _STAGES.get(strategy, 3)
 
 
@@ -152,13 +152,14 @@ def _precision(arguments: Arguments) -> str | None:
 
 def _options(arguments: Arguments) -> dict[str, str]:
     """Switches: q, k and v are one product, gate and up too; the RMS norm is composed of operations in fp32."""
-    found = {"fused_projections": "true", "foreach_optimizer": "false"}
+    options = {"fused_projections": "true", "foreach_optimizer": "false"}
     if arguments.text("norm", "model.layer_norm_type") == "rms":
-        found["fused_rms_norm"] = "false"
+        options["fused_rms_norm"] = "false"
     replicas = arguments.integer("sharding_replicas", _REPLICAS, high=2**20)
-    if replicas and (arguments.text("zero_stage", "fsdp.sharding_strategy") or "").lower().startswith("hybrid"):
-        found["sharding_replicas"] = str(replicas)
+    if "hybrid" in (arguments.text("zero_stage", "fsdp.sharding_strategy") or "").lower():
+        # scripts/train.py: a replica on each node where their number is not given.
+        options |= {"sharding_replicas": str(replicas)} if replicas else {"sharding_degree": A_NODE}
     name = (arguments.text("optim", "optimizer.name") or "lionw").lower()
     if name != "adamw":
         arguments.remark("upper-bound", "warning", f"optimizer {name[:30]} is priced as AdamW", "optimizer.name")
-    return found
+    return options

@@ -12,20 +12,39 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
+from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.trl.read import purposed_run
+from simulator.frameworks.trl.read import read as read_trainer
 
 _OWN: Final = frozenset(["use_slow_tokenizer", "with_tracking", "dataset_mix_dir"])
 _STARTED: Final = ("bf16=true", "zero_optimization.stage=3", "torch_dtype=bfloat16")
 """`scripts/finetune_with_accelerate_config.sh`, `dpo_train_with_accelerate.sh`: `--mixed_precision bf16` and
 `configs/ds_configs/stage3_no_offloading_accelerate.conf`."""
+_SCRIPTS: Final = (
+    ("open_instruct", "finetune.py"),
+    ("open_instruct", "dpo_tune.py"),
+    ("open_instruct", "dpo_tune_cache.py"),
+    ("open_instruct", "reward_modeling.py"),
+)
 _SECTIONS: Final = ("dataset_mixer", "hf_metadata_dataset")
 
 
 def is_file(names: Collection[str]) -> bool:
     """Whether keys are of open-instruct."""
-    found = set(names)
-    return {"model_name_or_path", "per_device_train_batch_size"} <= found and not _OWN.isdisjoint(found)
+    own = set(names)
+    return {"model_name_or_path", "per_device_train_batch_size"} <= own and not _OWN.isdisjoint(own)
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch is of fine-tuning or of DPO."""
+    return PurePath(launch.script.text).parts[-2:] in _SCRIPTS
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of a launch."""
+    arguments.add_defaults(("torch_dtype=bfloat16",), launch.line)
+    return read_trainer(arguments, launch)
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:

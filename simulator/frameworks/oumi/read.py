@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
+from simulator.frameworks.samples import with_longest_sample
 from simulator.frameworks.trl.read import purposed_run
 from simulator.frameworks.values import known_value
 
@@ -23,6 +25,7 @@ _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"
 _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
 """Devices of a node: `A100:4`."""
 _DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
+_SHARDS: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
 
 
@@ -42,11 +45,11 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
     """The run of a job: that of the configuration that its command names, on the job's machines; None of other jobs."""
     texts = {key.dotted: key for key in keys if key.values}
     command = texts["run"].values[0].text if "run" in texts else ""
-    found = _STARTED.search(command.replace("\\\n", " "))
-    if found is None:
+    started = _STARTED.search(command.replace("\\\n", " "))
+    if started is None:
         return None
     try:
-        path = beside(arguments.file, found[1], texts["run"].line)
+        path = beside(arguments.file, started[1], texts["run"].line)
     except InputError as error:
         raise UndecidedError(str(error)) from error
     run = read(arguments, keys_of(path, read_document(path)), str(path))
@@ -77,15 +80,27 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
         arguments.add(kind, [known_value("true", 1)], 1)
     if arguments.switch("zero_stage", "fsdp.enable_fsdp"):
         shards = (arguments.text("zero_stage", "fsdp.sharding_strategy") or "FULL_SHARD").lower()
-        if shards not in ("full_shard", "shard_grad_op", "no_shard"):
-            arguments.not_modelled(f"{shards}: over how many devices it shards is not said", "fsdp.sharding_strategy")
+        if shards not in _SHARDS:
+            arguments.not_modelled(f"sharding_strategy {shards[:30]} is not known", "fsdp.sharding_strategy")
         arguments.add("fsdp", [known_value(shards, 1)], 1)
         if arguments.switch("offload", "fsdp.cpu_offload"):
             said = "fsdp.cpu_offload: state on the host is priced on the device"
             arguments.remark("upper-bound", "warning", said, "fsdp.cpu_offload")
     elif arguments.has("fsdp.cpu_offload"):
         arguments.forget("offload")
-    return purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))
+    run = purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))
+    packs = arguments.switch("packing", "packing")
+    arguments.forget("packing")
+    return run if packs else with_longest_sample(arguments, run, _datasets(Path(file or arguments.file)))
+
+
+def _datasets(file: Path) -> list[str]:
+    """Names of the data sets that are trained on, a list of mappings in the file."""
+    section: Any = read_document(file)
+    for name in ("data", "train", "datasets"):
+        section = section.get(name) if isinstance(section, dict) else None
+    items = section if isinstance(section, list) else []
+    return [str(item.get("dataset_name", "")) if isinstance(item, dict) else "" for item in items]
 
 
 def _engine(arguments: Arguments) -> bool:

@@ -186,8 +186,8 @@ def usual_options(arguments: Arguments) -> dict[str, str]:
     `fuse_rms_norm` is on by default: erniekit/hparams/model_args.py of ERNIEKit 1.3.0.
     """
     own = table_of("paddleformers").keys() - table_of("paddlenlp").keys()
-    told = own.isdisjoint(arguments.entries) or "fused_rms_norm" in arguments.incomplete
-    return {} if told else {"fused_rms_norm": "true"}
+    is_stated = own.isdisjoint(arguments.entries) or "fused_rms_norm" in arguments.incomplete
+    return {} if is_stated else {"fused_rms_norm": "true"}
 
 
 def _has_fp8_experts(arguments: Arguments) -> bool:

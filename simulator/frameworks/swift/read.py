@@ -63,9 +63,9 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
         raise UnsupportedError(f"{where}: a second model or another loss is not modelled; read are pt and sft")
     if words and words[0].known and words[0].text.endswith(_SUFFIXES):
         flags, arguments.entries = arguments.entries, {}
-        found = configuration(launch, arguments.file, words[0].text, words[0].line)
-        for key in found.keys if found else ():
-            arguments.add(key.dotted, key.values, key.line, found.file if found else "")
+        configured = configuration(launch, arguments.file, words[0].text, words[0].line)
+        for key in configured.keys if configured else ():
+            arguments.add(key.dotted, key.values, key.line, configured.file if configured else "")
         for name, entries in flags.items():
             arguments.entries.setdefault(name, []).extend(entries)
 
@@ -111,13 +111,13 @@ def _task(arguments: Arguments) -> dict[str, str]:
 
 def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     """The run of `megatron sft`, by Megatron's flags."""
-    told = frozenset(arguments.entries)
+    stated = frozenset(arguments.entries)
     settle(arguments, _RENAMED)
     line = launch.line
     granularity = arguments.entry("recompute_granularity")
     if granularity is not None and granularity.text == "none":
         del arguments.entries["recompute_granularity"]
-    arguments.add_defaults(_DEFAULTS, line, told)
+    arguments.add_defaults(_DEFAULTS, line, stated)
     if not arguments.has("fp16"):
         arguments.add_defaults(["bf16"], line)
     _pack(arguments, "seq_length")

@@ -228,8 +228,8 @@ def _compiled(arguments: Arguments) -> dict[str, str]:
     if not older and not arguments.switch("compiled", "compile.enable"):
         return {}
     parts = "model,loss" if older else arguments.text("compiled", "compile.components") or "model,loss"
-    found = {"compiled": "true"} if "model" in parts else {}
-    return found | ({"fused_cross_entropy": "true", "loss_bytes_per_logit": "4"} if "loss" in parts else {})
+    options = {"compiled": "true"} if "model" in parts else {}
+    return options | ({"fused_cross_entropy": "true", "loss_bytes_per_logit": "4"} if "loss" in parts else {})
 
 
 def _precision(arguments: Arguments) -> str | None:
@@ -245,19 +245,19 @@ def _precision(arguments: Arguments) -> str | None:
 
 
 def _options(arguments: Arguments, layout: Layout) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     replicas = (
         arguments.integer("sharding_replicas", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
     )
     if replicas > 1 and layout.zero_stage:
         _, shards = _data_parallel(arguments)
         open_ended = {"sharding_replicas": str(replicas)}
-        told = "dp" in arguments.places
-        found |= {"sharding_degree": str(shards * layout.context_parallel)} if told else open_ended
+        stated = "dp" in arguments.places
+        options |= {"sharding_degree": str(shards * layout.context_parallel)} if stated else open_ended
     rotates = arguments.text("cp_communication", "parallelism.context_parallel_rotate_method")
     if rotates == "alltoall" and layout.context_parallel > 1:
         # Each rank sends what it holds to the next one.
-        found["cp_communication"] = "ring"
+        options["cp_communication"] = "ring"
     if arguments.text("parameter_dtype", "training.dtype") == "bfloat16":
-        found |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-    return found | _compiled(arguments)
+        options |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
+    return options | _compiled(arguments)

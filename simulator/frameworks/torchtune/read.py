@@ -17,6 +17,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.purpose import no_training
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
+from simulator.frameworks.samples import with_longest_sample
 from simulator.frameworks.take import part, take
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.documents import read_yaml
@@ -60,7 +61,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     options = _types(arguments) | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
     if quantised and adapters:
         options["quantised_base"] = "true"
-    return AskedRun(
+    run = AskedRun(
         framework="torch",
         model=model,
         seq_length=_sequence(arguments, longest),
@@ -70,6 +71,10 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
         options=options,
         layout=layout,
     )
+    padded = not arguments.switch("packed", "dataset.packed")
+    data = (arguments.text("packed", "dataset.source", "dataset._component_") or "").removeprefix("torchtune.datasets.")
+    arguments.forget("packed")
+    return with_longest_sample(arguments, run, (data,)) if padded else run
 
 
 def _require_training(arguments: Arguments) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, half_precision
 from simulator.frameworks.named import QUANTIZED, named_model
-from simulator.frameworks.run import AskedRun
+from simulator.frameworks.run import A_NODE, AskedRun
 from simulator.frameworks.take import part, take
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import RecomputeMode
@@ -22,6 +22,8 @@ _LORA_RANK: Final = 8
 _MICRO_BATCH_SIZE: Final = 8
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
+_FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard": 3, "shard_grad_op": 2}
+"""The ZeRO stage of each strategy, names that hold another one first."""
 _ADAM: Final = ("adamw_torch", "adamw_hf", "adamw_apex")
 
 
@@ -39,10 +41,11 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     workload = part(targets, "workload")
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
-    options |= part(targets, "option")
+    options |= _shard_group(arguments) | part(targets, "option")
     optimizer = arguments.text("optim", "optim")
     if optimizer and not optimizer.lower().startswith(_ADAM):
-        arguments.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optim")
+        said = f"optimizer {optimizer[:40]} is priced as AdamW, which keeps more than others"
+        arguments.remark("upper-bound", "warning", said, "optim")
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)
@@ -91,7 +94,13 @@ def _usual_recompute(arguments: Arguments) -> RecomputeMode:
 
 def _fsdp_stage(arguments: Arguments) -> int:
     shards = (arguments.text("zero_stage", "fsdp") or "").lower()
-    return 3 if "full_shard" in shards else 2 if "shard_grad_op" in shards else 0
+    return next((stage for name, stage in _FSDP_STAGES.items() if name in shards), 0)
+
+
+def _shard_group(arguments: Arguments) -> dict[str, str]:
+    """What FSDP shards over: all ranks, or those of a node (torch 2.9, distributed/fsdp/api.py, HYBRID_SHARD)."""
+    hybrid = "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower()
+    return {"sharding_degree": A_NODE} if hybrid else {}
 
 
 def _lora_rank(arguments: Arguments) -> int | None:
@@ -139,8 +148,8 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
     """The types of weights, gradients and moments."""
     if deepspeed:
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
-        kept = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
-        return kept | {"gradient_dtype": "fp32" if wide else "bf16"}
+        types = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
+        return types | {"gradient_dtype": "fp32" if wide else "bf16"}
     # accelerate 1.15, `prepare_model`: what FSDP shards is widened to fp32 where precision is mixed.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened

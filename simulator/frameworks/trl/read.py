@@ -24,7 +24,10 @@ from simulator.frameworks.values import PlainValue, known_value
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 _SECTIONS: Final = frozenset(
-    ("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "dataset_mixer", "dataset_mixture", "model_init_kwargs")
+    (
+        *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "model_init_kwargs"),
+        *("dataset_mixer", "dataset_mixture", "dataset_kwargs"),
+    )
 )
 """Keys that hold a mapping, which one row stands for."""
 _PREFERENCE: Final = re.compile(
@@ -87,11 +90,11 @@ def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bo
     `padded` says that samples are padded to the longest of their batch only.
     """
     run = trainer_run(arguments, deepspeed=deepspeed)
-    found = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
-    if padded and not kind and not arguments.any_switch("packing", "packing", "padding_free"):
+    purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
+    if padded and not arguments.any_switch("packing", "packing", "padding_free"):
         note_samples(arguments, next((name for name in _LENGTHS if arguments.has(name)), _LENGTHS[0]))
     arguments.forget("packing")
-    return replace(run, options={**run.options, **found})
+    return replace(run, options={**run.options, **purpose})
 
 
 def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:

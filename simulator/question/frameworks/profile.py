@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from simulator.question.frameworks.limits import FrameworkLimits
+from simulator.question.frameworks.switch import switch
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     CAPTURES,
@@ -26,29 +27,6 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-SwitchEffect = Literal["memory", "passes", "step", "rules"]
-"""What a switch may change of an answer; `passes` are those of a micro batch, `step` is what else takes time."""
-SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
-
-
-def switch(  # noqa: PLR0913  one per fact of a switch
-    default: Any,
-    about: str,
-    *,
-    choices: tuple[str, ...] = (),
-    low: float = 0,
-    high: float = 1,
-    moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
-    of: Literal["every", "experts", "fp8"] = "every",
-) -> Any:
-    """A profile field with its description, allowed words (for text) and range (for numbers).
-
-    `moves` and `of` say what it changes at most, and of which questions: models with experts, or those in fp8.
-    """
-    meta = {"about": about, "choices": choices, "low": low, "high": high, "moves": moves, "of": of}
-    return field(default=default, metadata=meta)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkProfile:
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
@@ -59,8 +37,8 @@ class FrameworkProfile:
     stack: StackName = "default"
     """The named set that was put over the defaults, see `stacks`; options of a user stand above it."""
     limits: FrameworkLimits = field(default_factory=FrameworkLimits)
-    given: frozenset[str] = frozenset()
-    """Switches that the question gives, on a stack that has releases."""
+    asked: frozenset[str] = frozenset()
+    """Switches that the question names, on a stack that has releases."""
     case: Any = None
     """Model, device and precision that a release's switches are those of, see `releases`."""
     release: str = ""

@@ -6,9 +6,8 @@ its own there; for a model without one, what most recipes of that device and pre
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -86,14 +85,14 @@ def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe 
 
     Of several ways to scale fp8, `wanted`.
     """
-    found = [
-        one
-        for one in release_recipes(stack)
-        if (one.model, one.hardware, one.precision) == (case.model, case.hardware, case.precision)
-        and ("_peft_" in one.recipe) == case.adapters
+    recipes = [
+        recipe
+        for recipe in release_recipes(stack)
+        if (recipe.model, recipe.hardware, recipe.precision) == (case.model, case.hardware, case.precision)
+        and ("_peft_" in recipe.recipe) == case.adapters
     ]
-    scaled = [one for one in found if one.switches.get(_RECIPE, wanted) == wanted] or found
-    return min(scaled, key=lambda one: (abs(one.devices - case.devices), one.recipe), default=None)
+    scaled = [recipe for recipe in recipes if recipe.switches.get(_RECIPE, wanted) == wanted] or recipes
+    return min(scaled, key=lambda recipe: (abs(recipe.devices - case.devices), recipe.recipe), default=None)
 
 
 def usual_fp8_recipe(family: str) -> str:
@@ -105,50 +104,33 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     """A profile on a release, as the release sets it for one case; switches that the question gives stay."""
     if profile.case == case or not release_recipes(profile.stack):
         return profile
-    given = {name: getattr(profile, name) for name in profile.given}
+    chosen = {name: getattr(profile, name) for name in profile.asked}
     usual = framework(profile.name, stack=profile.stack)
-    wanted = given.get(_RECIPE) or usual_fp8_recipe(case.family)
-    found = recipe_of_case(profile.stack, case, wanted)
-    values, whose = (found.switches, found.recipe) if found else _usual(profile.stack, case, wanted)
+    wanted = chosen.get(_RECIPE) or usual_fp8_recipe(case.family)
+    recipe = recipe_of_case(profile.stack, case, wanted)
+    values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, wanted)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
-    where = f" ({found.source})" if found else ""
-    scaled = f", fp8 by {given.get(_RECIPE) or typed.get(_RECIPE, usual.fp8_recipe)}" if case.precision == "fp8" else ""
-    return replace(
-        usual,
-        **{**typed, **given},
-        given=profile.given,
-        case=case,
-        release=f"{profile.stack}: {whose}{scaled}",
-        release_source=f"{whose}{where}",
-    )
+    where = f" ({recipe.source})" if recipe else ""
+    changed = replace(usual, **{**typed, **chosen}, asked=profile.asked, case=case, release_source=f"{whose}{where}")
+    scaled = f", fp8 by {changed.fp8_recipe}" if case.precision == "fp8" else ""
+    return replace(changed, release=f"{profile.stack}: {whose}{scaled}")
 
 
 def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:
     """What more than half of the nearest recipes set, and which those are; of fp8, those that scale it as `wanted`."""
-    alike = [one for one in release_recipes(stack) if one.is_moe == case.is_moe]
+    alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
     if case.precision == "fp8":
-        alike = [one for one in alike if one.switches.get(_RECIPE, wanted) == wanted] or alike
-    pools = (
-        ([one for one in alike if (one.hardware, one.precision) == (case.hardware, case.precision)], case.hardware),
-        ([one for one in alike if one.precision == case.precision], "any device"),
-        (alike, "any device and precision"),
-    )
-    pool, where = next(((pool, where) for pool, where in pools if pool), ([], ""))
+        alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike
+    same = [recipe for recipe in alike if recipe.precision == case.precision]
+    here = [recipe for recipe in same if recipe.hardware == case.hardware]
+    where = case.hardware if here else "any device" if same else "any device and precision"
+    pool = here or same or alike
     kind = "mixtures of experts" if case.is_moe else "dense models"
     whose = f"no recipe for {case.model} on {case.hardware} in {case.precision}; as most of its {len(pool)} for {kind}"
     return _most(pool), f"{whose}, {where}"
 
 
 def _most(pool: Collection[ReleaseRecipe]) -> dict[str, str]:
-    names: Iterable[str] = dict.fromkeys(name for one in pool for name in one.switches)
-    found = {}
-    for name in names:
-        (value, count), *_ = Counter(one.switches.get(name) for one in pool).most_common(1)
-        if value is not None and 2 * count > len(pool):
-            found[name] = value
-    return found
-
-
-def names_given(options: Mapping[str, str]) -> frozenset[str]:
-    """Switches that a question gives."""
-    return frozenset(options) & {field.name for field in dataclasses.fields(FrameworkProfile)}
+    """Values that more than half of some recipes have."""
+    shares = Counter(pair for recipe in pool for pair in recipe.switches.items())
+    return {name: text for (name, text), count in shares.items() if 2 * count > len(pool)}

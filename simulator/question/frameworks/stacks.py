@@ -91,7 +91,7 @@ def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackNam
         raise InputError(
             f"stack '{asked}'{did_you_mean(asked, list(allowed))}; framework {framework} has: {', '.join(allowed)}"
         )
-    return next((name for one in usual for name in allowed if name == one), DEFAULT)
+    return next((name for known in usual for name in allowed if name == known), DEFAULT)
 
 
 def stack_of_file(name: object) -> StackName | None:
@@ -125,7 +125,7 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
 @lru_cache(maxsize=256)  # changes to a recipe ask for the same few again and again
 def _framework(name: str, options: tuple[tuple[str, str], ...], stack: str | None) -> FrameworkProfile:
     chosen = switched(on_stack(profile_of(name), stack_for(name, stack)), dict(options))
-    return replace(chosen, given=frozenset(name for name, _ in options)) if RELEASE in chosen.stack else chosen
+    return replace(chosen, asked=frozenset(name for name, _ in options)) if RELEASE in chosen.stack else chosen
 
 
 def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:

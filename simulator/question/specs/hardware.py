@@ -269,8 +269,8 @@ class HardwareSpec(Frozen):
     @cached_property
     def peak_flops_per_second(self) -> Mapping[str, float]:
         """Dense peak of one device by precision, in FLOP/s; a precision it lacks is absent."""
-        given = {key: getattr(self.peak_flops, key) for key in PEAK_TYPES}
-        return MappingProxyType({key: rate.amount for key, rate in given.items() if rate is not None})
+        peaks = {key: getattr(self.peak_flops, key) for key in PEAK_TYPES}
+        return MappingProxyType({key: rate.amount for key, rate in peaks.items() if rate is not None})
 
     def peak(self, precision: str) -> float:
         """Return the dense peak for ``precision`` in FLOP/s; UnsupportedError where there is none."""

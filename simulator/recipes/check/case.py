@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.cluster import cluster
 from simulator.errors import InputError
+from simulator.frameworks.run import A_NODE
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.complete import Wording, named, resolve
@@ -83,7 +84,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     # What a launch leaves out is what its framework does by itself; options and estimates are of a cluster's stack.
     usual = machines.stacks if recipe.is_question else ()
     profile = framework_profile(
-        framework, _options(told, given), stack_for(framework, asked.stack or recipe.stack, *usual)
+        framework, _options(told, given, machines), stack_for(framework, asked.stack or recipe.stack, *usual)
     )
     stated = {name: told.value(name) for name in DEFAULT_WORKLOAD}
     workload = {name: usual if stated[name] is None else stated[name] for name, usual in DEFAULT_WORKLOAD.items()}
@@ -412,9 +413,11 @@ def _virtual_stages(told: _Told, layout: Layout) -> int:
     return count
 
 
-def _options(told: _Told, layout: Layout) -> dict[str, str]:
+def _options(told: _Told, layout: Layout, machines: Cluster) -> dict[str, str]:
     """Switches as recipe and user set them; one that has no effect on the layout stays as the framework has it."""
     found = dict(told.recipe.options)
+    if found.get("sharding_degree") == A_NODE:
+        found["sharding_degree"] = str(told.recipe.devices_per_node or machines.hardware.devices_per_node)
     if layout.tensor_parallel == 1:
         found.pop("tp_comm_overlap", None)
     return found | dict(told.asked.options)

@@ -128,6 +128,8 @@ UPPER_BOUND = "upper-bound"
 """Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
 ACTIVATIONS_BOUND = "activations-bound"
 """The same of what lessens what the passes hold alone: a state that is over the capacity by itself stays so."""
+BOUND_DECIDES = "bound-decides"
+"""Rule of such a setting where what is priced without it does not fit, so that nothing firm is said."""
 UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
@@ -135,22 +137,42 @@ UNUSED_SETTING = "unused-setting"
 def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = lambda _values, _asked: None) -> Checked:
     """Judge one launch; `reread` is the same one with other values for what its file leaves to the run."""
     judged = _judged_alone(recipe, asked, gates)
-    if judged.passed or judged.outcome not in FIRM:
+    if judged.passed or (judged.outcome not in FIRM and not _is_bound(judged)):
         return _advised(judged, gates)
     missing = unstated(recipe, asked, reread)
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
+    bound: str | None = None
     for option, other in others(recipe, asked, missing, devices) if missing else ():
-        elsewhere = (reread({}, other) if missing.counted else None) or recipe
-        if _judged_alone(elsewhere, other, gates).passed:
-            failure = f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
-            remarks = judged.case.remarks if judged.case else recipe.remarks
-            remark = on_others(option, failure, missing)
-            return _blocked(Blocked(recipe=recipe, missing=(remark,), remarks=remarks))
+        found = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
+        if found.passed:
+            return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
+        if bound is None and judged.outcome in FIRM and _is_bound(found):
+            bound = f"with {option} {_failure(found)}"
+    if bound is not None:
+        return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
     return _advised(judged, gates)
+
+
+def _elsewhere(judged: Checked, recipe: Recipe, remark: Remark) -> Checked:
+    """The answer to a recipe whose verdict hangs on machines that nobody states."""
+    remarks = judged.case.remarks if judged.case else recipe.remarks
+    return _blocked(Blocked(recipe=recipe, missing=(remark,), remarks=remarks))
+
+
+def _on(devices: int, judged: Checked) -> str:
+    return f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
+
+
+def _is_bound(judged: Checked) -> bool:
+    """Whether nothing stands in the way of a verdict but settings that only lessen a need that is over the capacity."""
+    rules = {remark.rule for remark in judged.remarks if remark.severity == "error"}
+    return judged.case is not None and rules == {BOUND_DECIDES}
 
 
 def _failure(judged: Checked) -> str:
     """What keeps a recipe from passing, in a few words."""
+    if judged.outcome not in FIRM:
+        return f"it is not known to pass ({judged.reasons[0][:200]})"
     if judged.outcome == "refused" or judged.estimate is None:
         return f"it is refused ({judged.reasons[0][:200]})"
     need, usable = (
@@ -292,7 +314,11 @@ def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
     return (Remark(rule="interval-reaches-capacity", severity="error", message=said),)
 
 
-_UNREAD: dict[str, CheckOutcome] = {"not-modelled": "not_modelled", "unknown-flag": "cannot_tell"}
+_UNREAD: dict[str, CheckOutcome] = {
+    "not-modelled": "not_modelled",
+    "unknown-flag": "cannot_tell",
+    "bound-decides": "not_modelled",
+}
 """Outcomes of what a reader could not read or price, by the rule of its remark: nothing firm is said beside them."""
 
 
@@ -314,7 +340,7 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
     state = sum(parts.get(name, 0.0) for name in ("parameters", "gradients", "optimizer"))
     rules = {UPPER_BOUND} if state > estimate.memory.capacity_bytes else {UPPER_BOUND, ACTIVATIONS_BOUND}
     bounds = (remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
-    return tuple(replace(remark, rule="not-modelled", severity="error") for remark in bounds)
+    return tuple(replace(remark, rule=BOUND_DECIDES, severity="error") for remark in bounds)
 
 
 def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:

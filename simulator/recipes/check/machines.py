@@ -139,14 +139,14 @@ def _below(nodes: int) -> list[int]:
     return [count for count in range(nodes - 1, 0, -1) if nodes % count == 0][:_MOST_TRIED]
 
 
-def on_others(passing: str, failure: str, missing: Unstated) -> Remark:
-    """Return what is told of a recipe that fails on machines nobody states, and passes on others."""
+def on_others(elsewhere: str, failure: str, missing: Unstated) -> Remark:
+    """Return what is told of a recipe that fails on machines nobody states, and not surely on others."""
     what = "how many nodes run it" if missing.nodes else "how many devices of a node run it"
     source = f"takes {what} from ${missing.variable}, which is not set" if missing.variable else f"does not say {what}"
     tells = "--nodes N" if missing.nodes else "--devices N"
     return Remark(
         rule="unknown-nodes",
         severity="error",
-        message=f"the recipe {source}: {failure}; with {passing} it passes",
+        message=f"the recipe {source}: {failure}; {elsewhere}",
         fix=tells if not missing.variable else f"{tells}, or --set {missing.variable}=N",
     )

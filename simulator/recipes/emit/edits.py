@@ -31,11 +31,11 @@ def edited(
     lines = text.splitlines(keepends=True)
     added: dict[str, str] = {}
     for name, value in wanted.items():
-        given = present.get(name)
-        if given is None:
+        setting = present.get(name)
+        if setting is None:
             added[name] = value
-        elif value not in ("", given.text) and not (
-            _set_flag(lines, given, value) if shell else _set_key(lines, given, value)
+        elif value not in ("", setting.text) and not (
+            _set_flag(lines, setting, value) if shell else _set_key(lines, setting, value)
         ):
             return None
     for name in dropped:
@@ -60,30 +60,30 @@ def with_variable(text: str, name: str, value: str) -> str:
     return "".join([*lines[:first], f"export {name}={value}\n", *lines[first:]])
 
 
-def _flag(given: GivenSetting) -> re.Pattern[str]:
-    name = re.escape(given.spelled)
+def _flag(setting: GivenSetting) -> re.Pattern[str]:
+    name = re.escape(setting.spelled)
     return re.compile(rf"(?<![\w.-])(--?{name}|\+{{0,2}}(?:\w+\.)+{name}(?==))(?![\w-])(?:([ =]+)({_WORD}))?")
 
 
-def _set_flag(lines: list[str], given: GivenSetting, value: str) -> bool:
+def _set_flag(lines: list[str], setting: GivenSetting, value: str) -> bool:
     """Another value: in the variable that the flag takes it from where that is plain text, else behind the flag."""
-    line = lines[given.line - 1]
-    match = _flag(given).search(line)
+    line = lines[setting.line - 1]
+    match = _flag(setting).search(line)
     if match is None or match[3] is None:
         return False
     variable = re.fullmatch(r"[\"']?\$\{?(\w+)\}?[\"']?", match[3])
-    if variable and _set_variable(lines[: given.line - 1], lines, variable[1], given.text, value):
+    if variable and _set_variable(lines[: setting.line - 1], lines, variable[1], setting.text, value):
         return True
-    lines[given.line - 1] = line[: match.start(3)] + value + line[match.end(3) :]
+    lines[setting.line - 1] = line[: match.start(3)] + value + line[match.end(3) :]
     return True
 
 
 def _set_variable(before: Sequence[str], lines: list[str], name: str, old: str, new: str) -> bool:
     pattern = re.compile(rf"((?:^|[\s;]){name}=[\"']?(?:\$\{{\w+:?-)?){re.escape(old)}(?![\w.])")
-    found = [number for number, line in enumerate(before) if re.search(rf"(?:^|[\s;]){name}=", line)]
-    if not found or not pattern.search(lines[found[-1]]):
+    numbers = [number for number, line in enumerate(before) if re.search(rf"(?:^|[\s;]){name}=", line)]
+    if not numbers or not pattern.search(lines[numbers[-1]]):
         return False
-    lines[found[-1]] = pattern.sub(lambda match: match[1] + new, lines[found[-1]], count=1)
+    lines[numbers[-1]] = pattern.sub(lambda match: match[1] + new, lines[numbers[-1]], count=1)
     return True
 
 
@@ -93,28 +93,28 @@ def _add_flags(lines: list[str], present: Mapping[str, GivenSetting], added: Map
         f" ++{name}={value or 'true'}" if "." in name else f" --{name} {value}".rstrip()
         for name, value in added.items()
     )
-    for given in present.values():
-        match = _flag(given).search(lines[given.line - 1])
+    for setting in present.values():
+        match = _flag(setting).search(lines[setting.line - 1])
         if match is not None and match[3] is not None:
-            line = lines[given.line - 1]
-            lines[given.line - 1] = line[: match.end(3)] + words + line[match.end(3) :]
+            line = lines[setting.line - 1]
+            lines[setting.line - 1] = line[: match.end(3)] + words + line[match.end(3) :]
             return True
     return False
 
 
-def _key(given: GivenSetting) -> re.Pattern[str]:
-    last = re.escape(given.spelled.rsplit(".", 1)[-1])
+def _key(setting: GivenSetting) -> re.Pattern[str]:
+    last = re.escape(setting.spelled.rsplit(".", 1)[-1])
     return re.compile(rf"^(\s*[\"']?{last}[\"']?\s*[:=]\s*)({_WORD}?)")
 
 
-def _set_key(lines: list[str], given: GivenSetting, value: str) -> bool:
-    line = lines[given.line - 1]
-    match = _key(given).match(line)
+def _set_key(lines: list[str], setting: GivenSetting, value: str) -> bool:
+    line = lines[setting.line - 1]
+    match = _key(setting).match(line)
     if match is None or not match[2]:
         return False
     comma = "," if match[2].endswith(",") else ""
     form = _like(match[2].rstrip(","), value)
-    lines[given.line - 1] = match[1] + form + comma + line[match.end(2) :]
+    lines[setting.line - 1] = match[1] + form + comma + line[match.end(2) :]
     return True
 
 
@@ -131,8 +131,8 @@ def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapp
     """More keys above one of the same section, in its form."""
     for name, value in added.items():
         section = name.rpartition(".")[0]
-        beside = [given for other, given in present.items() if other.rpartition(".")[0] == section]
-        anchor = next((given for given in beside if _key(given).match(lines[given.line - 1])), None)
+        beside = [setting for other, setting in present.items() if other.rpartition(".")[0] == section]
+        anchor = next((setting for setting in beside if _key(setting).match(lines[setting.line - 1])), None)
         if anchor is None:
             return False
         line = lines[anchor.line - 1]
@@ -148,18 +148,18 @@ def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapp
     return True
 
 
-def _drop(lines: list[str], given: GivenSetting, *, shell: bool) -> bool:
-    line = lines[given.line - 1]
-    match = (_flag(given).search if shell else _key(given).match)(line)
+def _drop(lines: list[str], setting: GivenSetting, *, shell: bool) -> bool:
+    line = lines[setting.line - 1]
+    match = (_flag(setting).search if shell else _key(setting).match)(line)
     if match is None:
         return False
     if not shell:
-        lines[given.line - 1] = ""
+        lines[setting.line - 1] = ""
         return True
-    value = match[3] is not None and (not given.text or match[3].strip("\"'") != "\\") and given.text
+    value = match[3] is not None and (not setting.text or match[3].strip("\"'") != "\\") and setting.text
     end = match.end(3) if value else match.end(1)
     rest = (line[: match.start()].rstrip(" ") if not line[: match.start()].strip() else line[: match.start()]) + line[
         end:
     ].lstrip(" ")
-    lines[given.line - 1] = "" if rest.strip() == "\\" else rest
+    lines[setting.line - 1] = "" if rest.strip() == "\\" else rest
     return True

@@ -127,25 +127,25 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
         dropped.append("recompute_activations")
     if recipe.framework == "megatron" and recipe.dialect == "megatron-shell":
         wanted = {name if name in present else name.replace("_", "-"): value for name, value in wanted.items()}
-    found = edited(text, present, wanted, dropped, shell=shell) if wanted or dropped else text
+    changed = edited(text, present, wanted, dropped, shell=shell) if wanted or dropped else text
     grows = case.scenario.framework.expandable_segments and not base.scenario.framework.expandable_segments
-    if found is None or not grows:
-        return found
+    if changed is None or not grows:
+        return changed
     if not shell:
         return None
     part = "NPU" if case.scenario.hardware.vendor == "Huawei" else "CUDA"
-    return with_variable(found, f"PYTORCH_{part}_ALLOC_CONF", "expandable_segments:True")
+    return with_variable(changed, f"PYTORCH_{part}_ALLOC_CONF", "expandable_segments:True")
 
 
 def _nodes(text: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> GivenSetting | None:
     """Where the recipe says its number of nodes."""
-    for name, given in present.items():
+    for name, setting in present.items():
         if name.rsplit(".", 1)[-1] == "num_nodes":
-            return given
-    found = [(number, match) for number, line in enumerate(_lines(text), 1) if (match := _NODES.match(line))]
-    if len(found) != 1 or not recipe.dialect.endswith("-shell"):
+            return setting
+    places = [(number, match) for number, line in enumerate(_lines(text), 1) if (match := _NODES.match(line))]
+    if len(places) != 1 or not recipe.dialect.endswith("-shell"):
         return None
-    number, match = found[0]
+    number, match = places[0]
     return GivenSetting(spelled=match[1], text=str(recipe.nodes), line=number)
 
 
@@ -168,7 +168,7 @@ def _name(name: str, present: Mapping[str, GivenSetting], recipe: Recipe, others
     """A setting's name as the recipe has it."""
     if recipe.dialect.startswith("nemo"):
         name = _NEMO.get(name, name)
-        return next((given for given in present if given.rsplit(".", 1)[-1] == name), f"model.{name}")
+        return next((key for key in present if key.rsplit(".", 1)[-1] == name), f"model.{name}")
     return next((other for other in (*_ALSO.get(name, ()), *others) if other in present and name not in present), name)
 
 
@@ -177,8 +177,8 @@ def _asks(text: str, base: Case, case: Case, read: Callable[[], Iterable[Recipe]
     with standing_in(Path(base.recipe.file), text):
         recipes = read()
     cases = [case_of(recipe, base.asked) for recipe in recipes if recipe.title == base.recipe.title]
-    found = [x for x in cases if isinstance(x, Case) and _question(x) == _question(case)]
-    return bool(found) and bool(size(pricing_of(found[0].scenario, found[0].layout)).verdict[0] == FITS)
+    same = [x for x in cases if isinstance(x, Case) and _question(x) == _question(case)]
+    return bool(same) and bool(size(pricing_of(same[0].scenario, same[0].layout)).verdict[0] == FITS)
 
 
 def _question(case: Case) -> tuple[object, ...]:

@@ -165,8 +165,8 @@ def _figure(value: object) -> float:
 
 def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
     estimate = bare_estimate(case.scenario, case.layout)
-    found = to_mib(estimate.memory.device_bytes), estimate.throughput.step_seconds
-    for what, before, now in zip(("MiB", "s"), stated, found, strict=True):
+    figures = to_mib(estimate.memory.device_bytes), estimate.throughput.step_seconds
+    for what, before, now in zip(("MiB", "s"), stated, figures, strict=True):
         if abs(now - before) > _SAME * before:
             raise InputError(
                 f"{file}: says {before:.6g} {what}, its layout gives {now:.6g}: it was priced with other options or "
@@ -183,7 +183,7 @@ def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mappin
         if rank != 1:
             raise InputError(f"--rank {rank}: {file} holds one estimate, not a ranking")
         return value, {}
-    if not isinstance(estimates, list) or not all(isinstance(one, dict) for one in estimates):
+    if not isinstance(estimates, list) or not all(isinstance(entry, dict) for entry in estimates):
         raise InputError(f"{file}: estimates: must be a list of objects")
     if rank > len(estimates):
         raise InputError(f"--rank {rank}: {file} ranks {len(estimates)} layouts")

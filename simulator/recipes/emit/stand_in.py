@@ -26,19 +26,19 @@ _NAMES: Final = frozenset({"table", "row", "source", "source_ref"})
 """Columns that name a row, which another file's do not."""
 
 
-def stand_in(files: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that files state of one run, those in `given` left out: a log before recipes and estimates.
+def stand_in(files: Sequence[Path], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that files state of one run, those in `known` left out: a log before recipes and estimates.
 
     Raises InputError for a file that states none, and lists what a log lacks.
     """
     columns: dict[str, Any] = {}
     for file in files:
         if file.suffix.lower() not in _LOGS:
-            columns = _asked(file, dict(columns) | dict(given)) | columns
+            columns = _asked(file, dict(columns) | dict(known)) | columns
     for file in files:
         if file.suffix.lower() in _LOGS:
-            columns |= _logged(file, columns | dict(given), frozenset(given))
-    return {name: value for name, value in columns.items() if name not in given}
+            columns |= _logged(file, columns | dict(known), frozenset(known))
+    return {name: value for name, value in columns.items() if name not in known}
 
 
 def _logged(file: Path, columns: Mapping[str, Any], fixed: frozenset[str]) -> dict[str, Any]:
@@ -63,10 +63,10 @@ def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     if not name.startswith("{") and scenario.model.num_hidden_layers != load_model(name).num_hidden_layers:
         layers = scenario.model.num_hidden_layers
     options = {**case.recipe.options, **case.asked.options}
-    found = asked_columns(scenario, case.layout, model=name, options=options, num_layers=layers)
+    columns = asked_columns(scenario, case.layout, model=name, options=options, num_layers=layers)
     if hardware:
-        found["hardware"] = hardware
-    return {key: value for key, value in found.items() if value not in (None, ())}
+        columns["hardware"] = hardware
+    return {key: value for key, value in columns.items() if value not in (None, ())}
 
 
 def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from simulator.errors import InputError, UndecidedError
-from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.values import Cause, PlainValue
 from simulator.recipes.recipe import Place
 from simulator.recipes.shell.launch import TrainingCommand
@@ -22,60 +22,60 @@ _WORKERS = 8
 """Processes that `msrun` of MindSpore 2.7 starts, in all and on a node, where it is told neither."""
 
 
-def cluster_of(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+def cluster_of(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     """Nodes and processes per node; None where only the run knows."""
     options = launch.options
     if launch.launcher == "python":
-        return _started(launch, given) if launch.spread else _alone(launch, given)
+        return _started(launch, arguments) if launch.spread else _alone(launch, arguments)
     if launch.launcher == "torch":
-        nodes = _count(given, options, "nodes", ("nnodes",), default=_unless_open(launch, given, "nodes"))
+        nodes = _count(arguments, options, "nodes", ("nnodes",), default=_unless_open(launch, arguments, "nodes"))
         each = options.get("nproc_per_node")
         if each is not None and each.text in ("gpu", "auto"):
-            return nodes, _visible(launch, given)
-        usual = None if each else _unless_open(launch, given, "devices_per_node")
-        return nodes, _count(given, options, "devices_per_node", ("nproc_per_node",), default=usual)
+            return nodes, _visible(launch, arguments)
+        usual = None if each else _unless_open(launch, arguments, "devices_per_node")
+        return nodes, _count(arguments, options, "devices_per_node", ("nproc_per_node",), default=usual)
     if launch.launcher == "deepspeed":
-        return _deepspeed(launch, given)
+        return _deepspeed(launch, arguments)
     if launch.launcher == "msrun":
-        return _msrun(launch, given)
-    return _paddle(launch, given)
+        return _msrun(launch, arguments)
+    return _paddle(launch, arguments)
 
 
-def _alone(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+def _alone(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     """One process, unless words in front of the program that are not known start several, or it is one of many."""
-    if _ONE_OF_MANY.intersection(given.entries):
+    if _ONE_OF_MANY.intersection(arguments.entries):
         return None, None
     if not launch.in_front:
         return 1, 1
-    given.need(launch.in_front, "nodes")
-    given.need(launch.in_front, "devices_per_node")
+    arguments.need(launch.in_front, "nodes")
+    arguments.need(launch.in_front, "devices_per_node")
     return None, None
 
 
-def _unless_open(launch: TrainingCommand, given: Given, option: str) -> int | None:
+def _unless_open(launch: TrainingCommand, arguments: Arguments, option: str) -> int | None:
     """The launcher's default of 1, unless options that are not known may say otherwise."""
     if not launch.open_options or {"nodes": "nnodes", "devices_per_node": "nproc_per_node"}[option] in launch.options:
         return 1
-    given.need(launch.open_options, option)
+    arguments.need(launch.open_options, option)
     return None
 
 
-def _started(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+def _started(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     """Processes that `srun` or `mpirun` starts: as its options say, else as Slurm's variables do."""
     known = {**_scheduled(launch), **launch.spread} if launch.spread["starter"].text.endswith("srun") else launch.spread
-    nodes = _count(given, known, "nodes", ("nodes",), default=None)
-    each = _count(given, known, "devices_per_node", ("tasks_per_node",), default=None)
-    tasks = _count(given, known, "devices", ("tasks",), default=None)
+    nodes = _count(arguments, known, "nodes", ("nodes",), default=None)
+    each = _count(arguments, known, "devices_per_node", ("tasks_per_node",), default=None)
+    tasks = _count(arguments, known, "devices", ("tasks",), default=None)
     if tasks and each and nodes is None and tasks % each == 0:
         nodes = tasks // each
     elif tasks and nodes and each is None and tasks % nodes == 0:
         each = tasks // nodes
     elif tasks and nodes is None and each is None:
-        given.devices = tasks
+        arguments.devices = tasks
         return None, None
     for count, option, name in ((nodes, "nodes", "SLURM_NNODES"), (each, "devices_per_node", "SLURM_NTASKS_PER_NODE")):
-        if count is None and option not in given.incomplete and "devices" not in given.incomplete:
-            given.need([Cause(launch.line, name)], option)
+        if count is None and option not in arguments.incomplete and "devices" not in arguments.incomplete:
+            arguments.need([Cause(launch.line, name)], option)
     return nodes, each
 
 
@@ -85,89 +85,89 @@ def _scheduled(launch: TrainingCommand) -> dict[str, PlainValue]:
     return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
 
 
-def _paddle(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+def _paddle(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     options = launch.options
-    nodes = _count(given, options, "nodes", ("nnodes",), default=None)
+    nodes = _count(arguments, options, "nodes", ("nnodes",), default=None)
     if nodes is None and "nnodes" not in options:
         hosts = options.get("ips") or options.get("hosts")
         if launch.program in _BY_ENVIRONMENT:
-            nodes = _count(given, launch.environment, "nodes", ("NNODES",), default=1)
+            nodes = _count(arguments, launch.environment, "nodes", ("NNODES",), default=1)
         else:
-            nodes = _listed(given, hosts, "nodes") if hosts else 1
-    devices = _count(given, options, "devices_per_node", ("nproc_per_node",), default=None)
+            nodes = _listed(arguments, hosts, "nodes") if hosts else 1
+    devices = _count(arguments, options, "devices_per_node", ("nproc_per_node",), default=None)
     lists = [options[name] for name in _LISTS if name in options]
     if devices is None and "nproc_per_node" not in options:
-        devices = _listed(given, lists[0], "devices_per_node") if lists else _visible(launch, given)
+        devices = _listed(arguments, lists[0], "devices_per_node") if lists else _visible(launch, arguments)
     return nodes, devices
 
 
-def _deepspeed(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+def _deepspeed(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     options = launch.options
     nodes: int | None = 1
     if "hostfile" in options or "include" in options:
         name = "hostfile" if "hostfile" in options else "include"
-        nodes = _count(given, options, "nodes", ("num_nodes",), default=None)
+        nodes = _count(arguments, options, "nodes", ("num_nodes",), default=None)
         if nodes is None:
-            given.need([Cause(options[name].line, f"--{name}")], "nodes")
+            arguments.need([Cause(options[name].line, f"--{name}")], "nodes")
     else:
-        nodes = _count(given, options, "nodes", ("num_nodes",), default=1)
+        nodes = _count(arguments, options, "nodes", ("num_nodes",), default=1)
         if "num_nodes" not in options:
             message = "deepspeed starts on the hosts of its host file, which is not read: one node is taken"
-            given.remark_line("hosts-assumed", "note", message, launch.line, fix="--nodes N")
-    devices = _count(given, options, "devices_per_node", ("num_gpus", "num_accelerators"), default=None)
+            arguments.remark_line("hosts-assumed", "note", message, launch.line, fix="--nodes N")
+    devices = _count(arguments, options, "devices_per_node", ("num_gpus", "num_accelerators"), default=None)
     if devices is None and "num_gpus" not in options:
-        devices = _visible(launch, given)
+        devices = _visible(launch, arguments)
     return nodes, devices
 
 
-def _msrun(launch: TrainingCommand, given: Given) -> tuple[int | None, int | None]:
+def _msrun(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     """Nodes and processes of MindSpore's launcher, which is told all processes and those of a node: 8 unless it is."""
-    each = _count(given, launch.options, "devices_per_node", ("local_worker_num",), default=_WORKERS)
-    tasks = _count(given, launch.options, "nodes", ("worker_num",), default=_WORKERS)
+    each = _count(arguments, launch.options, "devices_per_node", ("local_worker_num",), default=_WORKERS)
+    tasks = _count(arguments, launch.options, "nodes", ("worker_num",), default=_WORKERS)
     if not each or not tasks:
         return None, each
     if tasks % each:
         line = launch.options["worker_num"].line if "worker_num" in launch.options else launch.line
-        raise InputError(f"{given.file}:{line}: worker_num {tasks} is no multiple of local_worker_num {each}")
+        raise InputError(f"{arguments.file}:{line}: worker_num {tasks} is no multiple of local_worker_num {each}")
     return tasks // each, each
 
 
-def _visible(launch: TrainingCommand, given: Given) -> int | None:
+def _visible(launch: TrainingCommand, arguments: Arguments) -> int | None:
     """Devices that the environment leaves visible; None, which is all of a node, where it names none."""
     for name in _VISIBLE:
         if name in launch.environment:
-            return _listed(given, launch.environment[name], "devices_per_node")
+            return _listed(arguments, launch.environment[name], "devices_per_node")
     return None
 
 
 def _count(
-    given: Given, options: Mapping[str, PlainValue], option: str, names: tuple[str, ...], *, default: int | None
+    arguments: Arguments, options: Mapping[str, PlainValue], option: str, names: tuple[str, ...], *, default: int | None
 ) -> int | None:
     """A number among the launcher's options."""
     value = next((options[name] for name in names if name in options), None)
     if value is None:
         return default
-    given.places[option] = Place(given.file, value.line or 1)
+    arguments.places[option] = Place(arguments.file, value.line or 1)
     if not value.known:
-        given.need(value.causes, option)
+        arguments.need(value.causes, option)
         return None
     text = value.text
     text = text.split(":")[-1] if re.fullmatch(r"\d+:\d+", text, re.ASCII) else text
     if text.startswith("--"):
         said = f"{_shown(names[0])} has no value: a variable behind it is empty; --set NAME=VALUE"
-        raise UndecidedError(f"{given.file}:{value.line}: {said}")
+        raise UndecidedError(f"{arguments.file}:{value.line}: {said}")
     if not re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) or not 1 <= int(text) <= _MOST:
         raise InputError(
-            f"{given.file}:{value.line}: {_shown(names[0])}: '{value.text[:40]}' given; must be a whole number"
+            f"{arguments.file}:{value.line}: {_shown(names[0])}: '{value.text[:40]}' given; must be a whole number"
         )
     return int(text)
 
 
-def _listed(given: Given, value: PlainValue, option: str) -> int | None:
+def _listed(arguments: Arguments, value: PlainValue, option: str) -> int | None:
     """Items of a list such as `0,1,2,3`."""
-    given.places[option] = Place(given.file, value.line or 1)
+    arguments.places[option] = Place(arguments.file, value.line or 1)
     if not value.known:
-        given.need(value.causes, option)
+        arguments.need(value.causes, option)
         return None
     return len([item for item in value.text.split(",") if item.strip()]) or None
 

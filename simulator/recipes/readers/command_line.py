@@ -20,80 +20,80 @@ _BARE: Final = re.compile(r"(no|use|do|enable|disable|skip|overwrite)_")
 """Flags that no table has and that take no value."""
 
 
-def add_words(given: Arguments, words: Sequence[Value]) -> list[Value]:
+def add_words(arguments: Arguments, words: Sequence[Value]) -> list[Value]:
     """Take the words after the script's name; returns those before the first flag."""
     positional: list[Value] = []
     flag: Value | None = None
     values: list[Value] = []
     for word in words:
         if _starts_flag(word):
-            _finish(given, flag, values)
+            _finish(arguments, flag, values)
             flag, values = word, []
-        elif _is_opaque(given, word, flag, values):
-            _add_opaque(given, word)
+        elif _is_opaque(arguments, word, flag, values):
+            _add_opaque(arguments, word)
         elif flag is None:
             positional.append(word)
         else:
             values.append(word)
-    _finish(given, flag, values)
+    _finish(arguments, flag, values)
     return positional
 
 
-def _finish(given: Arguments, flag: Value | None, values: list[Value]) -> None:
+def _finish(arguments: Arguments, flag: Value | None, values: list[Value]) -> None:
     if flag is None:
         return
     name, equals, text = flag.text.partition("=")
     if equals:
         first = text_value(text, flag.line) if flag.known else Value(tuple(p for p in flag.pieces if not p.known))
         values = [first, *values]
-    given.add(name, values, flag.line)
+    arguments.add(name, values, flag.line)
 
 
-def _is_opaque(given: Arguments, word: Value, flag: Value | None, values: list[Value]) -> bool:
+def _is_opaque(arguments: Arguments, word: Value, flag: Value | None, values: list[Value]) -> bool:
     """Whether a word that is not known stands for flags rather than for a value."""
     first = word.pieces[0] if word.pieces else None
     if first is None or word.known:
         return False
     if any(piece.known and piece.text for piece in word.pieces):
         return first.known and first.text in ("-", "--")
-    if _only_arguments(word) or any(one.text.lstrip().startswith("--") for one in first.alternatives):
+    if _only_arguments(word) or any(other.text.lstrip().startswith("--") for other in first.alternatives):
         return True
     named = any(_BAG.fullmatch(name) for name in (word.text, *(cause.name for cause in word.causes)))
     if flag is None:
         return named or not first.quoted
     name = plain(flag.text.partition("=")[0])
     full = bool(values) or "=" in flag.text
-    known = given.table.get(name)
+    known = arguments.table.get(name)
     if known is not None and known.effect != "no_effect":
         return known.kind == "switch" or (full and known.kind in ("value", "optional"))
     return named or _BARE.match(name) is not None or (full and _MANY.search(name) is None)
 
 
-def _add_opaque(given: Arguments, word: Value) -> None:
+def _add_opaque(arguments: Arguments, word: Value) -> None:
     """Flags on some paths only: those on all paths count, the others may be there."""
     if _only_arguments(word):
         said = f"{word.text} is taken as no arguments: nobody gave the script any"
-        if all(remark.message != said for remark in given.remarks):
-            given.remark_line("assumed-unset", "note", said, word.line, fix="--set '@=ARGUMENTS'")
+        if all(remark.message != said for remark in arguments.remarks):
+            arguments.remark_line("assumed-unset", "note", said, word.line, fix="--set '@=ARGUMENTS'")
         return
     alternatives = word.pieces[0].alternatives if word.pieces[0].causes == word.causes else ()
     if not alternatives:
-        given.bags |= word.causes
+        arguments.bags |= word.causes
     paths: list[dict[str, list[Argument]]] = []
     for alternative in alternatives:
-        inner = Arguments(given.file, given.table, given.known, complete=given.complete)
+        inner = Arguments(arguments.file, arguments.table, arguments.known, complete=arguments.complete)
         add_words(inner, split_fields(alternative.inserted(quoted=False)))
         paths.append(inner.entries)
-        given.maybe |= inner.maybe
-        given.bags |= inner.bags
-    given.note(word.causes)
+        arguments.maybe |= inner.maybe
+        arguments.bags |= inner.bags
+    arguments.note(word.causes)
     for name in dict.fromkeys(name for path in paths for name in path):
-        found = [path.get(name) for path in paths]
-        texts = {" ".join(entry.text for entry in entries) if entries else None for entries in found}
-        if len(texts) == 1 and found[0]:
-            given.entries.setdefault(name, []).extend(found[0])
+        taken = [path.get(name) for path in paths]
+        texts = {" ".join(entry.text for entry in entries) if entries else None for entries in taken}
+        if len(texts) == 1 and taken[0]:
+            arguments.entries.setdefault(name, []).extend(taken[0])
         else:
-            given.maybe[name] = given.maybe.get(name, frozenset()) | word.causes
+            arguments.maybe[name] = arguments.maybe.get(name, frozenset()) | word.causes
 
 
 def _only_arguments(word: Value) -> bool:

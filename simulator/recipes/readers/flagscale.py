@@ -87,5 +87,5 @@ def _require_megatron(path: Path, keys: Iterable[Key], name: str) -> None:
 def _named(content: Mapping[str, Any]) -> str:
     """The configuration among the defaults, without its folder; empty where there is none."""
     entries = content.get("defaults")
-    found = [entry.get("train") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    return next((name for name in found if isinstance(name, str) and "\0" not in name), "")
+    names = [entry.get("train") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return next((name for name in names if isinstance(name, str) and "\0" not in name), "")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.names import plain
 from simulator.frameworks.values import PlainValue, known_value
@@ -47,45 +47,45 @@ def dotted(keys: Iterable[Key]) -> list[Key]:
 
 def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
     """The recipe of a `MODEL_ARGS:` file, and the settings that it used."""
-    given = Given(str(path), FLAGS, PASSED)
-    start = start_of(given.file, read_text(path))
-    told, added = _documented(start, settings)
-    kept: list[Key] = []
+    arguments = Arguments(str(path), FLAGS, PASSED)
+    start = start_of(arguments.file, read_text(path))
+    documented, added = _documented(start, settings)
+    left: list[Key] = []
     replaced: list[Key] = []
     for key in keys:
-        (replaced if key.path[0] == FLAG_SECTION and key.path[1:2] and key.path[1] in added else kept).append(key)
-    variables = Variables({**told, **settings})
+        (replaced if key.path[0] == FLAG_SECTION and key.path[1:2] and key.path[1] in added else left).append(key)
+    variables = Variables({**documented, **settings})
     environment: dict[str, PlainValue] = {}
     devices: int | None = None
-    for key in variables.keys(kept):
+    for key in variables.keys(left):
         if key.path == _PROCESSES and isinstance(key.content, int) and key.content > 0:
             devices = key.content
-            given.places["devices_per_node"] = Place(given.file, key.line)
+            arguments.places["devices_per_node"] = Place(arguments.file, key.line)
         elif key.path[0] == _VARIABLES and len(key.values) == 1:
             environment[key.name] = key.values[0]
         elif key.path[0] == FLAG_SECTION and len(key.path) > 1:
-            _add(given, key.path[1], _unwrapped(key.values), key.line)
+            _add(arguments, key.path[1], _unwrapped(key.values), key.line)
     for name, text in added.items():
-        _add(given, name, (known_value(text, 1),), 1)
-    if told:
-        needed = {name: text for name, text in told.items() if name in {*variables.used, _NODES}} | added
+        _add(arguments, name, (known_value(text, 1),), 1)
+    if documented:
+        needed = {name: text for name, text in documented.items() if name in {*variables.used, _NODES}} | added
         shown = " ".join(f"{name}={text}" for name, text in needed.items())
         message = f"started as {start} says: {shown}{_in_place_of(replaced, added)}"
-        given.remark_line("example-arguments", "warning", message, 1, fix="--set NAME=VALUE")
-    words = given.entry("vocab-file")
-    if words is not None and words.text.endswith("vocab.txt") and not given.has("tokenizer-type"):
+        arguments.remark_line("example-arguments", "warning", message, 1, fix="--set NAME=VALUE")
+    words = arguments.entry("vocab-file")
+    if words is not None and words.text.endswith("vocab.txt") and not arguments.has("tokenizer-type"):
         # Such a list of words is what pretrain_bert.py and pretrain_t5.py read; a file names no program.
         message = f"--vocab-file {words.text[-40:]}: models with an encoder are not modelled (a WordPiece vocabulary)"
-        given.not_modelled(message, "vocab-file")
-    given.note_unset(variables.assumed_unset)
-    nodes = int(told[_NODES]) if _NODES in told else None
-    return megatron_recipe(given, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
+        arguments.not_modelled(message, "vocab-file")
+    arguments.note_unset(variables.assumed_unset)
+    nodes = int(documented[_NODES]) if _NODES in documented else None
+    return megatron_recipe(arguments, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
 
 
-def _add(given: Given, name: str, values: tuple[PlainValue, ...], line: int) -> None:
+def _add(arguments: Arguments, name: str, values: tuple[PlainValue, ...], line: int) -> None:
     """Take a key; the launchers leave out what is `false`, also where the flag takes a value."""
     off = [value.text for value in values] == ["false"] and values[0].known
-    given.add_key(name, (known_value("null", line),) if off and not _is_switch(name) else values, line)
+    arguments.add_key(name, (known_value("null", line),) if off and not _is_switch(name) else values, line)
 
 
 def _is_switch(name: str) -> bool:
@@ -108,8 +108,8 @@ def _documented(start: DocumentedStart | None, settings: Mapping[str, str]) -> t
     words = dict(word.split("=", 1) for word in start.words) if start is not None else {}
     if words.keys() & settings.keys():
         return {}, {}
-    told = {name: text for name, text in words.items() if not name.startswith("--")}
-    return told, {name: text for name, text in words.items() if name not in told}
+    variables = {name: text for name, text in words.items() if not name.startswith("--")}
+    return variables, {name: text for name, text in words.items() if name not in variables}
 
 
 def _unwrapped(values: tuple[PlainValue, ...]) -> tuple[PlainValue, ...]:

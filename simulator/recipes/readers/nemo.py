@@ -88,8 +88,8 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     for key in (*base, *_overrides(launch)):
         keys.pop(key.path, None)
         keys[key.path] = key
-    told = {name: value.text for name, value in launch.environment.items() if value.known}
-    filled = Interpolation([key for key in keys.values() if key.values], told)
+    environment = {name: value.text for name, value in launch.environment.items() if value.known}
+    filled = Interpolation([key for key in keys.values() if key.values], environment)
     run, _ = nemo.read_filled(arguments, filled, launch.environment)
     nodes, devices = _cluster(arguments, launch)
     title = PurePath(launch.script.text).name
@@ -114,14 +114,14 @@ def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key
     folder = words.get("--config-path", EMPTY).text
     name = f"{folder}/{name}" if folder else name
     try:
-        found = configuration(launch, file, name, word.line)
+        configured = configuration(launch, file, name, word.line)
     except InputError:
-        found = None
-    if found is None:
+        configured = None
+    if configured is None:
         message = f"{name[:200]} is not beside the recipe: only the keys of the command line are read"
         arguments.remark_line("base-configuration", "warning", message, word.line)
         return ()
-    return tuple(dataclasses.replace(key, file=found.file) for key in found.keys)
+    return tuple(dataclasses.replace(key, file=configured.file) for key in configured.keys)
 
 
 def _overrides(launch: TrainingCommand) -> Iterator[Key]:

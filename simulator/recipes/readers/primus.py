@@ -13,8 +13,7 @@ from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import models
-from simulator.frameworks.arguments import OFF
-from simulator.frameworks.arguments import Arguments as Given
+from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import FlagTable, flags_of, passed_of, read_of, table_of
 from simulator.frameworks.home import kept_inside
@@ -95,7 +94,7 @@ def _refuse_other_models(path: Path, heads: Mapping[str, Key]) -> None:
 
 def _files(path: Path, heads: Mapping[str, Key], framework: str, variables: Variables) -> tuple[list[Key], bool]:
     """The keys of the files that the experiment names, and whether the model's is among them."""
-    found: list[Key] = []
+    keys: list[Key] = []
     modelled = False
     for head, folder in (("config", "modules"), ("model", "models")):
         key = heads.get(head)
@@ -107,21 +106,21 @@ def _files(path: Path, heads: Mapping[str, Key], framework: str, variables: Vari
                 file = beside(str(path), place, key.line)
             except InputError:
                 continue
-            found += variables.keys(_extended(file, path, 0))
+            keys += variables.keys(_extended(file, path, 0))
             modelled = modelled or head == "model"
             break
-    return found, modelled
+    return keys, modelled
 
 
 def _extended(file: Path, recipe: Path, depth: int) -> list[Key]:
     """The keys of a file after those of the files that it extends. Raises InputError for one outside the repository."""
     document = read_document(file)
     bases = document.pop("extends", None) or []
-    found: list[Key] = []
+    keys: list[Key] = []
     for base in bases if isinstance(bases, list) and depth < _DEEPEST else []:
         if isinstance(base, str) and (file.parent / base).is_file():
-            found += _extended(kept_inside(file.parent / base, recipe, f"{file}: {base[:200]}"), recipe, depth + 1)
-    return [*found, *(dataclasses.replace(key, file=str(file)) for key in keys_of(file, document))]
+            keys += _extended(kept_inside(file.parent / base, recipe, f"{file}: {base[:200]}"), recipe, depth + 1)
+    return [*keys, *(dataclasses.replace(key, file=str(file)) for key in keys_of(file, document))]
 
 
 def _last(keys: Iterable[Key]) -> list[Key]:
@@ -130,25 +129,25 @@ def _last(keys: Iterable[Key]) -> list[Key]:
 
 
 def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
-    given = Given(str(path), _TABLE, passed_of("megatron", "primus"), complete=True)
+    arguments = Arguments(str(path), _TABLE, passed_of("megatron", "primus"), complete=True)
     base, modelled = _files(path, heads, "megatron", variables)
     lora = {key.name: key for key in own if key.path[0] == "lora"}
     for key in _last((*base, *own)):
         if key.path[0] != "lora":
-            given.add_key(_RENAMED.get(key.name, key.name), key.values, key.line, key.file)
+            arguments.add_key(_RENAMED.get(key.name, key.name), key.values, key.line, key.file)
     model = None
     if not modelled and "model" in heads:
-        model = _model(given, heads["model"])
-        add_layers(given, model, heads["model"].line)
-    told = {key.name.lower() for key in (*base, *own)}
-    given.add_defaults(_MEGATRON, heads["framework"].line, told)
-    if given.has("fp16"):
-        given.entries.pop("bf16", None)
-    if not given.has("fp8_format"):
+        model = _model(arguments, heads["model"])
+        add_layers(arguments, model, heads["model"].line)
+    stated = {key.name.lower() for key in (*base, *own)}
+    arguments.add_defaults(_MEGATRON, heads["framework"].line, stated)
+    if arguments.has("fp16"):
+        arguments.entries.pop("bf16", None)
+    if not arguments.has("fp8_format"):
         # Primus' files name a way to scale also where nothing is scaled.
-        given.entries.pop("fp8_recipe", None)
-    given.note_unset(variables.assumed_unset)
-    recipe = megatron_recipe(given, None, "primus-yaml", "", None, None)
+        arguments.entries.pop("fp8_recipe", None)
+    arguments.note_unset(variables.assumed_unset)
+    recipe = megatron_recipe(arguments, None, "primus-yaml", "", None, None)
     if not modelled:
         recipe = with_model(recipe, model)
         off = any(key.name == "multi_latent_attention" and key.values[0].text.lower() in OFF for key in own)
@@ -172,15 +171,17 @@ def _whole_heads(recipe: Recipe) -> dict[str, object]:
     return fields | dict.fromkeys(LATENT) | whole | {"qk_norm": True}
 
 
-def _model(given: Given, key: Key) -> str | None:
+def _model(arguments: Arguments, key: Key) -> str | None:
     """The shipped model that the name of a model's file means."""
-    given.places.setdefault("model", Place(given.file, key.line))
+    arguments.places.setdefault("model", Place(arguments.file, key.line))
     if not key.values[0].known:
-        given.need(key.values[0].causes, "model")
+        arguments.need(key.values[0].causes, "model")
         return None
-    model = named_model(given, PurePosixPath(key.values[0].text).name.removesuffix(".yaml"))
-    place = given.places["model"]
-    given.remarks = [dataclasses.replace(x, place=place) if x.rule.endswith("model") else x for x in given.remarks]
+    model = named_model(arguments, PurePosixPath(key.values[0].text).name.removesuffix(".yaml"))
+    place = arguments.places["model"]
+    arguments.remarks = [
+        dataclasses.replace(x, place=place) if x.rule.endswith("model") else x for x in arguments.remarks
+    ]
     return model
 
 
@@ -188,47 +189,47 @@ def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables:
     base, modelled = _files(path, heads, "torchtitan", variables)
     keys = _last((*base, *own))
     ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or key.dotted in passed_of("primus")}
-    given = Given(str(path), table_of("torchtitan"), ours | {_DEPTH}, complete=True)
-    add_keys(given, str(path), keys)
+    arguments = Arguments(str(path), table_of("torchtitan"), ours | {_DEPTH}, complete=True)
+    add_keys(arguments, str(path), keys)
     if not modelled and "model" in heads:
-        _flavor(given, heads["model"])
-    given.add_defaults(_TORCHTITAN, heads["framework"].line)
-    given.note_unset(variables.assumed_unset)
-    turbo = _turbo_products(given)
-    run = finished(given, torchtitan_run(given))
-    run = dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(given, run))
+        _flavor(arguments, heads["model"])
+    arguments.add_defaults(_TORCHTITAN, heads["framework"].line)
+    arguments.note_unset(variables.assumed_unset)
+    turbo = _turbo_products(arguments)
+    run = finished(arguments, torchtitan_run(arguments))
+    run = dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(arguments, run))
     return recipe_of(run, str(path), dialect="primus-yaml")
 
 
-def _depth(given: Given, recipe: AskedRun) -> dict[str, object]:
+def _depth(arguments: Arguments, recipe: AskedRun) -> dict[str, object]:
     """The model's fields with as many layers as `model.n_layers` asks for (patches/model_override_patches.py)."""
-    layers = given.integer("num_hidden_layers", _DEPTH)
+    layers = arguments.integer("num_hidden_layers", _DEPTH)
     if layers is None or recipe.model is None:
         return dict(recipe.model_fields)
     return models.differing(recipe.model, {**recipe.model_fields, "num_hidden_layers": layers})
 
 
-def _turbo_products(given: Given) -> dict[str, str]:
+def _turbo_products(arguments: Arguments) -> dict[str, str]:
     """fp8 by Primus-Turbo's linear layers, which take the place of torchao's (patches/turbo/fp8_linear_patches.py).
 
     Inputs are kept for the backward pass in 8 bits, and so are weights, but of layers that are done again (Primus-Turbo
     a6a16cd, pytorch/ops/gemm_fp8.py: FP8GemmTensorFunction). Weights are gathered in 16 bits: the converter takes no
     other setting of fp8. Two copies of the weights are priced, of which one is kept.
     """
-    on = [given.text("fp8_inputs", f"primus_turbo.{name}") or "true" for name in _TURBO_LINEAR]
-    converters = given.text("precision", "model.converters") or ""
+    on = [arguments.text("fp8_inputs", f"primus_turbo.{name}") or "true" for name in _TURBO_LINEAR]
+    converters = arguments.text("precision", "model.converters") or ""
     if "float8" not in converters or any(text.lower() in OFF for text in on):
         return {}
-    kept = str(given.text("recompute", "activation_checkpoint.mode") == "none").lower()
-    return {"fp8_inputs": "true", "fp8_weight_cache": kept, "fp8_param_gather": "false"}
+    keeps_both = str(arguments.text("recompute", "activation_checkpoint.mode") == "none").lower()
+    return {"fp8_inputs": "true", "fp8_weight_cache": keeps_both, "fp8_param_gather": "false"}
 
 
-def _flavor(given: Given, key: Key) -> None:
+def _flavor(arguments: Arguments, key: Key) -> None:
     """Take model and flavor as the name of a model's file has them: `llama3.1_70B-fp8.yaml`."""
     stem = PurePosixPath(key.values[0].text).name.removesuffix(".yaml")
     plain = stem.removesuffix("-fp8")
     name, _, flavor = plain.rpartition("_")
-    given.add("model.name", [known_value(name, key.line)], key.line)
-    given.add("model.flavor", [known_value(flavor, key.line)], key.line)
+    arguments.add("model.name", [known_value(name, key.line)], key.line)
+    arguments.add("model.flavor", [known_value(flavor, key.line)], key.line)
     if plain != stem:
-        given.add("model.converters", [known_value("float8", key.line)], key.line)
+        arguments.add("model.converters", [known_value("float8", key.line)], key.line)

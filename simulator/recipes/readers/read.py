@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.budget import charge, limited
-from simulator.errors import InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
+from simulator.errors import AbsentFileError, InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
@@ -21,6 +21,7 @@ from simulator.frameworks.nemo.read import is_nemo
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
+from simulator.recipes.readers.documented import documented_launch
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
@@ -133,14 +134,24 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
         raise _of_other(path, trainer)
     document = _Document(path, content, keys, frozenset(names), settings)
     require_training_keys(str(path), keys)
-    found = _by_format(document)
-    if found is not None:
-        return with_network(found[0], keys), found[1]
+    answer = _as_documented(path, text) or _by_format(document)
+    if answer is not None:
+        return with_network(answer[0], keys), answer[1]
     if "zero_optimization" in content or "steps_per_print" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
         raise NoRecipeError(f"{path}: a configuration of accelerate names no model; give the script that names it")
     raise _unread(path, text, names)
+
+
+def _as_documented(path: Path, text: str) -> _ReadRecipe | None:
+    """The recipe as a page of the file's repository starts it; None where none does, or what it names is not there."""
+    documented = documented_launch(path, text)
+    with contextlib.suppress(AbsentFileError):
+        recipe = _read_launch(documented[0], str(path)) if documented else None
+        if documented and recipe:
+            return dataclasses.replace(recipe, remarks=(*recipe.remarks, documented[1])), set()
+    return None
 
 
 def _by_format(document: _Document) -> _ReadRecipe | None:
@@ -236,8 +247,8 @@ def _read_shell(
             passed.append(launch)
         else:
             recipe = with_network(_conditional(recipe, launch))
-            found = (*_line_ends(text, file), *_script_remarks(script, file))
-            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *found))
+            remarks = (*_line_ends(text, file), *_script_remarks(script, file))
+            recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
             recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
     if recipes:
         return tuple(recipes)

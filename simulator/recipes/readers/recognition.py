@@ -155,8 +155,8 @@ _TRAINING_NAME: Final = re.compile(r"(?<![a-z])(?:pre|post)?train(?!ed|_data|_to
 
 def training_flag(text: str) -> str:
     """Return a flag that only a training has, where a script names one outside its comments; else empty."""
-    found = _FLAG.search(_COMMENT.sub("", text))
-    return found[0] if found else ""
+    match = _FLAG.search(_COMMENT.sub("", text))
+    return match[0] if match else ""
 
 
 def names_training(name: str) -> bool:

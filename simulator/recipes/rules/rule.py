@@ -97,13 +97,13 @@ def _holds(launch: LaunchFacts, subject: str, asked: Any) -> bool:
 
 def _files() -> Mapping[str, Mapping[str, Any]]:
     """What each framework's files hold beside their rules, which are put together."""
-    found: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {}
     for file in sorted(FOLDER.glob("*/rules.yaml")):
         content = read_yaml(file)
-        own = found.setdefault(content["framework"], {"rules": []})
+        own = files.setdefault(content["framework"], {"rules": []})
         own |= {name: value for name, value in content.items() if name != "rules"}
         own["rules"] = [*own["rules"], *(_rule(file, content, rule) for rule in content["rules"])]
-    return found
+    return files
 
 
 def _rule(file: Path, content: Mapping[str, Any], rule: Mapping[str, Any]) -> FrameworkRule:

@@ -6,11 +6,12 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks.launch import LaunchCommand, LauncherName
-from simulator.recipes.shell.values import Cause, Value
+from simulator.recipes.shell.values import Cause, Value, text_value
 from simulator.recipes.shell.wrappers import WRAPPERS
 
 _PROGRAMS: Final[Mapping[str, LauncherName]] = {
@@ -59,6 +60,7 @@ _UNREAD_MODULES: Final = re.compile(
     r"|trl\.scripts\.(sft|dpo|kto|grpo|reward|rloo)"
 )
 """Programs, and modules that `python -m` starts, that train by themselves: their flags are not read."""
+_SUBMITTERS: Final = frozenset(["mason.py"])
 _FARTHEST: Final = 64
 """Words among which the program stands."""
 _PYTHON: Final = re.compile(r"python[0-9.]*")
@@ -93,10 +95,36 @@ def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: i
     """The launch a command is, or None."""
     for start in _programs(argv):
         found = _launch(argv, start, environment, line)
+        if found is not None and PurePath(found.script.text).name in _SUBMITTERS:
+            return _submitted(found, environment) or found
         if found is not None:
             in_front = _causes(argv, range(start))
             return dataclasses.replace(found, in_front=in_front) if in_front else found
     return None
+
+
+def _submitted(submitter: TrainingCommand, environment: Mapping[str, Value]) -> TrainingCommand | None:
+    """The launch behind `--` of a program that starts it on as many machines as it is told.
+
+    mason.py of open-instruct e6c3044 multiplies the processes of `accelerate launch` by its machines (line 537).
+    """
+    texts = [value.text for value in submitter.arguments]
+    if "--" not in texts:
+        return None
+    place = texts.index("--")
+    own, _, _, _ = _options(submitter.arguments[:place])
+    ends = [number for number, text in enumerate(texts) if number >= place and text in ("--", "&&", ";")]
+    commands = (submitter.arguments[start + 1 : end] for start, end in pairwise([*ends, len(texts)]))
+    launches = (find_launch(words, environment, submitter.line) for words in commands if words)
+    launch = next((found for found in launches if found is not None), None)
+    nodes = own.get("num_nodes")
+    if launch is None or launch.launcher != "accelerate" or nodes is None:
+        return launch
+    each = launch.options.get("num_processes")
+    options = {**launch.options, "num_machines": nodes}
+    if each is not None and each.text.isdecimal() and nodes.text.isdecimal():
+        options["num_processes"] = text_value(str(int(each.text) * int(nodes.text)), each.line)
+    return dataclasses.replace(launch, options=options)
 
 
 def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value], line: int) -> TrainingCommand | None:

@@ -1,0 +1,39 @@
+"""The longest sample of public data sets, which bounds a batch that is padded to its longest sample only."""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.run import AnyRun
+
+_TABLE: Final = Path(__file__).with_name("_samples.csv")
+"""Data sets by name, each with a bound of its samples in tokens and why it holds."""
+
+
+def longest_sample(names: Collection[str]) -> int | None:
+    """Return the bound of all samples of these data sets, in tokens; None where that of one is not known."""
+    bounds = [_bounds().get(name) for name in names]
+    known = [bound for bound in bounds if bound is not None]
+    return max(known) if known and len(known) == len(bounds) else None
+
+
+def with_longest_sample(arguments: Arguments, run: AnyRun, names: Collection[str]) -> AnyRun:
+    """Return a run whose batches are padded, with sequences no longer than its data sets' longest sample."""
+    bound = longest_sample(names)
+    if bound is None or run.seq_length is None or run.seq_length <= bound:
+        return run
+    said = f"samples of {', '.join(sorted(names))[:120]} have at most {bound:,} tokens: full batches of them are priced"
+    arguments.remark("longest-sample", "note", said)
+    return replace(run, seq_length=bound)
+
+
+@functools.cache
+def _bounds() -> Mapping[str, int]:
+    with _TABLE.open(encoding="utf-8", newline="") as stream:
+        return {row["name"]: int(row["longest_tokens"]) for row in csv.DictReader(stream)}

@@ -1,0 +1,95 @@
+"""Trainers of Hugging Face's kind and torchtune: what shards the state, how long samples are, who starts them."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.frameworks.models import by_name
+from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
+from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.recipe import Recipe
+
+OUMI = """model: {model_name: meta-llama/Llama-3.1-8B, model_max_length: 32768}
+data: {train: {datasets: [{dataset_name: DATA}]}}
+training: {trainer_type: TRL_SFT, optimizer: OPTIMIZER, per_device_train_batch_size: 1, mixed_precision_dtype: bf16}
+fsdp: {enable_fsdp: true, sharding_strategy: SHARDS}
+"""
+TUNE = """tokenizer: {_component_: torchtune.models.qwen3.qwen3_tokenizer, max_seq_len: null}
+model: {_component_: torchtune.models.qwen3.lora_qwen3_8b_base, lora_rank: 8}
+dataset: {_component_: torchtune.datasets.DATA, packed: PACKED}
+optimizer: {_component_: torch.optim.AdamW}
+batch_size: 2
+dtype: bf16
+"""
+DPO = "--mixed_precision bf16 --num_processes 8 --use_deepspeed --zero_stage 3 open_instruct/dpo_tune_cache.py"
+MASON = f"""python mason.py --cluster ai2/jupiter --num_nodes 4 --gpus 8 -- source env.sh \\&\\& \\
+  accelerate launch {DPO} \\
+  --model_name_or_path allenai/OLMo-2-1124-7B-SFT --max_seq_length 2048 --per_device_train_batch_size 1 \\
+  --mixer_list a 1.0 b 2 --gradient_checkpointing
+"""
+
+
+def read(folder: Path, name: str, text: str, **words: str) -> Recipe:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    (folder / name).write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(folder / name)
+    return recipe
+
+
+def oumi(folder: Path, data: str = "x", shards: str = "FULL_SHARD", optimizer: str = "adamw_torch") -> Recipe:
+    return read(folder, "train.yaml", OUMI, DATA=data, SHARDS=shards, OPTIMIZER=optimizer)
+
+
+def test_hybrid_shards_are_those_of_a_node(tmp_path: Path) -> None:
+    assert "sharding_degree" not in oumi(tmp_path).options
+    for shards, stage in (("HYBRID_SHARD", 3), ("HYBRID_SHARD_ZERO2", 2)):
+        recipe = oumi(tmp_path, shards=shards)
+        assert recipe.layout is not None
+        assert (recipe.options["sharding_degree"], recipe.layout.zero_stage) == ("node", stage)
+    asked = (Asked(hardware="h100-sxm-80g", nodes=nodes) for nodes in (1, 4))
+    judged = [check_files([str(tmp_path / "train.yaml")], one, Gates())[0].case for one in asked]
+    assert [case and case.scenario.framework.sharding_degree for case in judged] == [8, 8]
+
+
+def test_samples_are_no_longer_than_the_longest_of_their_data_set(tmp_path: Path) -> None:
+    assert oumi(tmp_path).seq_length == 32768
+    assert oumi(tmp_path, data="yahma/alpaca-cleaned").seq_length == 4096
+    for packed, data, length in (
+        ("False", "alpaca_cleaned_dataset", 4096),
+        ("True", "alpaca_cleaned_dataset", 32768),
+        ("False", "slimorca_dataset", 32768),
+    ):
+        assert read(tmp_path, "8B_lora.yaml", TUNE, DATA=data, PACKED=packed).seq_length == length
+
+
+def test_another_optimizer_than_adamw_only_lessens_the_need(tmp_path: Path) -> None:
+    rules = {remark.rule: remark.message for remark in oumi(tmp_path, optimizer="adafactor").remarks}
+    assert "adafactor" in rules["upper-bound"]
+    asked = Asked(hardware="rtx-4090", nodes=1, devices=None)
+    (found,) = check_files([str(tmp_path / "train.yaml")], asked, Gates())
+    assert (found.outcome, [remark.rule for remark in found.remarks if remark.severity == "error"]) == (
+        "not_modelled",
+        ["bound-decides"] * 2,
+    )
+
+
+def test_what_mason_starts_is_read_with_its_machines(tmp_path: Path) -> None:
+    recipe = read(tmp_path, "dpo.sh", MASON)
+    assert (recipe.dialect, recipe.model, recipe.nodes, recipe.devices_per_node, recipe.precision) == (
+        "open-instruct-shell",
+        "olmo-2-7b",
+        4,
+        8,
+        "bf16",
+    )
+    assert recipe.options["frozen_reference"] == "true"
+    assert recipe.options["parameter_dtype"] == "bf16"
+
+
+@pytest.mark.parametrize("name", ["microsoft/Phi-4-mini-instruct", "microsoft/Phi-4-multimodal-instruct"])
+def test_another_network_is_not_taken_for_the_one_whose_name_it_starts_with(name: str) -> None:
+    assert by_name(name) == (None, False)
+    assert by_name("microsoft/phi-4-onnx") == ("phi-4", True)
