@@ -122,9 +122,9 @@ def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float
     if not networks and not experts:
         return ()
     operations = layer_operations(conditions, kind)
-    hidden = tuple(one._replace(collectives=()) for one in operations if one.group in _EXPERTS)
+    hidden = tuple(part._replace(collectives=()) for part in operations if part.group in _EXPERTS)
     repeats = (
-        (networks, tuple(one for one in operations if one.group in _NETWORKS)),
+        (networks, tuple(part for part in operations if part.group in _NETWORKS)),
         ((1.0 - networks) * experts, hidden),
     )
     return tuple((share, again) for share, again in repeats if share and again)

@@ -150,7 +150,7 @@ class FrameworkProfile:
     gradient_dtype: DType = switch("fp32", "accumulated gradients", choices=("fp32", "bf16"))
     reduce_dtype: str = switch(
         "gradient",
-        "type of the gradients that ranks exchange: the accumulated ones', or another (FSDP's `reduce_dtype`)",
+        "type of exchanged gradients: the accumulated ones', or another",
         choices=("gradient", "fp32", "bf16"),
     )
     optimizer_dtype: MomentDType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"))
@@ -184,9 +184,7 @@ class FrameworkProfile:
         default=False, about="LoRA puts one adapter on q, k and v together, and one on gate and up"
     )
     adapter_targets: str = switch(
-        "all",
-        "linear layers with LoRA adapters: all, or attention's; what frozen products without one read is not kept",
-        choices=("all", "attention"),
+        "all", "linear layers with LoRA adapters; others keep no inputs", choices=("all", "attention")
     )
     fused_gradient_accumulation: bool = switch(
         default=True,
@@ -194,8 +192,7 @@ class FrameworkProfile:
     )
     dummy_weight_gradients: str = switch(
         "none",
-        "modules of whose weight shapes each keeps an unused 16-bit gradient, where products add to accumulated ones: "
-        "linear ones (TransformerEngine since 2.3), or all, experts' grouped ones too (since 2.10)",
+        "modules that keep an unused gradient for each shape (TransformerEngine since 2.3; since 2.10 experts' too)",
         choices=("none", "linear", "all"),
     )
     foreach_optimizer: bool = switch(
@@ -298,15 +295,8 @@ class FrameworkProfile:
         default=True, about="fp8 keeps the inputs of matrix products in 8 bits; off, in 16, and casts them again"
     )
 
-    fp8_activation_inputs: bool = switch(
-        default=False,
-        about="activation functions keep what goes in (gate and up) in 8 bits, in training of any precision "
-        "(--activation-func-fp8-input-store of megatron-core)",
-    )
-    fp8_dispatch: bool = switch(
-        default=False,
-        about="tokens, and gradients on the same way, travel to their experts in 8 bits, and back in 16 (DeepSeek-V3)",
-    )
+    fp8_activation_inputs: bool = switch(default=False, about="activation functions keep gate and up in 8 bits")
+    fp8_dispatch: bool = switch(default=False, about="tokens travel to their experts in 8 bits, and back in 16")
 
     # Output layer and loss.
     fused_cross_entropy: bool = switch(
@@ -363,8 +353,7 @@ class FrameworkProfile:
     )
     functional_collectives: bool = switch(
         default=False,
-        about="tensor-parallel collectives are PyTorch's functional ones: along the sequence they copy what they "
-        "gather or scatter; overlapped (async TP) they hide gathers alone, without user buffers",
+        about="PyTorch's tensor-parallel collectives: they copy along the sequence; overlapped they hide gathers alone",
     )
     overlap_tensor_gradients: bool = switch(
         default=False,
@@ -372,10 +361,7 @@ class FrameworkProfile:
         "(LinearWithGradAccumulationAndAsyncCommunication of Megatron-LM since 2022, TransformerEngine)",
     )
     gradient_passes: float = switch(
-        0.0,
-        "passes over all accumulated gradients of a device in a step: cleared, scaled (read and written), checked for "
-        "numbers that are none",
-        high=64,
+        0.0, "passes over all accumulated gradients in a step: cleared, scaled, their norm", high=64
     )
     cp_communication: str = switch(
         "ring",

@@ -113,8 +113,8 @@ def launch_block(estimate: Estimate, style: Style, ranking: Ranking | None = Non
 
 def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
     need = estimate.memory.device_bytes
-    most = sorted(estimate.assumed, key=lambda one: -abs(one.speed_change) - abs(one.memory_bytes) / need)
-    for one in (one for one in estimate.assumed if one in most[:_MOST_SWITCHES]):
+    most = sorted(estimate.assumed, key=lambda tried: -abs(tried.speed_change) - abs(tried.memory_bytes) / need)
+    for one in filter(most[:_MOST_SWITCHES].__contains__, estimate.assumed):
         speed = 1.0 / (1.0 + one.speed_change) - 1.0
         runs = one.verdict != "does_not_fit"
         note = _VERDICTS[one.verdict] if one.verdict != estimate.verdict else ""
