@@ -16,7 +16,6 @@ from a person who read what the word does. `sets` is explained at `Meaning`.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -240,8 +239,3 @@ def passed_of(*names: str) -> frozenset[str]:
 
 
 flags_of = table_of
-
-
-def spelled_otherwise(flag: Flag, kind: Takes) -> Flag:
-    """The flag where something else follows it."""
-    return dataclasses.replace(flag, kind=kind)

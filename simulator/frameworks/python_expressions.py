@@ -52,10 +52,10 @@ _COMPARED: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
 
 
 def _ranged(*bounds: int) -> list[int]:
-    found = range(*bounds)
-    if len(found) > _MOST_ITEMS:
+    numbers = range(*bounds)
+    if len(numbers) > _MOST_ITEMS:
         raise ValueError
-    return list(found)
+    return list(numbers)
 
 
 _CALLED: Final[Mapping[str, Callable[..., Any]]] = {
@@ -149,9 +149,9 @@ class Expressions:
         if isinstance(owner, Instance):
             if name in owner.fields:
                 return owner.fields[name]
-            found = self._own(owner.defined, name)
-            if isinstance(found, PythonFunction):
-                return self.call(found, (owner,), {}, node, module)
+            own = self._own(owner.defined, name)
+            if isinstance(own, PythonFunction):
+                return self.call(own, (owner,), {}, node, module)
             return self.default(name)
         if isinstance(owner, Module):
             return owner.names.get(name, Outside(name))
@@ -173,13 +173,13 @@ class Expressions:
 
     def _value_Call(self, node: ast.Call, scopes: Scopes, module: Module) -> Any:  # noqa: N802
         function = self._function(node.func, scopes, module)
-        given: list[Any] = []
+        positional: list[Any] = []
         for part in node.args:
             if isinstance(part, ast.Starred):
                 several = self.value(part.value, scopes, module)
-                given += several if isinstance(several, list | tuple) else [self.unknown(part, module)]
+                positional += several if isinstance(several, list | tuple) else [self.unknown(part, module)]
             else:
-                given.append(self.value(part, scopes, module))
+                positional.append(self.value(part, scopes, module))
         named: dict[str, Any] = {}
         for word in node.keywords:
             value = self.value(word.value, scopes, module)
@@ -187,7 +187,7 @@ class Expressions:
                 named[word.arg] = value
             elif isinstance(value, dict):
                 named |= {str(key): item for key, item in value.items()}
-        return self.call(function, tuple(given), named, node, module)
+        return self.call(function, tuple(positional), named, node, module)
 
     def _function(self, node: ast.expr, scopes: Scopes, module: Module) -> Any:
         """What is called; of an object whose class is not read, a method."""
@@ -201,24 +201,24 @@ class Expressions:
                 return Method(owner, node.attr)
         return self.value(node, scopes, module)
 
-    def call(self, function: Any, given: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
+    def call(self, function: Any, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
         """What a call returns. Raises RaisedError where it raises."""
         if isinstance(function, PythonFunction):
-            return self._called(function, given, named, node, module)
+            return self._called(function, values, named, node, module)
         if isinstance(function, Class):
-            return self._made(function, given, named, node, module)
+            return self._made(function, values, named, node, module)
         if isinstance(function, Method):
-            return self._method(function, given, named, node, module)
+            return self._method(function, values, named, node, module)
         if isinstance(function, Outside):
-            return self._outside(function.name, given, named, node, module)
+            return self._outside(function.name, values, named, node, module)
         return self.unknown(node, module)
 
     def _called(
-        self, function: PythonFunction, given: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
+        self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
     ) -> Any:
         if self.depth >= _DEEPEST:
             raise InputError(f"{module.path}:{getattr(node, 'lineno', 1)}: calls more than {_DEEPEST} functions deep")
-        names = self._taken(function, given, named)
+        names = self._taken(function, values, named)
         scopes = (names, *function.scopes)
         self.depth += 1
         try:
@@ -231,7 +231,7 @@ class Expressions:
             self.depth -= 1
         return None
 
-    def _taken(self, function: PythonFunction, given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    def _taken(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         """Values of a function's parameters."""
         asked = function.node.args
         places = [*asked.posonlyargs, *asked.args]
@@ -241,91 +241,91 @@ class Expressions:
         for word, given_default in zip(asked.kwonlyargs, asked.kw_defaults, strict=True):
             value = None if given_default is None else self.value(given_default, function.scopes, function.module)
             names[word.arg] = value
-        names |= {word.arg: value for word, value in zip(places, given, strict=False)}
+        names |= {word.arg: value for word, value in zip(places, values, strict=False)}
         own = {word.arg for word in (*places, *asked.kwonlyargs)}
         names |= {name: value for name, value in named.items() if name in own}
         if asked.vararg:
-            names[asked.vararg.arg] = given[len(places) :]
+            names[asked.vararg.arg] = values[len(places) :]
         if asked.kwarg:
             names[asked.kwarg.arg] = {name: value for name, value in named.items() if name not in own}
         for word in places:
             names.setdefault(word.arg, OpenValue(word.arg, Place(str(function.module.path), function.node.lineno)))
         return names
 
-    def _made(self, kind: Class, given: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
+    def _made(self, kind: Class, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
         """An object of a class that is read: the defaults of its fields, and what the call sets."""
-        found = Instance(kind.name, defined=kind)
-        self._defaults(found, kind)
-        names = [*found.fields]
+        instance = Instance(kind.name, defined=kind)
+        self._defaults(instance, kind)
+        names = [*instance.fields]
         place = Place(str(module.path), getattr(node, "lineno", 1))
-        for name, value in (*zip(names, given, strict=False), *named.items()):
-            found.put(name, value, place)
-        return found
+        for name, value in (*zip(names, values, strict=False), *named.items()):
+            instance.put(name, value, place)
+        return instance
 
-    def _defaults(self, found: Instance, kind: Class) -> None:
+    def _defaults(self, instance: Instance, kind: Class) -> None:
         for base in kind.bases:
             if isinstance(base, Class):
-                self._defaults(found, base)
+                self._defaults(instance, base)
         for part in kind.node.body:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.value is not None:
                 value = self.value(part.value, (kind.module.names,), kind.module)
                 if isinstance(value, Instance) and value.kind.rpartition(".")[2] == "field":
                     value = self._of_field(value, part, kind.module)
-                found.put(part.target.id, value, Place(str(kind.module.path), part.lineno))
+                instance.put(part.target.id, value, Place(str(kind.module.path), part.lineno))
 
-    def _of_field(self, found: Instance, node: ast.AST, module: Module) -> Any:
+    def _of_field(self, instance: Instance, node: ast.AST, module: Module) -> Any:
         """The default that `dataclasses.field` tells."""
-        if "default" in found.fields:
-            return found.fields["default"]
-        factory = found.fields.get("default_factory")
+        if "default" in instance.fields:
+            return instance.fields["default"]
+        factory = instance.fields.get("default_factory")
         return self.unknown(node, module) if factory is None else self.call(factory, (), {}, node, module)
 
-    def _method(self, method: Method, given: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
+    def _method(self, method: Method, positional: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
         owner, name = method.owner, method.name
         if isinstance(owner, Instance):
             place = Place(str(module.path), getattr(node, "lineno", 1))
-            made = Instance(f"{owner.kind}.{name}", arguments=(*owner.arguments, *given))
+            made = Instance(f"{owner.kind}.{name}", arguments=(*owner.arguments, *positional))
             for word, value in named.items():
                 made.put(word, value, place)
             return made
-        if unknown_in(given) and not isinstance(owner, list | dict):
+        if unknown_in(positional) and not isinstance(owner, list | dict):
             return self.unknown(node, module)
-        if isinstance(owner, str) and name == "join" and given:
-            given = (list(map(str, given[0])),)
+        if isinstance(owner, str) and name == "join" and positional:
+            positional = (list(map(str, positional[0])),)
         charge(STEP + len(owner))
-        found = getattr(owner, name)(*given, **named)
-        return list(found) if name in ("items", "keys", "values") else found
+        answer = getattr(owner, name)(*positional, **named)
+        return list(answer) if name in ("items", "keys", "values") else answer
 
-    def _outside(self, name: str, given: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
+    def _outside(self, name: str, values: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
         """A call of something that is not read: Python's own, or an object of its name."""
-        if name in _COPIES and given and isinstance(given[0], Instance):
-            copied = given[0].copy()
+        if name in _COPIES and values and isinstance(values[0], Instance):
+            copied = values[0].copy()
             for word, value in named.items():
                 copied.put(word, value, Place(str(module.path), getattr(node, "lineno", 1)))
             return copied
         if name in ("getattr", "hasattr", "setattr", "isinstance"):
-            return self._reflected(name, given, node, module)
-        if name == _MODULE and given and isinstance(given[0], str):
-            return self.imported(given[0], module)
+            return self._reflected(name, values, node, module)
+        if name == _MODULE and values and isinstance(values[0], str):
+            return self.imported(values[0], module)
         if name in _CALLED:
-            return self.unknown(node, module) if unknown_in(given) else _CALLED[name](*given, **named)
-        made = Instance(name, arguments=tuple(given))
+            return self.unknown(node, module) if unknown_in(values) else _CALLED[name](*values, **named)
+        made = Instance(name, arguments=tuple(values))
         for word, value in named.items():
             made.put(word, value, Place(str(module.path), getattr(node, "lineno", 1)))
         return made
 
     def _reflected(  # noqa: PLR0911  one for each of them
-        self, name: str, given: Sequence[Any], node: ast.AST, module: Module
+        self, name: str, values: Sequence[Any], node: ast.AST, module: Module
     ) -> Any:
         """`getattr`, `hasattr`, `setattr`, `isinstance`."""
-        owner, word = given[0], given[1]
+        owner, word = values[0], values[1]
         if name == "isinstance":
             return self._is_a(owner, word, node, module)
         if not isinstance(word, str):
             return self.unknown(node, module)
         if name == "setattr":
             if isinstance(owner, Instance):
-                owner.put(word, given[2], Place(str(module.path), getattr(node, "lineno", 1)))
+                owner.put(word, values[2], Place(str(module.path), getattr(node, "lineno", 1)))
             return None
         fields = owner.names if isinstance(owner, Module) else owner.fields if isinstance(owner, Instance) else {}
         if name == "hasattr":
@@ -333,8 +333,8 @@ class Expressions:
         if word in fields:
             return fields[word]
         own = self.attribute(owner, word, node, module) if isinstance(owner, Instance) else Outside(word)
-        if isinstance(own, Outside | Method) and len(given) > 2:
-            return given[2]
+        if isinstance(own, Outside | Method) and len(values) > 2:
+            return values[2]
         return own
 
     def _is_a(self, value: Any, kinds: Any, node: ast.AST, module: Module) -> Any:
@@ -422,14 +422,14 @@ class Expressions:
                 yield self.value(node, scopes, module)
 
     def _value_Dict(self, node: ast.Dict, scopes: Scopes, module: Module) -> Any:  # noqa: N802
-        found: dict[Any, Any] = {}
+        mapping: dict[Any, Any] = {}
         for key, part in zip(node.keys, node.values, strict=True):
             value = self.value(part, scopes, module)
             if key is not None:
-                found[self.value(key, scopes, module)] = value
+                mapping[self.value(key, scopes, module)] = value
             elif isinstance(value, dict):
-                found |= value
-        return found
+                mapping |= value
+        return mapping
 
     def _value_Subscript(self, node: ast.Subscript, scopes: Scopes, module: Module) -> Any:  # noqa: N802
         owner, key = self.value(node.value, scopes, module), self.value(node.slice, scopes, module)

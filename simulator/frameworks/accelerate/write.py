@@ -102,8 +102,8 @@ def _sharding(profile: FrameworkProfile, layout: Layout) -> Iterator[WordPair]:
             raise UnsupportedError(f"--offload {layout.offload}: DeepSpeed moves the state by tensor")
         return
     if types != tuple(getattr(PROFILES["torch"], name) for name in _TYPES):
-        told = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
-        raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {told})")
+        said = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
+        raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {said})")
     if layout.offload != "none":
         raise UnsupportedError(f"--offload {layout.offload}: FSDP has no word for it (--stack deepspeed)")
     if layout.zero_stage not in (2, 3):

@@ -113,16 +113,16 @@ def _returned(reader: PythonReader, function: PythonFunction, module: Module) ->
     return found if whole and "train" in found.fields else None
 
 
-def _recipe(name: str, found: Instance, place: Place) -> PythonRecipe:
-    setup, model = _SETUP.search(name), found.fields["model"]
-    _lay_over(found)
+def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
+    setup, model = _SETUP.search(name), instance.fields["model"]
+    _lay_over(instance)
     hub = next((text for text in model.arguments if isinstance(text, str) and _HUB.fullmatch(text)), "")
-    environment = found.fields.get("env_vars")
+    environment = instance.fields.get("env_vars")
     variables = environment if isinstance(environment, dict) else {}
-    line = found.places["env_vars"].line if "env_vars" in found.places else 1
+    line = instance.places["env_vars"].line if "env_vars" in instance.places else 1
     return PythonRecipe(
         name=name,
-        keys=tuple(_keys(found)),
+        keys=tuple(_keys(instance)),
         environment={str(word): known_value(str(text), line) for word, text in variables.items()},
         hub=hub,
         devices=int(setup["devices"]) if setup else None,
@@ -131,23 +131,23 @@ def _recipe(name: str, found: Instance, place: Place) -> PythonRecipe:
     )
 
 
-def _lay_over(found: Instance) -> None:
+def _lay_over(instance: Instance) -> None:
     """Lay types of numbers and overlap over the parts that training lays them over."""
-    _recomputes_nothing(found.fields["model"])
+    _recomputes_nothing(instance.fields["model"])
     for part, others in _WHOLE.items():
-        own = found.fields.get(part)
+        own = instance.fields.get(part)
         if not isinstance(own, Instance):
             continue
         for name in _SAME:
             if own.fields.get(name, False) is None:
                 del own.fields[name]
         if part == "comm_overlap":
-            _overlap(found, own)
+            _overlap(instance, own)
         for name, value in own.fields.items():
-            for other in (found.fields.get(section) for section in others):
+            for other in (instance.fields.get(section) for section in others):
                 if isinstance(other, Instance) and name in other.fields and value is not None:
                     other.put(name, value, own.places[name])
-    overlap = found.fields.get("comm_overlap")
+    overlap = instance.fields.get("comm_overlap")
     if isinstance(overlap, Instance):
         overlap.fields = {name: value for name, value in overlap.fields.items() if value is not None}
 
@@ -158,29 +158,29 @@ def _recomputes_nothing(model: Instance) -> None:
         model.put("recompute_granularity", None, model.places["recompute_modules"])
 
 
-def _overlap(found: Instance, own: Instance) -> None:
+def _overlap(instance: Instance, own: Instance) -> None:
     """Overlap of replicas, on unless the recipe says otherwise, and of tensor parallelism, where there is any."""
-    ddp, model = found.fields.get("ddp"), found.fields["model"]
+    ddp, model = instance.fields.get("ddp"), instance.fields["model"]
     if isinstance(ddp, Instance) and ddp.fields.get("use_distributed_optimizer") is True:
         for name in _OFF_DEFAULTS:
             if own.fields.get(name) is None:
-                place = found.places.get("comm_overlap", own.places.get(name, Place("", 1)))
+                place = instance.places.get("comm_overlap", own.places.get(name, Place("", 1)))
                 ddp.put(name, True, place)  # noqa: FBT003  its value
     tensor = model.fields.get("tensor_model_parallel_size")
     if own.fields.get("tp_comm_overlap") is True and tensor == 1:
         own.put("tp_comm_overlap", False, own.places["tp_comm_overlap"])  # noqa: FBT003
 
 
-def _keys(found: Instance) -> Iterator[Key]:
+def _keys(instance: Instance) -> Iterator[Key]:
     for section in _SECTIONS:
-        part = found.fields.get(section)
+        part = instance.fields.get(section)
         if isinstance(part, Instance):
             if section == "peft":
                 kind = part.kind.rpartition(".")[2]
-                yield Key((section, "_target_"), (known_value(kind, 1),), found.places[section].line, kind)
+                yield Key((section, "_target_"), (known_value(kind, 1),), instance.places[section].line, kind)
             yield from _keys_of((section,), part)
         elif isinstance(part, str):
-            place = found.places[section]
+            place = instance.places[section]
             yield Key((section,), (known_value(part, place.line),), place.line, part, place.file)
 
 
@@ -294,12 +294,12 @@ def _variant(reader: PythonReader, function: PythonFunction, word: str, variant:
     )
 
 
-def _start(found: Instance, reader: PythonReader, word: str) -> None:
+def _start(instance: Instance, reader: PythonReader, word: str) -> None:
     """Lay over a configuration what the performance script does before it starts."""
     overrides = next((each for path, each in reader.modules.items() if path.name == "overrides.py"), None)
     common = overrides.names.get("_set_common_perf_overrides") if overrides else None
     if isinstance(common, PythonFunction):
-        reader.call(common, (found,), {}, common.node, common.module)
-    optimizer = found.fields.get("optimizer")
+        reader.call(common, (instance,), {}, common.node, common.module)
+    optimizer = instance.fields.get("optimizer")
     if word == "bf16" and isinstance(optimizer, Instance) and optimizer.fields.get("optimizer") == "adam":
-        optimizer.put("use_precision_aware_optimizer", True, found.places["optimizer"])  # noqa: FBT003  its value
+        optimizer.put("use_precision_aware_optimizer", True, instance.places["optimizer"])  # noqa: FBT003  its value

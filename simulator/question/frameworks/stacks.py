@@ -91,7 +91,7 @@ def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackNam
         raise InputError(
             f"stack '{asked}'{did_you_mean(asked, list(allowed))}; framework {framework} has: {', '.join(allowed)}"
         )
-    return next((name for one in usual for name in allowed if name == one), DEFAULT)
+    return next((name for known in usual for name in allowed if name == known), DEFAULT)
 
 
 def stack_of_file(name: object) -> StackName | None:

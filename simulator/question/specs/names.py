@@ -66,7 +66,7 @@ def hub_file(name: str) -> Path | None:
     hub = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()  # noqa: PTH118  likewise
     try:
         wanted = f"models--{name.replace('/', '--')}".lower()
-        folder = next((one for one in hub.iterdir() if one.name.lower() == wanted), None)
+        folder = next((entry for entry in hub.iterdir() if entry.name.lower() == wanted), None)
         if folder is None:
             return None
         revision = folder / "refs" / "main"
@@ -74,7 +74,7 @@ def hub_file(name: str) -> Path | None:
         newest = (
             [snapshots / revision.read_text("utf-8").strip()] if revision.is_file() else sorted(snapshots.iterdir())
         )
-        return next((file for one in newest if (file := one / CONFIG_FILE).is_file()), None)
+        return next((file for entry in newest if (file := entry / CONFIG_FILE).is_file()), None)
     except (OSError, ValueError, RuntimeError):
         return None
 
@@ -110,10 +110,10 @@ def _plain(kind: SpecKind, text: str) -> str:
 
 
 def _maker(name: str) -> str:
-    found = _LETTERS.match(name)
-    return found.group() if found else ""
+    letters = _LETTERS.match(name)
+    return letters.group() if letters else ""
 
 
 def _aliases(file: Path) -> Iterator[str]:
-    found = _ALIASES.search(file.read_text("utf-8"))
-    yield from (word.strip() for word in (found[1].split(",") if found else ()))
+    match = _ALIASES.search(file.read_text("utf-8"))
+    yield from (word.strip() for word in (match[1].split(",") if match else ()))

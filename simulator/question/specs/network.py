@@ -23,22 +23,22 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
     switch. `oversubscription` is what the layers above divide it by; without a `leaf` all nodes share them. Raises
     InputError naming the word.
     """
-    told: dict[str, str] = {}
+    stated: dict[str, str] = {}
     for word in text.split("@"):
         key, _, value = word.partition("=")
-        if key not in KEYS or key in told:
+        if key not in KEYS or key in stated:
             near = did_you_mean(key, list(KEYS))
             raise InputError(f"hardware '{spec.name}@{word[:60]}': write each of {', '.join(KEYS)} once at most{near}")
-        told[key] = value
+        stated[key] = value
     where = f"hardware '{spec.name}@{text[:100]}'"
     per_device = spec.links[-1].bandwidth_bytes_per_second
-    if "network" in told:
-        per_device = parse_bytes_per_second(told["network"])
-    divided = _factor(where, told.get("oversubscription", "1"))
+    if "network" in stated:
+        per_device = parse_bytes_per_second(stated["network"])
+    divided = _factor(where, stated.get("oversubscription", "1"))
     named = {"name": f"{spec.name}@{text}", "sources": {**spec.sources, _SOURCE: "told with the question"}}
     changed = spec.model_copy(update=named)
-    if "leaf" in told:
-        changed = _leaf(changed, where, parse_count(told["leaf"]), per_device)
+    if "leaf" in stated:
+        changed = _leaf(changed, where, parse_count(stated["leaf"]), per_device)
     rate = per_device / divided * spec.devices_per_node / spec.nics_per_node
     network = spec.network.model_copy(update={"nic_bandwidth": _rate(rate)})
     return changed.model_copy(update={"network": network})

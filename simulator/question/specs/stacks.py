@@ -57,10 +57,10 @@ def release_rows(stack: str) -> Iterator[dict[str, Any]]:
 
     A value stands as `name=value@line` of the recipe's own file, or `@number:line` of another one.
     """
-    found = next(FRAMEWORK_FOLDER.glob(f"*/stacks/{stack}.yaml"), None) if "@" in stack else None
-    if found is None:
+    file = next(FRAMEWORK_FOLDER.glob(f"*/stacks/{stack}.yaml"), None) if "@" in stack else None
+    if file is None:
         return
-    table = found.parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
+    table = file.parent.parent / "releases" / f"{stack.partition('@')[2]}.csv"
     with table.with_suffix(".files.csv").open(newline="", encoding="utf-8") as stream:
         files = {row["number"]: row["file"] for row in csv.DictReader(stream)}
     with table.open(newline="", encoding="utf-8") as stream:
