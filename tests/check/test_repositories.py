@@ -1,13 +1,15 @@
 """Repositories that are not the project's own: nothing that trains is passed over, no firm answer over the unread."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.repositories import CASES
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked, Gates
-from tests.check.repositories import FIRM, REINFORCEMENT, SHARED, left_out, listed, no_training, passed_over
+from tests.check.repositories import FIRM, REINFORCEMENT, ROOT, SHARED, left_out, listed, no_training, passed_over
 
 REPRODUCTIONS = SHARED / "findings" / "recipes-repro"
 SAMPLED = 9
@@ -20,6 +22,12 @@ def test_most_of_what_trains_gets_a_verdict() -> None:
     rows = [row for row in rows if (row.repository, row.name) not in none.keys() | left.keys()][:: 2 * SAMPLED]
     firm = [row for row in rows if row.judged_with_nodes(Asked(hardware="h100-sxm-80g")) in FIRM]
     assert len(firm) >= 0.45 * len(rows)
+
+
+def test_the_page_shows_every_repository_that_the_command_judges() -> None:
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| (\S+/\S+), (\w+) \| `([\w-]+)`.* \d+ recipes: .*\| [012] \|$", page, re.MULTILINE)
+    assert told == [(repository, commit, hardware) for repository, commit, hardware, _ in CASES]
 
 
 def test_the_list_of_what_is_left_out_is_sound() -> None:
