@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import InputError
+from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
@@ -225,13 +226,61 @@ def _layout_text(value: Any) -> Any:
     return "|".join("".join(_LETTERS[word] for word in chunk) for chunk in value)
 
 
+def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
+    """The keys that count, and the shipped model that is meant: of its name, or a hybrid one of its sizes.
+
+    A cut that counts embedding and loss as layers needs the number of layers.
+    """
+    if recipe.hub:
+        model = models.by_name(recipe.hub)[0]
+        said = any(key.path == ("model", "num_layers") for key in recipe.keys)
+        if model is None or said:
+            return recipe.keys, model
+        layers = models.load_model(model).num_hidden_layers
+        key = Key(("model", "num_layers"), (known_value(str(layers), 1),), recipe.place.line, layers)
+        return (*recipe.keys, key), model
+    texts = {key.name: key.values[0].text for key in recipe.keys if key.path[0] == "model" and len(key.values) == 1}
+    if "hybrid_layer_pattern" not in texts:
+        return recipe.keys, None
+    sizes = texts.get("num_layers"), texts.get("hidden_size")
+    specs = map(models.load_model, models.model_names())
+    model = next((one.name for one in specs if (str(one.num_hidden_layers), str(one.hidden_size)) == sizes), None)
+    if model is None or "mamba" not in models.load_model(model).mixers:
+        return recipe.keys, None
+    return tuple(key for key in recipe.keys if not (key.path[0] == "model" and key.name in _HYBRID)), model
+
+
+_HYBRID: Final = frozenset(
+    [
+        *("hybrid_layer_pattern", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels"),
+        *("num_query_groups", "mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups"),
+        *("is_hybrid_model", "activation_func", "num_moe_experts", "moe_ffn_hidden_size", "vocab_size", "squared_relu"),
+        *(
+            "moe_shared_expert_intermediate_size",
+            "moe_router_topk",
+            "normalization",
+            "add_bias_linear",
+            "gated_linear_unit",
+        ),
+        *(
+            "position_embedding_type",
+            "make_vocab_size_divisible_by",
+            "share_embeddings_and_output_weights",
+            "max_position_embeddings",
+        ),
+    ]
+)
+"""What a shipped hybrid model of the same layers and width says itself."""
+
+
 def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
     """The run of one recipe, with the model that it takes from Hugging Face and the devices of its name."""
-    filled = Interpolation([key for key in recipe.keys if key.values], arguments.settings)
+    keys, model = _with_sizes(recipe)
+    filled = Interpolation([key for key in keys if key.values], arguments.settings)
     run, _ = read_filled(arguments, filled, recipe.environment)
     arguments.used |= filled.used
-    if recipe.hub and run.model is None:
-        run = named(arguments, run, recipe.hub)
+    if model is not None or recipe.hub:
+        run = named(arguments, run, model or recipe.hub)
         if run.model is None:
             said = f"{recipe.hub} is no model that is shipped: the recipe takes all of its sizes from there"
             arguments.remark_line("not-modelled", "error", said, recipe.place.line, fix="--model NAME")
