@@ -6,7 +6,7 @@ from typing import cast
 
 from simulator.cost.dtypes import element_bytes
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.vocabulary import AttentionKernel
+from simulator.question.vocabulary import NARROW, AttentionKernel
 
 _LOADED_BYTES = 16
 """Rows of a product's operands that tensor cores load are multiples of this."""
@@ -73,13 +73,13 @@ def loaded_by_tensor_cores(scenario: Scenario) -> bool:
 
 def wide_precision(scenario: Scenario) -> str:
     """The 16-bit type used where fp8 is not: attention and the output layer."""
-    return "bf16" if scenario.precision == "fp8" else scenario.precision
+    return "bf16" if scenario.precision in NARROW else scenario.precision
 
 
 def gemm_rate(scenario: Scenario) -> float:
     """FLOP/s of the layers' matrix products (T2)."""
     values = scenario.coefficients.time
-    efficiency = values.gemm_efficiency_fp8 if scenario.precision == "fp8" else values.gemm_efficiency
+    efficiency = values.gemm_efficiency_fp8 if scenario.precision in NARROW else values.gemm_efficiency
     return scenario.hardware.peak(scenario.precision) * efficiency
 
 
