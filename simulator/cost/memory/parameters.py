@@ -11,12 +11,12 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, derived, of_sizes, of_work
 from simulator.cost.dtypes import (
-    FP4,
     FP32,
     HALF,
     element_bytes,
     gradient_bytes,
     master_bytes,
+    narrow_number_bytes,
     narrow_weight_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
@@ -302,9 +302,7 @@ def narrow_bytes(pricing: Pricing) -> KindArray:
         return 2.0 * linear_by_class(pricing).routed
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
     saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
-    copies = np.maximum(
-        narrow_weight_bytes(scenario), np.where(saved > 0.0, FP4 if scenario.precision == "fp4" else 1.0, 0.0)
-    )
+    copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, narrow_number_bytes(scenario), 0.0))
     added: KindArray = linear_parameters(pricing) * (copies - saved)
     return added
 

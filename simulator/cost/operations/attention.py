@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, assert_never
 from typing import cast as as_type
 
-from simulator.cost.dtypes import FP4, FP32, HALF, element_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
@@ -179,11 +179,7 @@ def output_projection(conditions: Conditions, width: int) -> Operation:
     """The product behind a mixer. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
     model = conditions.model
     copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
-    copy = (
-        (Kept("attention_output_fp8", (FP4 if conditions.precision == "fp4" else 1.0) * width, "tensor"),)
-        if copied
-        else ()
-    )
+    copy = (Kept("attention_output_fp8", narrow_number_bytes(conditions) * width, "tensor"),) if copied else ()
     bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
     return Operation(
         name="output_projection",

@@ -71,14 +71,14 @@ _OF_THE_MODEL: Final = ("num_moe_experts", "num_experts", "num_layers", "hidden_
 @functools.cache
 def _defaults() -> Mapping[str, Any]:
     """Fields that nobody sets, by the tables of Megatron-Bridge and Megatron-LM."""
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for flag in (*table_of("megatron").values(), *table_of("bridge").values()):
         if flag.name in _OF_THE_MODEL or "model." in flag.sets:
-            found[flag.name] = OpenValue(flag.name, Place("", 1))
+            config[flag.name] = OpenValue(flag.name, Place("", 1))
             continue
         text = flag.default
-        found[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
-    return found
+        config[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
+    return config
 
 
 def _default(name: str) -> Any:
@@ -96,9 +96,9 @@ def python_recipes(path: Path) -> Iterator[PythonRecipe]:
     module = reader.module(path)
     for name, function in module.names.items():
         if isinstance(function, PythonFunction) and function.module is module and _RECIPE.fullmatch(name):
-            found = _returned(reader, function, module)
-            if found is not None:
-                yield _recipe(name, found, Place(str(path), function.node.lineno))
+            config = _returned(reader, function, module)
+            if config is not None:
+                yield _recipe(name, config, Place(str(path), function.node.lineno))
 
 
 def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:
@@ -107,11 +107,11 @@ def _returned(reader: PythonReader, function: PythonFunction, module: Module) ->
     if len(arguments.args) > len(arguments.defaults) or not isinstance(function.node, ast.FunctionDef):
         return None
     try:
-        found = reader.call(function, (), {}, function.node, module)
+        config = reader.call(function, (), {}, function.node, module)
     except RaisedError:
         return None
-    whole = isinstance(found, Instance) and isinstance(found.fields.get("model"), Instance)
-    return found if whole and "train" in found.fields else None
+    whole = isinstance(config, Instance) and isinstance(config.fields.get("model"), Instance)
+    return config if whole and "train" in config.fields else None
 
 
 def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
@@ -310,9 +310,9 @@ def variants(path: Path) -> Iterator[PythonRecipe]:
         if asked is None or not {"precision", "config_variant"} <= {word.arg for word in asked.args}:
             continue
         for word in _WORDS:
-            found = next(filter(None, (_variant(reader, function, word, each) for each in _VARIANTS)), None)
-            if found is not None:
-                yield found
+            config = next(filter(None, (_variant(reader, function, word, each) for each in _VARIANTS)), None)
+            if config is not None:
+                yield config
 
 
 def _variant(reader: PythonReader, function: PythonFunction, word: str, variant: str) -> PythonRecipe | None:
@@ -329,14 +329,14 @@ def _variant(reader: PythonReader, function: PythonFunction, word: str, variant:
     if not isinstance(base, Instance):
         return None
     try:
-        found = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
+        config = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
     except RaisedError:
         return None
-    if not isinstance(found, Instance) or not isinstance(found.fields.get("model"), Instance):
+    if not isinstance(config, Instance) or not isinstance(config.fields.get("model"), Instance):
         return None
-    _start(found, reader, word)
+    _start(config, reader, word)
     place = Place(str(module.path), function.node.lineno)
-    whole = _recipe(f"{function.name}_{word}_{variant}", found, place)
+    whole = _recipe(f"{function.name}_{word}_{variant}", config, place)
     devices = base.fields.get("num_gpus")
     return replace(
         whole, devices=devices if isinstance(devices, int) else None, device=device, environment=_SCRIPTS_ENVIRONMENT
