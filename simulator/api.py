@@ -30,7 +30,7 @@ from simulator.search.beside import in_fp8, on_other_stacks, reasons, remedies
 from simulator.search.build import estimate_of, estimates_of
 from simulator.search.fewest import fewest_nodes, most_nodes
 from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
-from simulator.search.rank import Progress, best_of, search
+from simulator.search.rank import Progress, best_of, search, share
 from simulator.search.result import Counts, Ranking
 from simulator.search.space import Space
 from simulator.search.spread import spread
@@ -199,7 +199,7 @@ def rank(
 def _ranked(query: Query, question: QuestionFields, top: int, progress: Progress | None, *, variants: bool) -> Ranking:
     """The ranking of a question, with what stands beside it."""
     started = time.perf_counter()
-    searched = search(query, top=top, variants=variants, progress=progress)
+    searched = search(query, top=top, variants=variants, progress=share(progress, 0, 2))
     if not searched.evaluated:
         raise InputError(
             f"no layout to search: the parallel sizes given must multiply to a divisor of {query.scenario.devices} "
@@ -212,7 +212,13 @@ def _ranked(query: Query, question: QuestionFields, top: int, progress: Progress
         best[0] = with_switches(searched.fastest[0].query.scenario, best[0], query.options)
     near = [estimate.layout for estimate in best[:_NEAR]]
     equal = equal_to_first(searched.fastest)
-    fp8, stacks = in_fp8(query, near), tuple(on_other_stacks(query, near))
+    beside = share(progress, 1, 2)
+    fp8 = in_fp8(query, near)
+    if beside is not None:
+        beside(1, 2)
+    stacks = tuple(on_other_stacks(query, near))
+    if beside is not None:
+        beside(2, 2)
     return Ranking(
         query=_inputs(query, question["model"] if isinstance(question["model"], str) else query.scenario.model.name),
         defaults=tuple(name for name in DEFAULTS if name not in (*question, "devices")),

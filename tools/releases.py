@@ -81,7 +81,8 @@ class Row(NamedTuple):
 
     def settings(self) -> dict[str, str]:
         """Fields of the layout that are not the usual ones, by their short names."""
-        fields = (field for field in FIELDS if field.key not in ("dp", "stage_layers"))
+        aside = "stage_layers" if self.run.layout and self.run.layout.chunk_layers else ""
+        fields = (field for field in FIELDS if field.key not in ("dp", aside))
         values = ((field, getattr(self.run.layout, field.name)) for field in fields)
         return {field.key: text_of(value) for field, value in values if value != field.default}
 

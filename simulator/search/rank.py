@@ -23,6 +23,8 @@ from simulator.search.walk import lawful, walk
 
 Progress = Callable[[int, int], None]
 """Called with candidates done and in total."""
+_SHARE = 1000
+"""What a share of the work counts as."""
 _JUDGED_AT_ONCE = 32
 MOST_RISKY = 3
 """Risky layouts that a search remembers."""
@@ -53,7 +55,8 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
 
     What is starved, nearest and an example of a rule is of the question as it stands.
     """
-    of_ways = [_search(way, top, variants, progress) for way in query.ways()]
+    ways = query.ways()
+    of_ways = [_search(way, top, variants, share(progress, n, len(ways))) for n, way in enumerate(ways)]
     fastest: dict[object, PricedLayout] = {}
     for priced in sorted((priced for each in of_ways for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
@@ -67,6 +70,17 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
         fastest=tuple(fastest.values())[:top],
         risky=tuple(sorted((priced for each in of_ways for priced in each.risky), key=_seconds)[:MOST_RISKY]),
     )
+
+
+def share(progress: Progress | None, position: int, of: int) -> Progress | None:
+    """The progress of one of several shares of the work, which count as equal; each tells of its own candidates."""
+    if progress is None or of == 1:
+        return progress
+
+    def told(done: int, total: int) -> None:
+        progress(_SHARE * position + _SHARE * done // max(total, 1), _SHARE * of)
+
+    return told
 
 
 def _seconds(priced: PricedLayout) -> float:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -357,3 +358,29 @@ def test_the_example_is_a_sweep_and_the_page_names_every_column_and_outcome() ->
     assert set(COLUMNS) <= known
     assert set(OUTCOMES) <= known
     assert set(questions_module.KEYWORDS) <= known
+
+
+@pytest.mark.parametrize(
+    ("more", "array", "code", "says"),
+    [
+        ((), {"ID": "3", "COUNT": "64", "MAX": "64"}, 0, "--shard 3/64"),
+        (("64",), {"ID": "17", "COUNT": "2", "MAX": "17"}, 0, "--shard 17/64"),
+        ((), {"ID": "17", "COUNT": "2", "MAX": "17"}, 2, "need the number of all shards"),
+    ],
+)
+def test_elements_of_an_array_that_run_again_have_their_own_shards(
+    more: tuple[str, ...], array: dict[str, str], code: int, says: str, tmp_path: Path
+) -> None:
+    stub = tmp_path / "simulate"
+    stub.write_text('#!/bin/bash\necho "$@"\n', encoding="utf-8")
+    stub.chmod(0o755)
+    told = {f"SLURM_ARRAY_TASK_{name}": text for name, text in array.items()}
+    done = subprocess.run(
+        ["/bin/bash", str(ROOT / "examples" / "sweep" / "array.sbatch"), "q.yaml", "rows.csv", *more],
+        env={**os.environ, "SIMULATE_BIN": str(tmp_path), **told},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert says in done.stdout + done.stderr

@@ -23,7 +23,7 @@ from simulator.cost.memory.activations import (
 )
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
-from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, STEADY, Schedule
+from simulator.cost.schedule.schedule import FORWARD, HELD, STEADY, Schedule
 from simulator.question.scenario.block import Array, KindArray, StageArray
 
 
@@ -159,6 +159,9 @@ def activations_in_flight(pricing: Pricing) -> StageArray:
         held = kept_of_one * np.where(activations.offloaded, 1.0, flight)
     else:
         held = np.where(activations.offloaded, kept_of_one, _uneven_in_flight(pricing, flight))
+    if pricing.scenario.framework.overlap_expert_exchange and pricing.scenario.model.is_moe:
+        # Forward and backward passes under each other hold a layer of both at once.
+        held = held + kept_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
     if not activations.embedded.any():
         return held
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
@@ -214,7 +217,11 @@ def _alive(
     kind, _, chunk = schedule.turns(rank, ranks, len(chunks), micro_batches).T
     begun = np.zeros((len(kind), max(chunks) + 1))
     begun[np.arange(len(kind)), np.array(chunks)[chunk]] = HELD[kind]
-    most = (kind == FORWARD) & (np.append(kind[1:], BACKWARD) != FORWARD)  # the last forward pass before another one
+    backward = schedule.together(rank, ranks, len(chunks), micro_batches)
+    # A forward pass under a backward one takes the place of what that frees.
+    beside = np.zeros(len(kind), dtype=np.bool_) if backward is None else np.append(backward[1:], False)
+    alone = (kind == FORWARD) & ~beside
+    most = alone & ~np.append(alone[1:], False)
     moments = np.unique(np.cumsum(begun, axis=0)[most], axis=0)
     as_much = np.count_nonzero((moments[:, None] <= moments).all(axis=2), axis=1)
     return np.asarray(moments[as_much == 1])

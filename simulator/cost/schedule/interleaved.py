@@ -39,9 +39,9 @@ class Interleaved(Schedule):
         return pairs_after(ahead, micro_batches * chunks) if self.combined else None
 
     def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
-        """`2 (p - i - 1) + (v - 1) p + 1` chunk passes, combined one more; in a whole warm-up all `m v` of them."""
+        """`2 (p - i - 1) + (v - 1) p + 1` chunk passes; in a whole warm-up all `m v` of them."""
         rank, several = np.arange(ranks, dtype=np.float64)[:, None], np.greater(chunks, 1)
         every = micro_batches * chunks
         behind = np.where(several, 2.0, 1.0) * (ranks - rank - 1.0)
-        some = np.minimum(behind + (chunks - 1.0) * ranks + 1.0 + self.combined, every)
+        some = np.minimum(behind + (chunks - 1.0) * ranks + 1.0, every)
         return np.where(several & (micro_batches == ranks), every, some) if self.whole_warm_up else some

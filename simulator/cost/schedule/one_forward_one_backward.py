@@ -34,6 +34,6 @@ class OneForwardOneBackward(Schedule):
         return pairs_after(self._ahead(rank, ranks, micro_batches), micro_batches) if self.combined else None
 
     def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
-        """`min(p - i, m)`; combined passes one more."""
+        """`min(p - i, m)`; of combined passes one frees what the other keeps."""
         del chunks
-        return np.minimum(ranks + self.combined - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)
+        return np.minimum(ranks - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)

@@ -115,7 +115,7 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
     ]
     shown, left_out = fitting(columns, presentation.width if style == "table" else None)
     table = columns_grid(shown, style)
-    told = narrow_line(left_out) if presentation.verbosity > 0 else ()
+    told = wrapped(list(narrow_line(left_out)), presentation, style) if presentation.verbosity > 0 else ()
     title = "Memory by stage, GiB" + (f" ({len(stages)} of {len(every)})" if len(stages) < len(every) else "")
     yield titled(title, "\n".join([table.rstrip("\n"), *told]), style)
 
