@@ -112,7 +112,7 @@ def launch_block(estimate: Estimate, style: Style, ranking: Ranking | None = Non
 
 def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
     for one in estimate.assumed:
-        speed = 1.0 / (1.0 + one.speed_change) - 1.0
+        speed = one.other_speed_change
         runs = one.verdict != "does_not_fit"
         note = _VERDICTS[one.verdict] if one.verdict != estimate.verdict else ""
         yield [
