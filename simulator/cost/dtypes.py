@@ -46,6 +46,18 @@ def expert_input_bytes(scenario: Typed) -> float:
     return narrow_element_bytes(scenario)
 
 
+def activation_input_bytes(scenario: Typed) -> float:
+    """Bytes of what an activation function keeps of its input: 8 bits without scales, or an element."""
+    return 1.0 if scenario.framework.fp8_activation_inputs else element_bytes(scenario)
+
+
+def dispatched_bytes(scenario: Typed) -> float:
+    """Bytes of a token's feature on the way to its experts."""
+    if not scenario.framework.fp8_dispatch or scenario.precision == "fp32":
+        return element_bytes(scenario)
+    return 1.0 + _SCALES["blockwise"]
+
+
 _SCALES: Final = {"delayed": 0.0, "tensorwise": 0.0, "blockwise": FP32 / 128.0, "mxfp8": 1.0 / 32.0}
 """Bytes of scales for each number of an activation: fp32 for every 128 (blocks of 1 x 128), or 8 bits for every 32."""
 
@@ -75,6 +87,12 @@ def parameter_dtype(scenario: Typed) -> DType:
 def gradient_bytes(scenario: Typed) -> float:
     """Bytes of an accumulated gradient."""
     return FP32 if scenario.precision == "fp32" else float(DTYPE_BYTES[scenario.framework.gradient_dtype])
+
+
+def reduced_bytes(scenario: Typed) -> float:
+    """Bytes of a gradient as ranks exchange it."""
+    reduced = scenario.framework.reduce_dtype
+    return gradient_bytes(scenario) if reduced == "gradient" else float(DTYPE_BYTES[reduced])
 
 
 def optimizer_bytes_per_parameter(scenario: Typed) -> float:

@@ -43,9 +43,10 @@ RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
 ScheduleName = Literal["1f1b", "zb_h1", "zb_v", "dualpipe", "dualpipev"]
 """Order of the passes of a pipeline: one forward, one backward in turn, with chunks interleaved; zero bubble ZB-H1 and
 ZB-V (Qi et al. 2023); DualPipe from both ends and its half, DualPipeV (DeepSeek)."""
-AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "npu"]
+AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "ck", "npu"]
 """Generations of attention kernels, by their speed: products and softmax apart; FlashAttention 1 and Triton's;
-PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; CANN's."""
+PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; AMD's Composable Kernel;
+CANN's."""
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
 """How copies of tokens reach their experts, by the names of Megatron's dispatchers."""

@@ -81,7 +81,7 @@ def test_families_left_out_lie_in_their_ranges(judged: tuple[SourcesJudged, ...]
     assert every.inside >= 0.85
     assert every.half_width <= 0.50
     known = next(coverages("time", judged[0].rows))
-    assert every.half_width > 2.0 * known.half_width
+    assert every.half_width > 1.1 * known.half_width
 
 
 def _unit(**beyond: Any) -> Unit:
@@ -96,9 +96,10 @@ def test_ranges_are_sized_by_what_is_left_out() -> None:
     errors = np.array([random.normal(0.0, 0.25 if unit.distance.stack else 0.1) for unit in units])
     once, twice = (fitted_sizes(("dense",), units, factor * errors, np.ones(2000)) for factor in (1.0, 2.0))
     for unit, deviation in ((_unit(), 0.1), (_unit(stack=True), 0.25)):
-        assert unit.deviation(once) == pytest.approx(deviation, rel=0.15)
+        # Ranges hold 94 % of the errors that they were sized by: 1.88 deviations in place of 1.64.
+        assert unit.deviation(once) == pytest.approx(1.88 / 1.645 * deviation, rel=0.1)
         assert unit.deviation(twice) == pytest.approx(2.0 * unit.deviation(once), rel=0.05)
-    assert once["stack"] == pytest.approx(np.sqrt(0.25**2 - 0.1**2), rel=0.2)
+    assert once["stack"] == pytest.approx(1.88 / 1.645 * np.sqrt(0.25**2 - 0.1**2), rel=0.2)
     assert once["device"] == pytest.approx(0.15)  # no row tells
 
 

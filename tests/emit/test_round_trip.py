@@ -8,7 +8,7 @@ import pytest
 
 from simulator.frameworks.registry import framework_of, writers
 from simulator.question.frameworks.stacks import stacks_of
-from simulator.question.specs.catalogue import hardware_names
+from simulator.question.specs.catalogue import hardware_names, load_hardware
 from simulator.question.vocabulary import RECIPE_FORMATS, RecipeFormat
 from tests.cli.running import refusal, run
 
@@ -177,6 +177,12 @@ def estimated(target: RecipeFormat, options: list[str], folder: Path) -> tuple[P
     return file, found
 
 
+def _stack(target: RecipeFormat, hardware: str, words: list[str]) -> list[str]:
+    """The stack of an estimate: what its release does in its own way stands in no flag."""
+    named = words[words.index("--stack") + 1] if "--stack" in words else load_hardware(hardware).stack
+    return ["--stack", named] if named in {stack.name for stack in stacks_of(framework_of(target))} else []
+
+
 @pytest.mark.parametrize(("target", "options"), LAYOUTS)
 def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path) -> None:
     words = options.split()
@@ -191,7 +197,8 @@ def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path) -> None:
     # devices start it.
     open_size = target == "nemo" or "data_parallel_shard_degree = -1" in recipe.read_text(encoding="utf-8")
     cluster = ["--devices", str(before["devices"])] if open_size else []
-    result = run("check", str(recipe), "--hardware", hardware, *cluster, "--format", "json", "--exit-zero")
+    stack = _stack(target, hardware, words)
+    result = run("check", str(recipe), "--hardware", hardware, *cluster, *stack, "--format", "json", "--exit-zero")
     (found,) = json.loads(result.stdout)["results"]
     unsure = {"interval-reaches-capacity"} & {remark["rule"] for remark in found["remarks"]}
     assert found["outcome"] in ("fits", "starved", "cannot_tell" if unsure else "does_not_fit"), found["reasons"]
@@ -345,12 +352,12 @@ def test_what_would_not_run_is_not_written_unasked(tmp_path: Path) -> None:
     file, layout = tmp_path / "run.sh", ("--model", "llama3.1-70b", "--nodes", "1", "--tp", "8")
     done = run("emit", *layout, "--output", str(file))
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("simulate: error: the layout does not fit: needs 174.")
+    assert done.stderr.startswith("simulate: error: the layout does not fit: needs 177.")
     assert done.stderr.endswith("; --force writes it all the same\n")
     assert not file.exists()
     forced = run("emit", *layout, "--force", "--output", str(file))
     assert forced.exit_code == 0
-    assert forced.stderr.startswith("simulate: note: the layout does not fit: needs 174.")
+    assert forced.stderr.startswith("simulate: note: the layout does not fit: needs 177.")
     assert "pretrain_gpt.py" in file.read_text(encoding="utf-8")
 
 
@@ -378,7 +385,7 @@ EVERYWHERE = [
 def test_hardware_and_stacks(
     target: RecipeFormat, question: str, hardware: str, stack: str | None, tmp_path: Path
 ) -> None:
-    """The stack of a hardware's own runs, or another, is read from the recipe alone."""
+    """The stack of a hardware's own runs, or another, comes back where it is named."""
     words = [*question.split(), "--hardware", hardware, *(["--stack", stack] if stack else [])]
     result = run("estimate", "--framework", framework_of(target), *words, "--format", "json")
     if result.exit_code == 3 and stack is None:
@@ -389,7 +396,8 @@ def test_hardware_and_stacks(
     before = json.loads(result.stdout)
     written = run("emit", str(file), "--force", "--output", str(recipe))
     assert written.exit_code == 0, written.stderr
-    checked = run("check", str(recipe), "--hardware", hardware, "--format", "json", "--exit-zero")
+    said = _stack(target, hardware, words)
+    checked = run("check", str(recipe), "--hardware", hardware, *said, "--format", "json", "--exit-zero")
     after = json.loads(checked.stdout)["results"][0]["estimate"]
     assert (after["memory"], after["throughput"]) == (before["memory"], before["throughput"])
 

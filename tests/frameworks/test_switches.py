@@ -65,11 +65,15 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 # A switch that only acts beside another one.
 BESIDE = {
+    "dummy_weight_gradients": {"fused_gradient_accumulation": "true"},
     "attention_dropout": {"flash_attention": "false"},
     "fused_loss_bytes_per_logit": {"fused_cross_entropy": "true", "fully_shard": "false"},
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},
-    "fused_collectives": {"tp_comm_overlap": "true"},
+    "fused_collectives": {"tp_comm_overlap": "true", "functional_collectives": "false"},
+    "overlap_tensor_gradients": {"tp_comm_overlap": "false", "functional_collectives": "false"},
+    # Where gradients are in fp32 that is no other type.
+    "reduce_dtype": {"gradient_dtype": "bf16"},
     "master_weights": {"parameter_dtype": "bf16"},
     "master_weight_dtype": {"parameter_dtype": "bf16", "master_weights": "true"},
     "fp32_router": {"parameter_dtype": "bf16"},
@@ -106,9 +110,9 @@ def other(name: str, current: object) -> str:
             else next(choice for choice in spec.metadata["choices"] if choice != current)
         )
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
-    values |= {"node_doubling_wait": "0.01", "cp_inner_degree": "1"}
+    values |= {"gradient_passes": "2.0", "cp_inner_degree": "1"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
-    values |= {"expert_wait_ms": "2.0", "quantised_scale_bytes": "4.0", "expert_capacity": "1.5"}
+    values |= {"quantised_scale_bytes": "4.0", "expert_capacity": "1.5"}
     values |= {"expert_stash": "1.2"}
     if name.startswith("recomputed"):
         return "0.5"

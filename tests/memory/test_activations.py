@@ -64,7 +64,8 @@ def test_without_sequence_parallelism_the_norms_stay_whole() -> None:
 def test_context_parallelism_splits_the_tokens_and_the_ring_joins_keys_and_values() -> None:
     # Ring: k and v once more as one tensor, 2 x 2 k = 128 per token.
     assert kept(small(small_dense()), context_parallel=2) == T / 2 * (2072 + 128)
-    assert kept(small(small_dense(), cp_communication="all_to_all"), context_parallel=2) == T / 2 * 2072
+    # Heads: the output once more, 2 q = 128 per token, as the core made it and as the product behind it reads it.
+    assert kept(small(small_dense(), cp_communication="all_to_all"), context_parallel=2) == T / 2 * (2072 + 128)
 
 
 def test_tokens_of_all_ranks_leave_masks_and_a_buffer() -> None:

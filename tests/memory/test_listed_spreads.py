@@ -52,8 +52,8 @@ def by_heads(operations: tuple[Operation, ...]) -> dict[str, float]:
         ),
         (
             {"keep_qkv_output": "false", "cp_communication": "all_to_all"},
-            {"gathered": 256, "key_value": 64 + 64},
-            {"sliding_gathered": 384, "sliding_key_value": 96 + 96},
+            {"gathered": 256, "key_value": 64 + 64, "tensor_exchanged": 128},
+            {"sliding_gathered": 384, "sliding_key_value": 96 + 96, "tensor_exchanged": 192},
         ),
         # Keys and values are repeated to all heads.
         (

@@ -26,6 +26,7 @@ from tests.scenario.cases import (
     small_mla,
     small_moe,
 )
+from tests.timing.by_hand import MEMORY, product
 
 T = 64
 CORE = {"probabilities_in_experts": "true"}
@@ -204,17 +205,13 @@ def test_modules_of_listed_layers_take_their_share() -> None:
 
 
 def test_what_modules_take() -> None:
-    gemm, memory = 494.5e12, 1675e9
-    assert seconds("layernorm") == pytest.approx(T * 2 * 4 * 512 / memory)
-    assert seconds("moe_act") == pytest.approx(T * 4 * 6 * 320 / memory)
-    # Products with weights: at least as long as reading them in 16 bits.
-    up = 192 * 8 * 96 + 96 * 8 * (64 + 48)
-    rotary = T * 4 * 2 * 8 * 96 / memory
-    assert seconds("mla_up_proj") == pytest.approx(max(2 * T * up / gemm, 2 * up / memory) + rotary)
-    shared = 3 * 512 * 320
-    assert seconds("shared_experts") == pytest.approx(
-        max(2 * T * shared / gemm, 2 * shared / memory) + T * 6 * 320 / memory
-    )
+    assert seconds("layernorm") == pytest.approx(T * 2 * 4 * 512 / MEMORY)
+    assert seconds("moe_act") == pytest.approx(T * 4 * 6 * 320 / MEMORY)
+    ups = product(T, 8 * 96, 192).forward + product(T, 8 * (64 + 48), 96).forward
+    rotary = T * 4 * 2 * 8 * 96 / MEMORY
+    assert seconds("mla_up_proj") == pytest.approx(ups + rotary)
+    shared = product(T, 2 * 320, 512).forward + product(T, 512, 320).forward
+    assert seconds("shared_experts") == pytest.approx(shared + T * 6 * 320 / MEMORY)
     both = seconds("layernorm", "moe_act")
     assert both == pytest.approx(seconds("layernorm") + seconds("moe_act"))
     assert seconds("moe", "moe_act", "shared_experts") == pytest.approx(seconds("moe"))

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
+from simulator.cost.memory.activations import layer_tensors
 from simulator.cost.memory.parameters import training_state
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.layer import layer_operations
 from simulator.question.specs.model import ModelSpec
 from tests.pricing.test_memory_arithmetic import ATTENTION, DENSE, MOE, NORMS, NOTHING, T, question, stage
-from tests.scenario.cases import block, small_dense, small_moe
+from tests.scenario.cases import block, load_model, pricing, scenario_of, small_dense, small_moe
 
 H = 2 * T * 64
 LAYER = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160
@@ -325,3 +328,93 @@ def test_activations_on_the_host_leave_two_of_the_largest_layers(layers: int) ->
     assert found.one_micro_batch[0, 0] == T * min(2 * MOE, whole)
     assert found.offload_traffic[0, 0] == T * whole
     assert memory(model, {}).activations.offload_traffic[0, 0] == 0
+
+
+def test_unused_weight_gradients_stay_one_for_each_shape() -> None:
+    # TransformerEngine's get_dummy_wgrad: q, k and v are one module of 128 x 64, proj 64 x 64, gate and up 320 x 64,
+    # down 64 x 160; all four layers share them.
+    shapes = 2 * (128 * 64 + 64 * 64 + 320 * 64 + 64 * 160)
+    options = {"dummy_weight_gradients": "linear"}
+    assert memory(dense(), options).retained.tolist() == [[shapes]]
+    split: dict[str, Any] = {"devices": 2, "tensor_parallel": 2}
+    assert memory(dense(), options, **split).retained.tolist() == [[shapes / 2]]
+    assert memory(dense(), options | {"fused_gradient_accumulation": "false"}).retained.tolist() == [[0]]
+    # Frozen weights have no gradients.
+    assert memory(dense(), options, lora_rank=4).retained.tolist() == [[0]]
+
+
+def test_all_experts_of_a_rank_share_two_unused_gradients() -> None:
+    # A dense layer's network, the shared expert's of 48, attention; a routed expert of 40 has shapes of its own.
+    model = small_moe(vocab_size=8, moe_intermediate_size=40, num_shared_experts=1)
+    dense_shapes = 2 * (128 * 64 + 64 * 64 + 320 * 64 + 64 * 160)
+    shared, routed = 2 * 3 * model.shared_width * 64, 2 * 3 * 40 * 64
+    options = {"dummy_weight_gradients": "all"}
+    linear = memory(model, {"dummy_weight_gradients": "linear"}).retained[0, 0]
+    assert linear == dense_shapes + shared
+    # A shared expert as wide as a routed one, and split as it, has the same shapes.
+    assert model.shared_width == 40
+    assert memory(model, options).retained[0, 0] == linear
+    both: dict[str, Any] = {"devices": 2, "tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
+    assert memory(model, options, **both).retained[0, 0] == linear / 2 + routed
+
+
+def test_values_are_copied_out_of_the_joint_projection() -> None:
+    # 2 (q + 2 k) of it, and 2 k of the copy.
+    found = [memory(dense(), {"keep_qkv_output": of}).activations.one_micro_batch[0, 0] for of in ("true", "false")]
+    assert found[0] - found[1] == 4 * T * (2 * 128 - 2 * 32)
+
+
+def _layer(options: dict[str, str], **fields: Any) -> float:
+    """Bytes of one micro batch and token of the dense model's four layers, on one rank."""
+    return float(memory(dense(), options, **fields).activations.one_micro_batch[0, 0]) / T
+
+
+def test_frozen_networks_keep_no_inputs_where_attention_alone_is_adapted() -> None:
+    # Of a layer: the norm's output 2 h, the product 2 f, and two of the four inner activations 2 r.
+    found = [_layer({"adapter_targets": of}, lora_rank=4) for of in ("all", "attention")]
+    assert found[0] - found[1] == 4 * (2 * 64 + 2 * 160 + 2 * 2 * 4)
+    # Trained weights' inputs stay.
+    assert _layer({"adapter_targets": "attention"}) == _layer({})
+
+
+def test_adapters_of_attention_alone() -> None:
+    # r (inputs + outputs) of the joint projection, 64 and 128, and of the output's, 64 and 64; 12 bytes of state each.
+    options = {"shared_adapters": "true"}
+    trained = [
+        float(memory(dense(), options | {"adapter_targets": of}, lora_rank=4).state.optimizer[0, 0])
+        for of in ("all", "attention")
+    ]
+    assert trained[1] == 12 * 4 * 4 * (64 + 128 + 64 + 64)
+    assert trained[0] - trained[1] == 12 * 4 * 4 * (64 + 320 + 160 + 64)
+
+
+def test_activation_functions_keep_8_bits_of_what_goes_in() -> None:
+    # Gate and up, 4 f, become 2 f in each layer.
+    assert _layer({}) - _layer({"fp8_activation_inputs": "true"}) == 4 * 2 * 160
+
+
+def test_a_lora_of_70b_by_hand() -> None:
+    # Llama 2 70B in fp8, f / h = 3.5, adapters on attention and activation inputs in 8 bits: the norm's output, the
+    # product, and half of gate and up go, 1 + 3.5 + 7 bytes a token and hidden feature, beside the inner activations.
+    model = load_model("llama-2-70b")
+    narrow = {"adapter_targets": "attention", "fp8_activation_inputs": "true"}
+    kept = []
+    for options in ({}, narrow):
+        scenario = scenario_of(model, "mi300x", options=options, precision="fp8", lora_rank=16)
+        tensors = layer_tensors(pricing(scenario), model.layer_kinds[0])
+        kept.append(sum(float(each[0]) for each in tensors.values()) / scenario.seq_length)
+    assert kept[0] - kept[1] == 11.5 * 8192 + 2 * 2 * 16
+
+
+def test_tokens_go_to_their_experts_in_8_bits() -> None:
+    # 33 / 32 bytes of a feature there, and of its gradient on the same way; 2 bytes back.
+    model = small_moe()
+    kind = next(each for each in model.layer_kinds if each.routed)
+    scenario = scenario_of(model, options={"fp8_dispatch": "true"})
+    moved = {
+        operation.name: (operation.collectives[0].amount, operation.collectives[0].backward)
+        for operation in layer_operations(conditions_of(scenario), kind)
+        if operation.name in ("dispatch", "combine")
+    }
+    assert moved["dispatch"] == (64 * 33 / 32, 2 / (33 / 32))
+    assert moved["combine"] == (64 * 2, 33 / 32 / 2)

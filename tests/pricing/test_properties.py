@@ -174,9 +174,8 @@ LINKED = {
 def test_wider_links_shorten_communication_and_nothing_else(case: Case) -> None:
     name = valid(case).scenario.hardware.name
     # Waits of exchanges are not of the links, and launches may outlast them.
-    framework = replace(case.scenario.framework, expert_wait_ms=0.0)
-    time = replace(case.scenario.coefficients.time, launch_seconds=0.0)
-    bare = {"framework": framework, "coefficients": replace(case.scenario.coefficients, time=time)}
+    time = replace(case.scenario.coefficients.time, launch_seconds=0.0, expert_wait_seconds=0.0)
+    bare = {"coefficients": replace(case.scenario.coefficients, time=time)}
     slow, fast = (priced(case.with_scenario(hardware=LINKED[name, k], **bare)) for k in (1.0, 4.0))
     for piece in range(len(pieces_of(slow.pricing, 0).seconds)):
         for before, after in zip(_passes(slow, piece), _passes(fast, piece), strict=True):

@@ -1,6 +1,7 @@
 """How tokens reach their experts: volumes, nodes and ranks reached, seconds, worked by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,13 +51,13 @@ def test_one_island_is_reached_once() -> None:
         assert only(expected_islands(model, np.array([1.0]))) == pytest.approx(1.0)
 
 
-def two_nodes(dispatch: str, **options: str) -> Scenario:
+def two_nodes(dispatch: str, wait_seconds: float = 0.0) -> Scenario:
     """A model of 8 experts, 2 a token, on 16 devices of which 8 share a node."""
     model = load_model("mixtral-8x7b-v0.1").model_copy(update={"num_experts": 16})
-    merged = {"expert_dispatch": dispatch, "expert_wait_ms": "0"} | options
-    return scenario_of(
-        model, "h100-sxm-80g", devices=16, coefficients=ROUND, seq_length=T, global_batch_size=16, options=merged
-    )
+    coefficients = replace(ROUND, time=replace(ROUND.time, expert_wait_seconds=wait_seconds))
+    options = {"expert_dispatch": dispatch}
+    fields: dict[str, Any] = {"coefficients": coefficients, "seq_length": T, "global_batch_size": 16}
+    return scenario_of(model, "h100-sxm-80g", devices=16, options=options, **fields)
 
 
 def exchange(scenario: Scenario, **fields: int) -> float:
@@ -68,15 +69,15 @@ def exchange(scenario: Scenario, **fields: int) -> float:
 def test_a_copy_to_each_rank_and_over_the_network_to_each_node() -> None:
     # Nodes: 2 [1 - C(8, 2) / C(16, 2)] = 2 (1 - 28 / 120); ranks: 16 [1 - C(15, 2) / C(16, 2)] = 2.
     nodes, bytes_a_token = 2 * (1 - 28 / 120), 2 * 4096
-    network = T * bytes_a_token * nodes / 2 / (0.88 * 50e9)
-    inside = T * bytes_a_token * 2 * 7 / 8 / (0.78 * 450e9)
+    network = T * bytes_a_token * nodes / 2 / 37.5e9
+    inside = T * bytes_a_token * 2 * 7 / 8 / 337.5e9
     assert network > inside
     found = exchange(two_nodes("deepep"), expert_parallel=16)
     assert found == pytest.approx(2 * (network + 40e-6 * 2))
     assert exchange(two_nodes("hybridep"), expert_parallel=16) == found
     # Inside a node: 8 ranks reach 8 [1 - C(14, 2) / C(16, 2)] = 8 (1 - 91 / 120).
     ranks = 8 * (1 - 91 / 120)
-    inside = T * bytes_a_token * ranks * 7 / 8 / (0.78 * 450e9)
+    inside = T * bytes_a_token * ranks * 7 / 8 / 337.5e9
     assert exchange(two_nodes("deepep"), expert_parallel=8) == pytest.approx(2 * (inside + 40e-6))
     assert exchange(two_nodes("deepep")) == 0
 
@@ -98,7 +99,7 @@ def test_expert_tensor_parallelism_joins_the_exchange() -> None:
 
 
 def test_ranks_wait_for_counts_where_experts_are_divided() -> None:
-    plain, waiting = two_nodes("alltoall"), two_nodes("alltoall", expert_wait_ms="1.0")
+    plain, waiting = two_nodes("alltoall"), two_nodes("alltoall", 1e-3)
     assert exchange(waiting, expert_parallel=8) - exchange(plain, expert_parallel=8) == pytest.approx(0.5e-3)
     assert exchange(waiting) == 0
 

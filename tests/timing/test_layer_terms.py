@@ -18,13 +18,14 @@ from simulator.cost.timing.flops import (
 from simulator.cost.timing.layers import layer_seconds
 from simulator.cost.timing.output_layer import head_seconds, projection_seconds
 from simulator.cost.timing.parts import PassSeconds
-from simulator.cost.timing.products import at_rate, product_seconds, shaped_seconds
+from simulator.cost.timing.products import ProductShape, product_seconds, shaped_seconds
 from simulator.cost.timing.rates import attention_rate
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, layout_of, only, pricing, scenario_of, small_dense, small_moe
+from tests.timing.by_hand import GEMM, MEMORY, product
 
-GEMM, MEMORY, LINK = 494.5e12, 1675e9, 337.5e9
+LINK = 337.5e9
 FP32_GEMM = 67e12 / 2
 V, H = 1000, 64
 
@@ -53,7 +54,7 @@ def output(scenario: Scenario, **fields: Any) -> PassSeconds:
     ],
 )
 def test_the_output_layer(tokens: int, tensor: int, precision: Any, options: dict[str, str], lora: int | None) -> None:
-    """Products no faster than their weights are read; backward two of them, or with frozen weights one.
+    """Products no faster than their operands are moved; backward two of them, or with frozen weights one.
 
     52 bytes a logit in both passes together, 16 in one kernel. Gradients that are added in a kernel of their own are
     read, and the sum read and written.
@@ -61,15 +62,13 @@ def test_the_output_layer(tokens: int, tensor: int, precision: Any, options: dic
     scenario = asked(precision=precision, options=options, lora_rank=lora, seq_length=tokens)
     found = output(scenario, tensor_parallel=tensor, sequence_parallel=tensor > 1)
     element, rate = (4, FP32_GEMM) if precision == "fp32" else (2, GEMM)
-    product = max(2 * tokens * V * H / tensor / rate, element * V * H / tensor / MEMORY)
+    fused = options.get("fused_gradient_accumulation") != "false"
+    by_hand = product(tokens, V / tensor, H, rate=rate, element=element, narrow=element, fused=fused)
     logits = (8 if "fused_cross_entropy" in options else 26) * tokens * V / tensor / MEMORY
-    added = 0.0
-    if options.get("fused_gradient_accumulation") == "false" and lora is None:
-        added = (element + 2 * 4) * V * H / tensor / MEMORY
-    weights = product if lora is None else 0.0
-    assert only(found.forward["vocabulary"]) == pytest.approx(product + logits)
-    assert only(found.backward["vocabulary"]) == pytest.approx(product + weights + logits + added)
-    assert only(found.weight_seconds) == pytest.approx(weights + added)
+    weights = by_hand.weights if lora is None else 0.0
+    assert only(found.forward["vocabulary"]) == pytest.approx(by_hand.forward + logits)
+    assert only(found.backward["vocabulary"]) == pytest.approx(by_hand.inputs + weights + logits)
+    assert only(found.weight_seconds) == pytest.approx(weights)
     assert "tensor_parallel" not in found.forward
 
 
@@ -82,8 +81,8 @@ def test_a_loss_over_the_whole_vocabulary_gathers_it(tensor: int) -> None:
     gathered = (tensor - 1) / tensor * whole / LINK + (tensor - 1) * 2e-6
     assert only(found.forward["tensor_parallel"]) == pytest.approx(gathered)
     assert only(found.backward["tensor_parallel"]) == 0
-    product = max(2 * 4096 * V * H / tensor / GEMM, 2 * V * H / tensor / MEMORY)
-    assert only(found.forward["vocabulary"]) == pytest.approx(product + 26 * 4096 * V / MEMORY)
+    forward = product(4096, V / tensor, H).forward
+    assert only(found.forward["vocabulary"]) == pytest.approx(forward + 26 * 4096 * V / MEMORY)
 
 
 def test_the_host_waits_at_the_ends_where_they_are_split() -> None:
@@ -105,12 +104,10 @@ def test_a_prediction_module_s_projection(tokens: int, tensor: int) -> None:
     model = small_dense(num_nextn_predict_layers=1)
     scenario = asked(model=model, seq_length=tokens, options={"mtp": "true"})
     found = projection_seconds(pricing(scenario, tensor_parallel=tensor, sequence_parallel=tensor > 1))
-    parameters = 2 * H * H / tensor
-    compute = 2 * tokens * parameters / GEMM
-    forward, weights = max(compute, 2 * parameters / MEMORY), max(compute, 8 * parameters / MEMORY)
-    assert only(found.forward["gemm"]) == pytest.approx(forward)
-    assert only(found.backward["gemm"]) == pytest.approx(forward + weights)
-    assert only(found.weight_seconds) == pytest.approx(weights)
+    by_hand = product(tokens, H / tensor, 2 * H)
+    assert only(found.forward["gemm"]) == pytest.approx(by_hand.forward)
+    assert only(found.backward["gemm"]) == pytest.approx(by_hand.inputs + by_hand.weights)
+    assert only(found.weight_seconds) == pytest.approx(by_hand.weights)
 
 
 def test_parameters_of_products_alone() -> None:
@@ -220,7 +217,7 @@ def test_collectives_beside_products(efficiency: float, fused: bool) -> None:
     for name, (outputs, inputs) in PRODUCTS.items():
         column = name in ("qkv", "gate_up")
         n, k = (outputs / 2, float(inputs)) if column else (float(outputs), inputs / 2)
-        seconds = shaped_seconds(scenario, GEMM, np.array([float(MANY)]), np.array([n]), np.array([k]))
+        seconds = shaped_seconds(scenario, GEMM, ProductShape(np.array([float(MANY)]), n, k))
         beside = seconds.weights if column else seconds.inputs
         forward += max(each / 2, each - only(seconds.forward))
         backward += max(each / 2, each - only(beside))
@@ -245,31 +242,37 @@ def test_collectives_beside_products(efficiency: float, fused: bool) -> None:
 
 
 @pytest.mark.parametrize("lora", [None, 8])
-@pytest.mark.parametrize("fused", ["true", "false"])
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("tokens", [1, 2**16])
-def test_products_no_faster_than_their_weights_are_moved(lora: int | None, fused: str, tokens: int) -> None:
-    """Forward and for inputs the weights are read; their gradients added in the product, or behind it in a kernel."""
-    scenario = asked(seq_length=64, lora_rank=lora, options={"fused_gradient_accumulation": fused})
-    compute = at_rate(np.array([2.0 * tokens * 4096]), GEMM)
-    found = product_seconds(scenario, compute, np.array([4096.0]))
-    product, reads = 2 * tokens * 4096 / GEMM, 2 * 4096 / MEMORY
-    assert only(found.forward) == only(found.inputs) == pytest.approx(max(product, reads))
+def test_products_take_no_less_than_they_move(lora: int | None, fused: bool, tokens: int) -> None:
+    """Weights' gradients are added up in the product, or in a kernel behind it; adapters' base has none."""
+    scenario = asked(seq_length=64, lora_rank=lora, options={"fused_gradient_accumulation": str(fused).lower()})
+    found = product_seconds(scenario, GEMM, ProductShape(np.array([float(tokens)]), 1024.0, 512.0, 4.0), 1.0, 1.5)
+    entered = product(tokens, 1024, 512, narrow=1.0, weight=1.5, fused=fused, at_once=4)
+    assert only(found.forward) == pytest.approx(entered.forward)
+    assert only(found.inputs) == pytest.approx(entered.inputs)
     if lora:
         assert found.weights == 0
         return
-    added = max(product, 8 * 4096 / MEMORY) if fused == "true" else max(product, reads) + 10 * 4096 / MEMORY
-    assert only(found.weights) == pytest.approx(added)
-    assert only(found.passes[1]) == pytest.approx(max(product, reads) + added)
+    assert only(found.weights) == pytest.approx(entered.weights)
+    assert only(found.passes[1]) == pytest.approx(entered.inputs + entered.weights)
 
 
-@pytest.mark.parametrize(("waits", "experts", "expected"), [("2.5", 8, 1.25e-3), ("2.5", 1, 0.0), ("0", 8, 0.0)])
-def test_ranks_of_experts_wait_half_of_it_in_either_pass(waits: str, experts: int, expected: float) -> None:
-    found = []
-    for word in ("0", waits):
-        scenario = asked(model=small_moe(), options={"expert_wait_ms": word})
+@pytest.mark.parametrize(("waits", "experts", "expected"), [(2.5e-3, 8, 1.25e-3), (2.5e-3, 1, 0.0), (0.0, 8, 0.0)])
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_ranks_of_experts_wait_half_of_it_in_either_pass(
+    waits: float, experts: int, expected: float, overlapped: bool
+) -> None:
+    """Where exchanges are overlapped, so much of it as is said to show."""
+    found, options = [], {"overlap_expert_exchange": str(overlapped).lower()}
+    for seconds in (0.0, waits):
+        time = replace(ROUND.time, expert_wait_seconds=seconds, expert_wait_exposed=0.25)
+        scenario = asked(model=small_moe(), coefficients=replace(ROUND, time=time), options=options)
         layer = layer_seconds(pricing(scenario, expert_parallel=experts), scenario.model.layer_kinds[1])
         found.append([only(one["expert_parallel"]) for one in (layer.forward, layer.backward)])
-    assert [after - before for before, after in zip(*found, strict=True)] == pytest.approx([expected] * 2)
+    assert [after - before for before, after in zip(*found, strict=True)] == pytest.approx(
+        [expected * (0.25 if overlapped else 1.0)] * 2
+    )
 
 
 @pytest.mark.parametrize(("hardware", "rate"), [("h100-sxm-80g", 67e12), ("b200-sxm", 2250e12 / 16)])

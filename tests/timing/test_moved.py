@@ -11,9 +11,10 @@ import pytest
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import total
 from simulator.cost.operations.work import layer_work
+from simulator.cost.timing.layers import layer_seconds
 from simulator.question.specs.model import ModelSpec
 from tests.memory.test_families import DELTA
-from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_moe
+from tests.scenario.cases import ROUND, only, pricing, scenario_of, small_dense, small_moe
 
 DENSE = 20 * 64 + 4 * 96 + 6 * 160
 MOE = 20 * 64 + 4 * 96 + 10 * 2 * 64 + 6 * 3 * 48
@@ -48,10 +49,29 @@ def moved(model: ModelSpec, options: dict[str, str], **fields: Any) -> float:
         ({"attention_gate": "head"}, {}, 2 * (2 * 64 + 2 * 4)),
         # Without a rotation queries and keys stay where they are.
         ({"rotary": False}, {}, -4 * 96),
+        # Norms of queries and keys, in one kernel or composed.
+        ({"qk_norm": True}, {}, 4 * 96),
+        ({"qk_norm": True}, {"fused_rms_norm": "false"}, 2 * 32 * 64 + 36 * 96),
     ],
 )
 def test_a_dense_layer(changes: dict[str, Any], options: dict[str, str], more: float) -> None:
     assert moved(small_dense(**changes), options) == pytest.approx(DENSE + more)
+
+
+def test_what_a_backward_pass_alone_moves() -> None:
+    """Around a flash kernel 14 bytes a query's feature; where products of one input are apart 6 of each sum."""
+    for options, expected in (
+        ({}, 14 * 64),
+        ({"flash_attention": "false"}, 0),
+        ({"fused_projections": "false"}, 14 * 64 + (2 + 1) * 6 * 64),
+    ):
+        scenario = scenario_of(small_dense(), options=options, seq_length=32, global_batch_size=16, coefficients=ROUND)
+        kind = scenario.model.layer_kinds[0]
+        work = layer_work(conditions_of(scenario), kind)
+        assert sum(work.moved_backward.values()) == expected
+        layer = layer_seconds(pricing(scenario), kind)
+        more = only(layer.backward["memory_bound"]) - 2 * only(layer.forward["memory_bound"])
+        assert more == pytest.approx(32 * expected / 1675e9)
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,11 @@ def test_a_prediction_layer_has_its_projection() -> None:
         both = pieces_of(answer.pricing, 0).seconds[piece]
         return sum(only(x) for one in (both.forward, both.backward) for x in one.values())
 
-    expected = 16 * seconds(1) + 2 * seconds(2) + seconds(3)
+    # Layers, output layers of the model and of the module, the module; the table is on the first rank.
+    expected = 16 * seconds(1) + 2 * seconds(2) + seconds(4)
     assert only((work.forward + work.backward)[last]) == pytest.approx(expected)
     assert seconds(3) > 0
+    assert seconds(4) > 0
 
 
 def test_prediction_layers_of_a_cut_model_are_one_kind_in_memory_and_time() -> None:
@@ -68,11 +70,13 @@ def test_adapters_do_not_change_the_ring_cost_of_attention() -> None:
 
 
 def test_products_are_bound_by_memory_where_few_tokens_meet_many_weights() -> None:
-    """64 tokens a micro batch: reading weights and accumulating fp32 gradients takes longer than the products."""
+    """64 tokens a micro batch: moving weights, tokens and fp32 gradients takes longer than the products."""
     scenario = scenario_of("llama3.1-8b", devices=1, seq_length=64, global_batch_size=8, coefficients=ROUND)
     found = only(pieces_of(pricing(scenario), 0).seconds[0].backward["gemm"])
     parameters = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336
-    assert found == pytest.approx((2 + 8) * parameters / 1675e9)
+    # Inputs and outputs of q, k and v, of o, of gate and up, of down: read and written for either gradient.
+    sides = (4096 + 6144) + (4096 + 4096) + (4096 + 2 * 14_336) + (14_336 + 4096)
+    assert found == pytest.approx(((2 + 8) * parameters + 2 * 2 * 64 * sides) / 1675e9)
 
 
 def test_traffic_that_outlasts_compute_is_exposed() -> None:
@@ -111,6 +115,8 @@ def test_fp32_work_runs_at_the_fp32_peak_and_moves_twice_the_bytes() -> None:
     wide, narrow = found["fp32"], found["bf16"]
     assert wide["attention"] == pytest.approx(narrow["attention"] * 989 / 67)
     assert wide["gemm"] == pytest.approx(narrow["gemm"] * 989 / 67)
-    assert wide["memory_bound"] == pytest.approx(narrow["memory_bound"] * 2)
+    # Gradients of queries add up in fp32 anyway: 8 bytes a feature, 2048 on a rank, 256 micro batches of 32 layers.
+    summed = 256 * 32 * 8192 * 2048 * 8 / 1675e9
+    assert wide["memory_bound"] == pytest.approx(narrow["memory_bound"] * 2 - summed)
     # State per parameter and step: 2 x 8 of two moments, gradient 4, weight 4; in bf16 2 x 12 and 4 and 2.
     assert wide["optimizer"] == pytest.approx(narrow["optimizer"] * (16 + 8) / (24 + 6))

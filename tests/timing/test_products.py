@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.cost.timing.products import shape_factor, shaped_seconds
+from simulator.cost.timing.products import ProductShape, roofline, shape_factor, shaped_seconds
 from simulator.cost.timing.rates import attention_kernel, attention_rate
 from simulator.question.coefficients.values import Coefficients, TimeCoefficients
 from simulator.question.scenario.scenario import Scenario
@@ -17,12 +17,12 @@ RATE = 700e12
 
 
 def h100(**time: float) -> Scenario:
-    return scenario_of("llama3.1-8b", coefficients=Coefficients(time=TimeCoefficients(**time)))
+    waves = {"product_waves": 1.1, "product_split_seconds": 3.9e-6} | time
+    return scenario_of("llama3.1-8b", coefficients=Coefficients(time=TimeCoefficients(**waves)))
 
 
 def factor(scenario: Scenario, rows: float, outputs: float, depth: float) -> float:
-    values = (np.array([value]) for value in (rows, outputs, depth))
-    return float(np.atleast_1d(shape_factor(scenario, RATE, *values))[0])
+    return float(np.atleast_1d(shape_factor(scenario, RATE, np.array([rows * outputs]), np.array([depth])))[0])
 
 
 def test_a_large_product_has_its_flops_rate() -> None:
@@ -66,12 +66,23 @@ def test_smaller_products_are_never_relatively_faster() -> None:
 
 
 def test_each_pass_has_its_own_shape() -> None:
-    rows, outputs, depth = (np.array([value]) for value in (512.0, 8192.0, 2048.0))
-    found = shaped_seconds(h100(), RATE, rows, outputs, depth)
+    found = shaped_seconds(h100(), RATE, ProductShape(np.array([512.0]), 8192.0, 2048.0))
     flops = 2 * 512 * 8192 * 2048 / RATE
     for seconds, shape in ((found.forward, (512, 8192, 2048)), (found.inputs, (512, 2048, 8192))):
         assert float(seconds[0]) == pytest.approx(flops * factor(h100(), *shape))
     assert only(found.weights) == pytest.approx(flops * factor(h100(), 2048, 8192, 512))
+    # Of eight at once, all fill the device together.
+    several = shaped_seconds(h100(), RATE, ProductShape(np.array([512.0]), 8192.0, 2048.0, 8.0))
+    assert only(several.forward) == pytest.approx(8 * flops * factor(h100(), 8 * 512, 8192, 2048))
+
+
+@pytest.mark.parametrize(("sharpness", "together"), [(1.0, 7.0), (2.0, 5.0), (1e6, 4.0), (0.5, 7.0)])
+def test_kernels_that_compute_and_move(sharpness: float, together: float) -> None:
+    """Between the longer and both one after the other; an exponent below one is one."""
+    scenario = h100(roofline_sharpness=sharpness)
+    for compute, moves in ((3.0, 4.0), (4.0, 3.0)):
+        assert only(roofline(scenario, np.array([compute]), np.array([moves]))) == pytest.approx(together)
+    assert only(roofline(scenario, np.array([0.0]), np.array([0.0]))) < 1e-20
 
 
 def test_no_shape_counts_where_the_processors_are_not_known() -> None:
@@ -80,7 +91,14 @@ def test_no_shape_counts_where_the_processors_are_not_known() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "share"),
-    [("flash_1", 0.63 * 0.3), ("sdpa", 0.63 * 0.35), ("flash_2", 0.63 * 0.5), ("flash_3", 0.6), ("npu", 0.7)],
+    [
+        ("flash_1", 0.63 * 0.3),
+        ("sdpa", 0.63 * 0.35),
+        ("flash_2", 0.63 * 0.5),
+        ("flash_3", 0.6),
+        ("ck", 0.4),
+        ("npu", 0.7),
+    ],
 )
 def test_each_kernel_has_its_rate(kernel: str, share: float) -> None:
     rates = {
@@ -88,15 +106,19 @@ def test_each_kernel_has_its_rate(kernel: str, share: float) -> None:
         "attention_efficiency_flash_1": 0.3,
         "attention_efficiency_sdpa": 0.35,
         "attention_efficiency_flash_3": 0.6,
+        "attention_efficiency_ck": 0.4,
         "attention_efficiency_npu": 0.7,
     }
-    scenario = h100(**rates)
+    scenario = replace(h100(**rates), hardware=load_hardware("h100-sxm-80g"))
     chosen = replace(scenario, framework=replace(scenario.framework, attention_kernel=kernel))
     assert attention_rate(chosen) == pytest.approx(989e12 * share)
 
 
 def test_the_device_names_its_kernel_unless_the_stack_does() -> None:
-    assert attention_kernel(h100()) == "flash_2"
+    assert attention_kernel(scenario_of("llama3.1-8b", "a100-sxm-80g")) == "flash_2"
+    for head_dim, kernel in ((128, "flash_3"), (256, "flash_3"), (264, "flash_2")):
+        # TransformerEngine's kernels for Hopper end at heads of 256.
+        assert attention_kernel(scenario_of(small_dense(head_dim=head_dim), "h100-sxm-80g")) == kernel
     ascend = scenario_of("llama3.1-8b", "ascend-910b-64g")
     assert attention_kernel(ascend) == "npu"
     assert attention_kernel(replace(ascend, framework=replace(ascend.framework, attention_kernel="sdpa"))) == "sdpa"

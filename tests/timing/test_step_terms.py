@@ -36,18 +36,20 @@ def exchanged(answer: Priced) -> float:
 def test_what_hides_behind_passes_of_any_length(zero_stage: int, reduces: bool, gathers: bool, sequence: int) -> None:
     """Beside a pass too short for it, communication shows what the pass does not cover; else its exposed quarter.
 
+    The first bucket of 40 million parameters that is gathered hides behind nothing, nor the last that is reduced.
     Gradients, 4 bytes, are scattered (ZeRO 0: and gathered) once, or from ZeRO 2 on once a micro batch; parameters, 2
     bytes, gathered once, or under ZeRO 3 in each pass. Gathers run beside forward passes, the second one of ZeRO 3
     beside the backward pass like the reduction.
     """
     options = {"overlap_grad_reduce": str(reduces).lower(), "overlap_param_gather": str(gathers).lower()}
-    scenario = scenario_of(
-        small_dense(), coefficients=ROUND, seq_length=sequence, global_batch_size=32, options=options
-    )
+    model = small_dense(hidden_size=2048, intermediate_size=8192)
+    scenario = scenario_of(model, coefficients=ROUND, seq_length=sequence, global_batch_size=32, options=options)
     answer = priced(scenario, zero_stage=zero_stage)
     passes = 4
     forward, backward = only(answer.step.work.forward), only(answer.step.work.backward)
-    byte = per_byte(scenario, 8, 1) * DENSE
+    layer = 2048 * (2 * 64 + 2 * 32 + 2 + 3 * 8192)
+    byte = per_byte(scenario, 8, 1) * (4 * layer + 2 * 1000 * 2048 + 2048)
+    bucket = per_byte(scenario, 8, 1) * 4e7
     reducing = 4 * byte * {0: 2, 1: 1, 2: passes, 3: passes}[zero_stage]
     gathering = 2 * byte * {0: 0, 1: 1, 2: 1, 3: 2 * passes}[zero_stage]
     late = gathering / 2 if zero_stage == 3 else 0.0
@@ -56,9 +58,10 @@ def test_what_hides_behind_passes_of_any_length(zero_stage: int, reduces: bool, 
     waits = reducing + gathering - beside_forward - beside_backward
     of_forward = forward * (passes if zero_stage == 3 else 1)
     of_backward = backward * (passes if zero_stage >= 2 else 1)
-    shown = max(beside_forward / 4, beside_forward - of_forward) + max(
-        beside_backward / 4, beside_backward - of_backward
-    )
+    first = 2 * bucket * gathers * {0: 0, 1: 1, 2: 1, 3: passes}[zero_stage]
+    last = 4 * bucket * reduces * {0: 2, 1: 1, 2: passes, 3: passes}[zero_stage]
+    shown = max(first + (beside_forward - first) / 4, beside_forward - of_forward)
+    shown += max(last + (beside_backward - last) / 4, beside_backward - of_backward)
     assert exchanged(answer) == pytest.approx(waits + shown, rel=1e-9)
 
 
@@ -154,13 +157,12 @@ def test_units_are_exchanged_where_they_are_divided_or_cast(
 def test_every_doubling_of_the_nodes_waits_for_a_share_of_the_passes(nodes: int, doublings: float) -> None:
     """Bubble included, sends not."""
     found = []
-    for word in ("0", "0.1"):
+    for share in (0.0, 0.1):
         scenario = scenario_of(
             small_dense(num_hidden_layers=8),
             devices=8 * nodes,
             global_batch_size=16 * nodes,
-            coefficients=ROUND,
-            options={"node_doubling_wait": word},
+            coefficients=replace(ROUND, time=replace(ROUND.time, node_doubling_wait=share)),
         )
         found.append(priced(scenario, pipeline_parallel=4).step)
     pipeline = found[0].pipeline
@@ -186,12 +188,15 @@ def test_a_reference_scores_every_micro_batch_in_forward_passes(ranks: int, fill
 @pytest.mark.parametrize("offload", ["none", "activations"])
 def test_a_pass_that_waits_for_the_host_hides_more_of_what_replicas_exchange(offload: str) -> None:
     """Passes are as long as what moves under them."""
-    scenario = scenario_of(small_dense(vocab_size=100_000), coefficients=ROUND, seq_length=512, global_batch_size=32)
+    model = small_dense(vocab_size=100_000, intermediate_size=131_072)
+    scenario = scenario_of(model, coefficients=ROUND, seq_length=512, global_batch_size=32)
     answer = priced(scenario, zero_stage=1, offload=offload)
     moved = only(answer.memory.activations.offload_traffic) / scenario.hardware.host_bandwidth_bytes_per_second
     forward, backward = (max(only(one), moved) for one in (answer.step.work.forward, answer.step.work.backward))
-    byte = per_byte(scenario, 8, 1) * (DENSE + 2 * 99_000 * 64)
-    expected = max(2 * byte / 4, 2 * byte - forward) + max(4 * byte / 4, 4 * byte - backward)
+    both = DENSE + 2 * 99_000 * 64 + 4 * 3 * 64 * (131_072 - 160)
+    byte, bucket = (per_byte(scenario, 8, 1) * parameters for parameters in (both, 4e7))
+    shown = bucket + (byte - bucket) / 4
+    expected = max(2 * shown, 2 * byte - forward) + max(4 * shown, 4 * byte - backward)
     assert exchanged(answer) == pytest.approx(expected, rel=1e-9)
     assert (moved > 0) == (offload != "none")
 

@@ -13,11 +13,12 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import inputs
 from simulator.cost.operations.extents import extent, total
-from simulator.cost.operations.layer import layer_operations, whole_operations
+from simulator.cost.operations.layer import SWAPPED, layer_operations, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, returning
 from simulator.cost.operations.record import summed
 from simulator.cost.operations.sums import kept_amounts
-from simulator.question.scenario.block import Array
+from simulator.cost.stages import over_layers
+from simulator.question.scenario.block import Array, KindArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 
@@ -103,6 +104,20 @@ def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.kept)
     layers = 2.0 if profile.swapped_attention else 1.0
     return layers * (total(pricing, whole) - kept_bytes(pricing, kind))
+
+
+def swapped_bytes(pricing: Pricing) -> KindArray | float:
+    """Bytes of attention that a micro batch swaps to the host on every kind of rank, where the stack does so."""
+    if not pricing.scenario.framework.swapped_attention:
+        return 0.0
+    contents = pricing.contents
+    return over_layers(contents.layers, [_swapped_bytes(pricing, kind) for kind in contents.layer_kinds])
+
+
+@of_work
+def _swapped_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    operations = whole_operations(conditions_of(pricing.scenario), kind)
+    return total(pricing, summed(tensor for part in operations if part.group in SWAPPED for tensor in part.kept))
 
 
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:

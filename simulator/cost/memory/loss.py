@@ -46,6 +46,25 @@ def logits_per_micro_batch(pricing: Pricing) -> Array:
     return logits
 
 
+@of_work
+def head_gradient_bytes(pricing: Pricing) -> Array:
+    """Bytes where the output layer's weight gradient is made, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
+
+    The logits' gradient; that of the layer's input, with sequence parallelism beside the gathered input; and a tensor
+    as large as the weight: its gradient, or the unused one that stands for it where the product adds to accumulated
+    gradients (`LinearWithGradAccumulationAndAsyncCommunication`, megatron-core 0.14, tensor_parallel/layers.py). Frozen
+    weights have none.
+    """
+    scenario, model = pricing.scenario, pricing.scenario.model
+    if scenario.framework.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`
+        return np.zeros(len(pricing))
+    weight = scenario.outputs_per_token * model.hidden_size / pricing.block.tensor_parallel
+    frozen = scenario.lora_rank is not None or scenario.framework.deferred_head_gradients > 0
+    gathered = np.where(pricing.block.sequence_parallel, 2.0, 1.0)
+    inputs = labelled_tokens(pricing) * model.hidden_size * (1.0 if frozen else gathered)
+    return element_bytes(scenario) * (logits_per_micro_batch(pricing) + inputs + (0.0 if frozen else weight))
+
+
 def deferred_head_bytes(pricing: Pricing) -> Array:
     """What waits on a pipeline's last rank for the output layer's gradient, `m (2 T H / t + 2 T V / t)`, shape (n,).
 

@@ -47,7 +47,9 @@ def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocat
     if scenario.hardware.communicator_buffer_bytes is not None:
         return _documented(pricing, allocated, scenario.hardware.communicator_buffer_bytes)
     per_width = element_bytes(scenario) * tokens_per_device(pricing)
-    overlapped = (block.tensor_parallel > 1.0) & profile.tp_comm_overlap
+    # PyTorch's async tensor parallelism registers none.
+    registers = profile.tp_comm_overlap and not profile.functional_collectives
+    overlapped = (block.tensor_parallel > 1.0) & registers
     registered = values.user_buffers_bytes + values.user_buffers_per_gathered_tensor * per_width * model.hidden_size
     grown = values.ring_buffers_per_activation * per_width * model.hidden_size / block.tensor_parallel
     ring = np.minimum(grown, values.ring_buffers_bytes)

@@ -11,7 +11,7 @@ from simulator.cost.derived import Pricing, of_work
 from simulator.cost.dtypes import FP32, element_bytes, parameter_dtype
 from simulator.cost.memory.activations import layer_input_bytes, score_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
-from simulator.cost.memory.loss import deferred_head_bytes, head_input_bytes, loss_bytes
+from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
 from simulator.cost.memory.parameters import TrainingState, optimizer_on_device, resident_optimizer, training_state
@@ -159,7 +159,9 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
     backward = steady + deferred + activations.recompute_working_set + layer_gradient_bytes(pricing)
     absent = gradients_absent(pricing)
     parameters, gradients = state.parameters, state.gradients
-    losses_held = losses * loss_bytes(pricing)
+    losses_held = np.maximum(
+        losses * loss_bytes(pricing), (losses - heads) * loss_bytes(pricing) + heads * head_gradient_bytes(pricing)
+    )
     table = steady + embedding_gradient
     in_step_alone = state.step_temporary + state.widened
     return (

@@ -6,12 +6,19 @@ bytes that its continuous integration measures after the first step (tests/st/ba
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing
 from simulator.cost.dtypes import HALF, element_bytes
 from simulator.cost.memory.activations import layer_input_bytes
+from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import tokens_per_device
+from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.record import Operation, Weight
 from simulator.question.scenario.block import Array, KindArray
 
 _COMPRESSED_MASK = 2048.0
@@ -19,8 +26,9 @@ _COMPRESSED_MASK = 2048.0
 
 
 def retained_bytes(pricing: Pricing) -> KindArray:
-    """Masks, tables of the positions' bias, boundary tensors and dispatched tokens, shape (kinds, n)."""
-    return _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
+    """Masks, tables of the positions' bias, boundaries, dispatched tokens and dummy gradients, shape (kinds, n)."""
+    others = _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
+    return others + _dummy_gradients(pricing)
 
 
 def _masks(pricing: Pricing) -> KindArray:
@@ -67,3 +75,49 @@ def _dispatched(pricing: Pricing) -> KindArray:
     of_experts = [kind.routed for kind in contents.layer_kinds]
     with_experts: KindArray = (contents.layers[of_experts].sum(axis=0) > 0.0) * states * hidden
     return with_experts
+
+
+def _dummy_gradients(pricing: Pricing) -> KindArray:
+    """An unused gradient for each distinct shape of a weight, `2 outputs x inputs` on the device.
+
+    TransformerEngine's backward pass hands autograd an empty tensor where it has added the gradient to the accumulated
+    one, and keeps it by shape and type (`get_dummy_wgrad`, transformer_engine/pytorch/module/base.py, v2.3 to v2.14;
+    grouped_linear.py since v2.10). All experts of a rank share two. Frozen weights have none.
+    """
+    scenario, contents = pricing.scenario, pricing.contents
+    profile, sizes = scenario.framework, np.zeros((len(contents.ranks), len(pricing)))
+    if profile.dummy_weight_gradients == "none" or not profile.fused_gradient_accumulation or scenario.lora_rank:
+        return sizes
+    conditions, layers = conditions_of(scenario), contents.with_prediction
+    modules: dict[Weight, KindArray] = {}
+    for position, kind in enumerate(contents.layer_kinds):
+        for weight in _module_weights(layer_operations(conditions, kind), fused=profile.fused_projections):
+            if not weight.routed or profile.dummy_weight_gradients == "all":
+                modules[weight] = modules.get(weight, np.zeros_like(layers[position])) + layers[position]
+    counted: list[tuple[NDArray[np.bool_], Array, Array]] = []
+    for weight, users in modules.items():
+        outputs, inputs = _local_shape(pricing, weight)
+        again = [others & (outputs == rows) & (inputs == columns) for others, rows, columns in counted]
+        fresh = (users > 0.0) & ~np.any([np.zeros(sizes.shape, dtype=bool), *again], axis=0)
+        sizes = sizes + fresh * (element_bytes(scenario) * outputs * inputs)
+        counted.append((users > 0.0, outputs, inputs))
+    return sizes
+
+
+def _local_shape(pricing: Pricing, weight: Weight) -> tuple[Array, Array]:
+    """Outputs and inputs of one weight on a device, shape (n,) each."""
+    block, whole = pricing.block, np.ones(len(pricing))
+    parts = block.expert_tensor_parallel if weight.routed else block.tensor_parallel
+    of_outputs = parts if weight.split in ("column", "expert_column") else whole
+    of_inputs = parts if weight.split in ("row", "expert_row") else whole
+    return weight.outputs / of_outputs, weight.inputs / of_inputs
+
+
+def _module_weights(operations: Iterable[Operation], *, fused: bool) -> Iterator[Weight]:
+    """One weight of every linear module of a layer, without a name; products of one input are one module if `fused`."""
+    for operation in operations:
+        outputs: Counter[Weight] = Counter()
+        for weight in operation.weights:
+            if weight.matmul and operation.group != "router":
+                outputs[Weight("" if fused else weight.name, weight.inputs, 0, weight.split)] += weight.outputs
+        yield from (module._replace(name="", outputs=width) for module, width in outputs.items())

@@ -54,7 +54,8 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
     starts from; of a sliding layer only what lies inside a window. Gathered: keys and values of all ranks come in at
     once, beside attention over a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v
     and the output change from sequence to head splits, keys and values as often as they are repeated; within a ring
-    over some ranks, and keys and values go round the others.
+    over some ranks, and keys and values go round the others. The core keeps its output, the product behind it the
+    exchanged one (`AttnFuncWithCPAndQKVOA2A`, TransformerEngine 2.11).
     """
     element, heads = element_bytes(conditions), conditions.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
@@ -81,6 +82,8 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
             assert_never(kind)
     if kind in ("ring", "all_to_all_ring"):
         kept = (Kept("ring_key_value", joined, shared_spread(mixer, "ring")),)
+    if kind in ("all_to_all", "all_to_all_ring"):
+        kept = (*kept, Kept("exchanged_output", element * float(heads.output_width), "tensor_exchanged"))
     return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=tuple(exchanges))
 
 
@@ -119,9 +122,19 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         kept=(output, *_scores(conditions, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
+        moved_backward=(_around(element, heads.output_width),) if fused else (),
         core_width=attention_width(heads),
         core_window=_bound(conditions, mixer) if fused else None,
     )
+
+
+def _around(element: float, width: float) -> Amount:
+    """Bytes that kernels around a flash kernel's backward pass move.
+
+    One reads the output and its gradient for every row's sum; the gradient of the queries is cleared, added to in fp32
+    and cast (FlashAttention 2.7, csrc/flash_attn/src/flash_bwd_preprocess_kernel.h): 2 + 2, 4, and 4 + 2.
+    """
+    return Amount((3.0 * element + 2.0 * FP32) * width, "tensor")
 
 
 def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_element_bytes
+from simulator.cost.dtypes import FP32, HALF, activation_input_bytes, element_bytes, narrow_element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, OperationGroup, Split, Spread, Weight
 
@@ -25,25 +25,29 @@ def norm(conditions: Conditions, name: str, weight: str) -> Operation:
     """
     model, element = conditions.model, element_bytes(conditions)
     hidden, mean_kept = float(model.hidden_size), model.norm != "rms_norm"
-    one_kernel = mean_kept or conditions.framework.fused_rms_norm or conditions.framework.compiled
     return Operation(
         name=name,
         group="norm",
         weights=norm_weights(conditions, weight, model.hidden_size),
         kept=(
-            Kept(f"{name}_input", (element if one_kernel else _composed(conditions)) * hidden, "sequence"),
+            Kept(f"{name}_input", (element if _one_kernel(conditions) else _composed(conditions)) * hidden, "sequence"),
             Kept(f"{name}_statistics", (2.0 if mean_kept else 1.0) * FP32, "sequence"),
             linear_input(conditions, f"{name}_output"),
         ),
         moved=(
-            Amount(
-                _again(conditions.framework.recomputed_norm_share)
-                * (2.0 * element if one_kernel else 9.0 * FP32)
-                * hidden,
-                "sequence",
-            ),
+            Amount(_again(conditions.framework.recomputed_norm_share) * norm_bytes(conditions) * hidden, "sequence"),
         ),
     )
+
+
+def norm_bytes(conditions: Conditions) -> float:
+    """Bytes that a norm reads and writes of a feature: in one kernel input and output, composed 36."""
+    return 2.0 * element_bytes(conditions) if _one_kernel(conditions) else 9.0 * FP32
+
+
+def _one_kernel(conditions: Conditions) -> bool:
+    profile = conditions.framework
+    return conditions.model.norm != "rms_norm" or profile.fused_rms_norm or profile.compiled
 
 
 def _composed(conditions: Conditions) -> float:
@@ -102,6 +106,16 @@ def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, 
     return (Amount(4.0 * width, spread),) if conditions.precision == "fp8" else ()
 
 
+def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...]:
+    """Adding up what products of their own give as gradients of one input: two are read and one written for each sum.
+
+    Every tensor-parallel rank has the whole gradient.
+    """
+    if conditions.framework.fused_projections or products < 2:
+        return ()
+    return (Amount(3.0 * (products - 1.0) * element_bytes(conditions) * conditions.model.hidden_size, "whole"),)
+
+
 def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
     """A gather or a scatter of the whole activation `2 T h` around a block that tensor parallelism splits.
 
@@ -125,7 +139,13 @@ def network(
     last = (Weight(f"{prefix}down", width, hidden, "row"), *((vector(f"{prefix}down_bias", hidden),) if bias else ()))
     gather, reduce = tensor_collective(conditions, "gather"), tensor_collective(conditions, "reduce")
     return (
-        Operation(name=f"{name}_{'_'.join(into)}", group=group, weights=tuple(first), collectives=(gather,)),
+        Operation(
+            name=f"{name}_{'_'.join(into)}",
+            group=group,
+            weights=tuple(first),
+            moved_backward=summed_gradients(conditions, len(into)),
+            collectives=(gather,),
+        ),
         activation(conditions, name, group, float(width), "tensor"),
         Operation(name=f"{name}_down", group=group, weights=last, collectives=(reduce,)),
     )
@@ -151,7 +171,11 @@ def plain_activation(
     went in.
     """
     element = element_bytes(conditions)
-    entered = () if conditions.model.activation == "relu" else (Kept(f"{name}_up", element * width, spread),)
+    entered = (
+        ()
+        if conditions.model.activation == "relu"
+        else (Kept(f"{name}_up", activation_input_bytes(conditions) * width, spread),)
+    )
     return Operation(
         name=f"{name}_activation",
         group=group,
@@ -177,7 +201,7 @@ def gated_activation(
         name=f"{name}_activation",
         group=group,
         kept=(
-            Kept(f"{name}_gate_up", 2.0 * element * width, spread),
+            Kept(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
             *silu,
             Kept(f"{name}_product", _product(conditions, width), spread),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal, assert_never
 
-from simulator.cost.dtypes import FP32, HALF, element_bytes, expert_input_bytes, narrow_element_bytes
+from simulator.cost.dtypes import FP32, HALF, dispatched_bytes, element_bytes, expert_input_bytes, narrow_element_bytes
 from simulator.cost.operations.blocks import activation, cast, into_products, network, norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight
@@ -136,24 +136,29 @@ def _router(conditions: Conditions) -> Operation:
 
 
 def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
-    """Tokens to their experts (`gather`) or back, in 16 bit.
+    """Tokens to their experts (`gather`) or back, in 16 bit, or with `fp8_dispatch` there in 8 and back in 16.
+
+    The backward pass sends gradients to the experts where the forward pass brought results back, and the reverse.
 
     All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks gather.
     All-gather: every rank takes in the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank that it
     reaches, over the network one to each node.
     """
-    amount, dispatch = element_bytes(conditions) * conditions.model.expert_width, conditions.framework.expert_dispatch
+    ways = (dispatched_bytes(conditions), element_bytes(conditions))
+    there, back = ways if pattern == "gather" else ways[::-1]
+    amount, ratio = there * conditions.model.expert_width, back / there
+    dispatch = conditions.framework.expert_dispatch
     match dispatch:
         case "alltoall":
             return (
-                Collective("expert", "all_to_all", amount, "copies_tensor", "experts"),
-                Collective("expert_tensor", pattern, amount, "copies", "experts"),
+                Collective("expert", "all_to_all", amount, "copies_tensor", "experts", ratio),
+                Collective("expert_tensor", pattern, amount, "copies", "experts", ratio),
             )
         case "allgather":
             each: Literal["gather_each", "reduce_each"] = "gather_each" if pattern == "gather" else "reduce_each"
-            return (Collective("expert_ranks", each, amount, "sequence", "experts"),)
+            return (Collective("expert_ranks", each, amount, "sequence", "experts", ratio),)
         case "deepep" | "hybridep":
-            return (Collective("expert_ranks", "once", amount, "sequence", "experts"),)
+            return (Collective("expert_ranks", "once", amount, "sequence", "experts", ratio),)
     assert_never(dispatch)
 
 

@@ -120,6 +120,8 @@ def extent(pricing: Pricing, spread: Spread) -> Array:
             result = np.where(block.tensor_parallel > 1.0, extent(pricing, "sequence"), 0.0)
         case "tensor":
             result = extent(pricing, "whole") / block.tensor_parallel
+        case "tensor_exchanged":
+            result = np.where(block.context_parallel > 1.0, extent(pricing, "tensor"), 0.0)
         case "scores":
             result = extent(pricing, "tensor") * sequence
         case "positions":

@@ -11,10 +11,10 @@ from simulator.cost.operations.attention import (
     rotation,
     shared_spread,
 )
-from simulator.cost.operations.blocks import cast, tensor_collective, vector
+from simulator.cost.operations.blocks import cast, norm_bytes, summed_gradients, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
-from simulator.cost.operations.record import Collective, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Weight
 from simulator.question.specs.mixers import TRAITS, Mixer
 
 
@@ -45,6 +45,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         weights=_weights(conditions, mixer),
         kept=output,
         moved=cast(conditions, float(model.hidden_size), "sequence"),
+        moved_backward=summed_gradients(conditions, 3),
         collectives=(
             tensor_collective(conditions, "gather"),
             *((joined,) if profile.limits.replicates_kv_heads else ()),
@@ -115,4 +116,11 @@ def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
         "projection": (vector("q_norm", heads.query_width, "column"), vector("k_norm", heads.key_width, "column")),
         "unweighted": (),
     }[span]
-    return Operation(name="query_key_norm", group="attention_projection", weights=weights, kept=tuple(kept))
+    passed = norm_bytes(conditions) * float(heads.query_width + heads.key_width)
+    return Operation(
+        name="query_key_norm",
+        group="attention_projection",
+        weights=weights,
+        kept=tuple(kept),
+        moved=(Amount(passed, "tensor"),),
+    )

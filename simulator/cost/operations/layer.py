@@ -112,6 +112,24 @@ def _left(conditions: Conditions, operation: Operation) -> Operation:
     return operation._replace(kept=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.kept))
 
 
+def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, tuple[Operation, ...]], ...]:
+    """What the stack does again of a share of the layers, each share with its operations in order.
+
+    Experts' exchanges that are done again run under what is computed again (MindSpeed 028de58c,
+    docs/zh/features/megatron_moe/megatron-moe-zero-memory.md).
+    """
+    networks, experts = conditions.framework.recomputed_network_share, conditions.framework.recomputed_expert_share
+    if not networks and not experts:
+        return ()
+    operations = layer_operations(conditions, kind)
+    hidden = tuple(part._replace(collectives=()) for part in operations if part.group in _EXPERTS)
+    repeats = (
+        (networks, tuple(part for part in operations if part.group in _NETWORKS)),
+        ((1.0 - networks) * experts, hidden),
+    )
+    return tuple((share, again) for share, again in repeats if share and again)
+
+
 _EXPERTS = frozenset(("experts", "dispatch"))
 _NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_experts"))
 SWAPPED = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))
@@ -125,7 +143,23 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
     feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
     if conditions.model.parallel_residual and mixer and feed_forward:
         feed_forward = _beside(conditions, feed_forward)
+    feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
     return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions))
+
+
+def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
+    """An operation of the feed-forward part without the inputs of frozen products without an adapter.
+
+    Their input gradients need the weights alone (TransformerEngine, module/linear.py).
+    """
+    if conditions.lora_rank is None or conditions.framework.adapter_targets == "all":
+        return operation
+    kept = tuple(tensor for tensor in operation.kept if not tensor.name.endswith(_PRODUCT_INPUTS))
+    return operation._replace(kept=kept)
+
+
+_PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
+"""Endings of the names of tensors that matrix products of a feed-forward part alone read."""
 
 
 def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, weight: str) -> tuple[Operation, ...]:
@@ -162,8 +196,9 @@ def _beside(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tupl
 
 
 def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
-    """LoRA keeps its inner activation; four linear groups (qkv, output, gate-up, down) at the least."""
+    """LoRA keeps its inner activation; four linear groups (qkv, output, gate-up, down) at the least, or two."""
     if conditions.lora_rank is None:
         return ()
-    inner = Kept("adapter_inner", 4.0 * element_bytes(conditions) * float(conditions.lora_rank), "whole")
+    groups = 2.0 if conditions.framework.adapter_targets == "attention" else 4.0
+    inner = Kept("adapter_inner", groups * element_bytes(conditions) * float(conditions.lora_rank), "whole")
     return (Operation(name="adapters", group="adapter", kept=(inner,)),)

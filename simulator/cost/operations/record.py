@@ -29,11 +29,14 @@ HeadSpread = Literal[
 """Spreads that go by the number of key-value heads."""
 CopySpread = Literal["copies", "copies_exchanged", "copies_tensor", "reached", "pooled", "pooled_choices"]
 """Spreads that go by the copies of tokens that experts work on."""
-Spread = Literal["whole", "sequence", "scattered", "tensor", "scores", "positions", CopySpread, HeadSpread]
+ContextSpread = Literal["tensor_exchanged", "positions"]
+"""Spreads that go by the context-parallel group."""
+Spread = Literal["whole", "sequence", "scattered", "tensor", "scores", ContextSpread, CopySpread, HeadSpread]
 """What a number per token is multiplied by on a device; T tokens of the micro batch, t tensor parallel, s sequence.
 
 `whole`: T. `sequence`: T over the sequence-parallel group. `scattered`: the same where tensor parallel is above 1, else
-nothing. `tensor`: T / t. `copies`: routed token copies; `copies_exchanged`: the same where expert parallel is above 1.
+nothing. `tensor`: T / t; `tensor_exchanged`: the same where context parallel is above 1, else nothing. `copies`: routed
+token copies; `copies_exchanged`: the same where expert parallel is above 1.
 `copies_tensor`: the same over the expert-tensor-parallel group. `scores`: T s / t. `positions`: s over the
 context-parallel group, whatever the micro batch.
 `reached`: a copy of each token for every rank with experts of it. `pooled`: the tokens of all ranks that share the
@@ -157,6 +160,8 @@ class Operation(NamedTuple):
     """Gradients alive inside the operation's backward pass, beside what came in."""
     moved: tuple[Amount, ...] = ()
     """Bytes that kernels bound by memory read and write in the forward pass; as many again, twice, backward."""
+    moved_backward: tuple[Amount, ...] = ()
+    """What such kernels read and write beside that in the backward pass alone."""
     core_width: float = 0.0
     """Width of attention's two products per token and score: `heads (query-key size + value size) / 2`."""
     core_window: Window | None = None

@@ -50,7 +50,7 @@ def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = Fals
 
 @lru_cache(maxsize=1024)
 def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
-    """LoRA parameters on every linear weight: rank x (inputs + outputs), divided as the weight is; nothing without.
+    """LoRA parameters on the targets' linear weights: rank x (inputs + outputs), divided as the weight is.
 
     Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
     matrix on the unsplit side is replicated. Where products of one input share an adapter, they have one.
@@ -59,7 +59,10 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> We
     if rank is None:
         return WeightTotals()
     result = WeightTotals()
+    attention_alone = conditions.framework.adapter_targets == "attention"
     for operation in operations:
+        if attention_alone and operation.group != "attention_projection":
+            continue
         shared: set[tuple[int, str]] = set()
         for weight in operation.weights:
             if not weight.matmul or weight.split == "vocabulary":

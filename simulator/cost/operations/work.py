@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.layer import layer_operations
+from simulator.cost.operations.layer import layer_operations, shared_repeats
 from simulator.cost.operations.recompute import Modules, repeated
 from simulator.cost.operations.record import Collective, Operation, Split, Spread, Window, summed
 from simulator.cost.operations.sums import (
@@ -53,6 +53,8 @@ class Work(NamedTuple):
     """Forward FLOPs of mixers whose work does not grow with the sequence."""
     moved: Mapping[Spread, float]
     """Bytes of kernels bound by memory in a forward pass."""
+    moved_backward: Mapping[Spread, float]
+    """What such kernels move beside twice that in a backward pass."""
     collectives: tuple[Collective, ...]
     paired: tuple[tuple[Collective, tuple[Product, ...]], ...]
     """Tensor-parallel collectives with the products of their own operation."""
@@ -72,6 +74,12 @@ def repeated_work(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, 
     return _work(conditions, repeated(conditions, kind, mode, modules))
 
 
+@lru_cache(maxsize=512)
+def partly_repeated(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, Work], ...]:
+    """The work that a share of the layers does again, with that share."""
+    return tuple((share, _work(conditions, again)) for share, again in shared_repeats(conditions, kind))
+
+
 def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
     products = weight_totals(operations, matmul_only=True)
     return Work(
@@ -88,6 +96,7 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
         ),
         core_flops=sum(operation.core_flops for operation in operations),
         moved=summed(amount for operation in operations for amount in operation.moved),
+        moved_backward=summed(amount for operation in operations for amount in operation.moved_backward),
         collectives=tuple(collective for operation in operations for collective in operation.collectives),
         paired=tuple(
             (collective, _shapes(conditions, (operation,), routed=False))

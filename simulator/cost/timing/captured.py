@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.cost.timing.rates import gemm_rate, wide_precision
+from simulator.cost.timing.rates import gemm_rate, wide_gemm_rate, wide_precision
 from simulator.question.scenario.scenario import Scenario
 
 
@@ -27,4 +27,4 @@ def output_rate(scenario: Scenario) -> float:
     """FLOP/s of the output layer's product (T15): that of 16 bits, unless fp8 computes it too."""
     if scenario.precision == "fp8" and scenario.framework.fp8_output_layer:
         return gemm_rate(scenario)
-    return scenario.hardware.peak(wide_precision(scenario)) * scenario.coefficients.time.gemm_efficiency
+    return wide_gemm_rate(scenario)

@@ -10,7 +10,7 @@ All levels move data at the same time (rings are pipelined), so the slowest leve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -96,11 +96,13 @@ def _links(scenario: Scenario) -> tuple[LinkLevel, ...]:
     return scenario.hardware.links_of(scenario.devices)
 
 
-def _crossings(scenario: Scenario, group: RankGroup) -> Iterator[_Crossing]:
+def _crossings(
+    scenario: Scenario, group: RankGroup, efficiency: Callable[[Scenario, LinkLevel], float]
+) -> Iterator[_Crossing]:
     members = np.ones_like(group.size)
     for level in _links(scenario):
         within = _within(level, group)
-        yield _Crossing(members, within, _bandwidth(scenario, level, within), level.latency_seconds)
+        yield _Crossing(members, within, _bandwidth(level, within, efficiency(scenario, level)), level.latency_seconds)
         members = within
 
 
@@ -118,9 +120,19 @@ def _efficiency(scenario: Scenario, level: LinkLevel) -> float:
     return (1.0 if level.measured else values.link_efficiency) / values.collective_slowdown
 
 
-def _bandwidth(scenario: Scenario, level: LinkLevel, within: Array) -> Array:
+def _exchange_efficiency(scenario: Scenario, level: LinkLevel) -> float:
+    """Share of the level's nominal rate that exchanges between all ranks reach.
+
+    Of DeepEP's kernels on H100, 437 points of one to eight nodes (ai-dynamo/aiconfigurator 095f58a,
+    wideep_deepep_normal_perf): 43 to 45 of 50 GB/s over the network, 320 to 370 of 450 inside a node.
+    """
+    values = scenario.coefficients.time
+    share = values.exchange_network_efficiency if level.devices is None else values.exchange_link_efficiency
+    return (1.0 if level.measured else share) / values.collective_slowdown
+
+
+def _bandwidth(level: LinkLevel, within: Array, efficiency: float) -> Array:
     """A member's bandwidth at a level: on a mesh only the links to its own peers count."""
-    efficiency = _efficiency(scenario, level)
     full = level.bandwidth_bytes_per_second * efficiency
     if level.topology == "mesh":
         pair = level.pair_bandwidth_bytes_per_second * efficiency
@@ -135,7 +147,7 @@ def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> A
     """
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
-    for level in _crossings(scenario, group):
+    for level in _crossings(scenario, group, _efficiency):
         islands = level.within / level.members
         share = (islands - 1.0) / islands
         seconds = np.maximum(seconds, share * size_bytes / (level.members * level.bandwidth))
@@ -147,7 +159,7 @@ def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) 
     """Each member sends `sent_bytes`, spread evenly over the group (itself included) (T17)."""
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
-    for level in _crossings(scenario, group):
+    for level in _crossings(scenario, group, _exchange_efficiency):
         # Members that this level is the innermost to reach.
         reached = level.within - level.members
         seconds = np.maximum(seconds, reached / group.size * sent_bytes / level.bandwidth)
@@ -158,26 +170,17 @@ def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) 
 def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Array:
     """One copy of each token to every rank with experts of it: over a level one to each island reached there (T9).
 
-    Rates and latency are those of DeepEP's kernels on H100, 437 points of one to eight nodes (`aiconfigurator`,
-    wideep_deepep_normal_perf): 43 to 45 of 50 GB/s over the network, 320 to 370 of 450 inside a node.
+    As DeepEP's kernels send them; each start takes its time, and longer over more nodes.
     """
     seconds, nodes = np.zeros_like(group.size), np.ones_like(group.size)
-    for level, crossing in zip(_links(scenario), _crossings(scenario, group), strict=True):
-        # Without what NCCL's collectives reach of the level.
-        rate = crossing.bandwidth / _efficiency(scenario, level) / scenario.coefficients.time.collective_slowdown
+    for level, crossing in zip(_links(scenario), _crossings(scenario, group, _exchange_efficiency), strict=True):
         islands = crossing.within / crossing.members
-        outer = level.devices is None
         reached = expected_islands(scenario.model, group.size / crossing.members)
-        share = _ONCE_NETWORK if outer else _ONCE_INSIDE
-        taken = token_bytes * reached * (islands - 1.0) / islands / (share * rate)
+        taken = token_bytes * reached * (islands - 1.0) / islands / crossing.bandwidth
         seconds = np.maximum(seconds, taken)
-        nodes = islands if outer else nodes
-    return seconds + np.where(group.size > 1.0, _ONCE_LATENCY_SECONDS * (1.0 + np.log2(nodes)), 0.0)
-
-
-_ONCE_NETWORK, _ONCE_INSIDE = 0.88, 0.78
-"""Shares of the nominal rates."""
-_ONCE_LATENCY_SECONDS = 40e-6
+        nodes = islands if level.devices is None else nodes
+    start = scenario.coefficients.time.dispatch_latency_seconds
+    return seconds + np.where(group.size > 1.0, start * (1.0 + np.log2(nodes)), 0.0)
 
 
 def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:

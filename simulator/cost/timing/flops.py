@@ -89,9 +89,9 @@ def expert_launches(pricing: Pricing) -> Array:
     """Kernels that the host starts in both passes of a layer with routed experts, shape (n,) (T12).
 
     Exchanges wait for counts on the host, which cannot run ahead: a layer takes no less than its launches. About a
-    hundred, of every expert here six products, in fp8 four casts of one kernel, or of five for one scale of a tensor.
+    hundred, of every expert here its products, in fp8 four casts of one kernel, or of five for one scale of a tensor.
     """
-    scenario = pricing.scenario
+    scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     casts = 0.0 if scenario.precision != "fp8" else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
     held: Array = scenario.model.num_experts / pricing.block.expert_parallel
-    return 103.0 + (6.0 + 4.0 * casts) * held
+    return values.launches_per_layer + (values.launches_per_expert + 4.0 * casts) * held

@@ -14,19 +14,23 @@ from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import extent, inner_context, tokens_per_device, total
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.sums import attended_share
-from simulator.cost.operations.work import Work, layer_work, repeated_work
+from simulator.cost.operations.work import Work, layer_work, partly_repeated, repeated_work
 from simulator.cost.timing.captured import attention_share, passes_are_captured
 from simulator.cost.timing.layer_exchanges import collective_seconds, exchange_seconds
 from simulator.cost.timing.parts import Parts, PassSeconds, sum_parts
-from simulator.cost.timing.products import Products, dense_products, expert_products, product_compute, product_flops
+from simulator.cost.timing.products import (
+    Products,
+    dense_products,
+    expert_products,
+    product_flops,
+    product_passes,
+)
 from simulator.cost.timing.rates import attention_rate, counted_head_width, gemm_rate, memory_rate
 from simulator.cost.timing.waits import beside_weight_gradients, exposed, host_seconds
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
-
-WAITS_WITH_OVERLAP = 0.22  # Of waiting for counts, beside other compute (Megatron-Bridge: 0.67 of 3.11 s).
 
 
 def attention_backward_factor(scenario: Scenario) -> float:
@@ -36,27 +40,32 @@ def attention_backward_factor(scenario: Scenario) -> float:
 
 
 class _Compute(NamedTuple):
-    """Seconds of what a device computes in operations, shape (n,); forward, but the products by pass."""
+    """Seconds of what a device computes in operations, shape (n,); forward, or by pass."""
 
     dense: Products
     """Products with everything but routed experts."""
     routed: Products
     adapters: Array | float
     attention: Array
-    elementwise: Array
+    elementwise: tuple[Array, Array]
+    """Kernels bound by memory, forward and backward."""
 
 
 @derived
 def layer_seconds(pricing: Pricing, kind: LayerKind) -> PassSeconds:
-    """Both passes of one layer; a backward pass does twice the forward's matrix products."""
+    """Both passes of one layer; a backward pass does twice the forward's matrix products.
+
+    What the stack does again of every layer stands among the backward pass's parts.
+    """
     work = layer_work(conditions_of(pricing.scenario), kind)
     compute = _compute(pricing, work)
     attending = attention_backward_factor(pricing.scenario)
-    return PassSeconds(
-        _pass(pricing, work, compute, 0, 1.0, 1.0),
-        _pass(pricing, work, compute, 1, attending, 2.0),
-        compute.dense.weights + compute.routed.weights,
-    )
+    backward = _pass(pricing, work, compute, 1, attending, 2.0)
+    for share, done_again in partly_repeated(conditions_of(pricing.scenario), kind):
+        again = _pass(pricing, done_again, _compute(pricing, done_again), 0, 1.0, 1.0)
+        backward = {name: seconds + share * again.get(name, 0.0) for name, seconds in backward.items()}
+    weights = compute.dense.weights + compute.routed.weights
+    return PassSeconds(_pass(pricing, work, compute, 0, 1.0, 1.0), backward, weights)
 
 
 @derived
@@ -70,12 +79,14 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
     adapters: Array | float = 0.0
     if work.adapters.all:
         adapters = np.add(*product_flops(pricing, work.adapters)) / gemm_rate(pricing.scenario)
+    rate = memory_rate(pricing.scenario)
+    forward = total(pricing, work.moved) / rate
     return _Compute(
         dense=dense_products(pricing, work),
         routed=expert_products(pricing, work),
         adapters=adapters,
         attention=attention_seconds(pricing, work.core_width) + bounded_seconds(pricing, work),
-        elementwise=total(pricing, work.moved) / memory_rate(pricing.scenario),
+        elementwise=(forward, 2.0 * forward + total(pricing, work.moved_backward) / rate),
     )
 
 
@@ -88,7 +99,13 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
     attention = attending * compute.attention
     tensor = exchange_seconds(pricing, work, "products", index)
     products = experts + gemm
-    if scenario.framework.tp_comm_overlap:
+    if scenario.framework.functional_collectives:
+        gathers = scatters = tensor / 2.0
+        if scenario.framework.tp_comm_overlap:
+            gathers = exposed(values.tensor_exposed, gathers, gemm)
+        tensor = gathers + scatters
+        products = products + gathers
+    elif scenario.framework.tp_comm_overlap:
         tensor = _overlapped(pricing, work, tensor, gemm, index)
         products = products + tensor
     elif index and scenario.framework.overlap_tensor_gradients:
@@ -104,7 +121,7 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
     parts: Parts = {
         "gemm": gemm + experts + compute.adapters * repeats,
         "attention": attention,
-        "memory_bound": compute.elementwise * repeats,
+        "memory_bound": compute.elementwise[index] + copy_seconds(pricing, work),
         "tensor_parallel": tensor,
         "overlap": overlap_seconds(pricing, gemm),
         "context_parallel": context,
@@ -112,12 +129,12 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
     }
     if work.products.routed:
         exchange = exchange_seconds(pricing, work, "experts", index)
-        waits = np.where(block.expert_ranks > 1.0, scenario.framework.expert_wait_ms / 2e3, 0.0)
-        waits = waits * (not passes_are_captured(scenario))
+        captured = passes_are_captured(scenario)
+        waits = np.where((block.expert_ranks > 1.0) & (not captured), values.expert_wait_seconds / 2.0, 0.0)
         if scenario.framework.overlap_expert_exchange:
             # What others hid behind is not twice as long: theirs that is left is time to hide behind as well.
             exchange = exposed(values.expert_exposed, exchange, products + attention + context)
-            waits = WAITS_WITH_OVERLAP * waits
+            waits = values.expert_wait_exposed * waits
         parts["expert_parallel"] = exchange + waits
     split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
     parts["overhead"] = work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)
@@ -135,7 +152,7 @@ def _overlapped(pricing: Pricing, work: Work, tensor: Array, gemm: Array, index:
     for collective, products in work.paired:
         # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
         name = ("weights" if collective.pattern == "gather" else "inputs") if index else "forward"
-        seconds = (getattr(product_compute(pricing, product), name) for product in products)
+        seconds = (getattr(product_passes(pricing, product), name) for product in products)
         exchange = (collective.backward if index else 1.0) * collective_seconds(pricing, collective)
         left = left + exposed(share, exchange, sum(seconds, np.zeros_like(tensor)))
     return left
@@ -174,9 +191,26 @@ def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
 
 def overlap_seconds(pricing: Pricing, gemm: Array) -> Array:
     """What matrix products lose to collectives that run under them: smaller pieces, shared units (T7)."""
+    profile = pricing.scenario.framework
+    overlaps = profile.tp_comm_overlap and not profile.functional_collectives
+    overlapped = (pricing.block.tensor_parallel > 1.0) & overlaps
+    return np.where(overlapped, pricing.scenario.coefficients.time.overlap_slowdown * gemm, 0.0)
+
+
+def copy_seconds(pricing: Pricing, work: Work) -> Array:
+    """Copies around the tensor-parallel collectives of a pass by PyTorch's functional collectives.
+
+    Along another dimension than the first, what is gathered is split and joined anew afterwards, and what is scattered
+    before: each reads and writes it whole (PyTorch 2.5 torch/distributed/_functional_collectives.py,
+    `all_gather_tensor` and `reduce_scatter_tensor`). Eager DTensor moves more, which no document counts.
+    """
     scenario = pricing.scenario
-    overlapped = (pricing.block.tensor_parallel > 1.0) & scenario.framework.tp_comm_overlap
-    return np.where(overlapped, scenario.coefficients.time.overlap_slowdown * gemm, 0.0)
+    if not scenario.framework.functional_collectives:
+        return np.zeros(len(pricing))
+    gathered = sum(part.amount for part in work.collectives if part.group == "tensor" and part.beside == "products")
+    passes = 2.0 + (0.0 if scenario.framework.compiled else scenario.coefficients.time.functional_copies)
+    seconds = passes * gathered * extent(pricing, "whole") / memory_rate(scenario)
+    return np.where(pricing.block.tensor_parallel > 1.0, seconds, 0.0)
 
 
 def ring_seconds(pricing: Pricing, work: Work) -> Array:

@@ -17,7 +17,7 @@ from simulator.cost.schedule.schedule import Schedule
 from simulator.cost.stages import LayerCounts
 from simulator.cost.timing.collectives import gather_seconds, neighbour_seconds, pipeline_group, tensor_group
 from simulator.cost.timing.layers import layer_seconds, repeated_seconds
-from simulator.cost.timing.output_layer import head_seconds, projection_seconds
+from simulator.cost.timing.output_layer import head_seconds, projection_seconds, table_seconds
 from simulator.cost.timing.parts import PARTS, Parts, PassSeconds
 from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, KindArray, Mask
@@ -32,7 +32,7 @@ class Pieces(NamedTuple):
     """Seconds of the pieces a pipeline rank is made of, one figure for each of `Pricing.kinds_of_work`."""
 
     seconds: tuple[PassSeconds, ...]
-    """One layer of each kind, the output layer, and one prediction module's projection, in the order of counts."""
+    """One layer of each kind, the output layer, the input table, and one prediction module's projection, as counted."""
 
 
 class ChunkSeconds(NamedTuple):
@@ -60,6 +60,8 @@ class Chunk(NamedTuple):
     distinct: int
     last: bool
     """Whether it is a rank's last, which has what stands behind the layers."""
+    first: bool
+    """Whether it is a rank's first, which has the input table."""
 
 
 def groups_of(pricing: Pricing) -> range:
@@ -73,7 +75,11 @@ def pieces_of(pricing: Pricing, group: int) -> Pieces:
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
     projections = (projection_seconds(each),) if contents.prediction_layers.any() else ()
     return Pieces(
-        seconds=(*(layer_seconds(each, kind) for kind in contents.layer_kinds), head_seconds(each), *projections),
+        seconds=(
+            *(layer_seconds(each, kind) for kind in contents.layer_kinds),
+            *(head_seconds(each), table_seconds(each)),
+            *projections,
+        ),
     )
 
 
@@ -101,22 +107,24 @@ def repeated_inside(pricing: Pricing, group: int) -> tuple[Array, ...]:
 def piece_counts(pricing: Pricing, chunk: Chunk | None = None) -> LayerCounts:
     """Pieces on every kind of rank or in one of its chunks, shape (pieces, kinds, 1).
 
-    Layers by kind, output layers, prediction modules. Where the pipeline holds the model twice, a micro batch passes
-    through one of the copies.
+    Layers by kind, output layers, input tables, prediction modules. Where the pipeline holds the model twice, a micro
+    batch passes through one of the copies.
     """
     contents = pricing.contents
-    ends = np.stack((contents.heads + contents.prediction_layers, contents.prediction_layers))
+    heads, tables = contents.heads + contents.prediction_layers, contents.embeddings
     if chunk is None:
+        ends = np.stack((heads, tables, contents.prediction_layers))
         return np.concatenate((contents.with_prediction, ends)) / pricing.block.copies
     layers = contents.chunks[chunk.distinct] + chunk.last * (contents.with_prediction - contents.layers)
-    return np.concatenate((layers, chunk.last * ends))
+    ends = np.stack((chunk.last * heads, chunk.first * tables, chunk.last * contents.prediction_layers))
+    return np.concatenate((layers, ends))
 
 
 def stage_work(pricing: Pricing) -> StageWork:
     """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
     contents, plan = pricing.contents, recompute_plan(pricing)
     last = len(contents.chunk) - 1
-    chunks = [Chunk(int(distinct), place == last) for place, distinct in enumerate(contents.chunk)]
+    chunks = [Chunk(int(distinct), place == last, place == 0) for place, distinct in enumerate(contents.chunk)]
     runs = contents.unequal or (schedule_of(pricing).by_run and np.all(pricing.block.chunks == len(chunks)))
     by_chunk = {
         chunk: _with_recompute(pricing, chunk, plan.layers[chunk.distinct])

@@ -6,13 +6,13 @@ its weights, `2 T n m` FLOPs each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
 from simulator.cost.dtypes import element_bytes, gradient_bytes, narrow_element_bytes
-from simulator.cost.memory.parameters import whole_layer
 from simulator.cost.operations.extents import extent, sequence_split
 from simulator.cost.operations.sums import WeightTotals
 from simulator.cost.operations.work import Product, Work
@@ -39,45 +39,72 @@ class Products(NamedTuple):
         return self.forward, self.inputs + self.weights
 
 
-def product_seconds(scenario: Scenario, compute: Products, parameters: Array) -> Products:
-    """Seconds of matrix products with weights, by roofline (T2).
+class ProductShape(NamedTuple):
+    """A forward product on a device."""
 
-    Forward and input gradient read the weights; the weight gradient reads and writes the accumulated gradients, while
-    it is computed or in a kernel behind it. Frozen weights have no weight gradient.
+    rows: Array
+    """Tokens, shape (n,)."""
+    outputs: Side
+    depth: Side
+    """Inputs."""
+    at_once: Side = 1.0
+    """Equal products that run together."""
+
+
+def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, entering: float, weight: float) -> Products:
+    """Seconds of a product and its gradients, by roofline; `entering` and `weight` are bytes of a number of either.
+
+    What leaves a pass is in 16 bit. The weight gradient reads and writes the accumulated gradients, while it is
+    computed or in a kernel behind it. Frozen weights have no weight gradient.
     """
-    reads = element_bytes(scenario) * parameters / memory_rate(scenario)
-    forward, inputs = np.maximum(compute.forward, reads), np.maximum(compute.inputs, reads)
+    compute, element, memory = shaped_seconds(scenario, rate, shape), element_bytes(scenario), memory_rate(scenario)
+    held = shape.at_once * shape.outputs * shape.depth
+    inputs, outputs = shape.at_once * shape.rows * shape.depth, shape.at_once * shape.rows * shape.outputs
+    forward = roofline(scenario, compute.forward, (weight * held + entering * inputs + element * outputs) / memory)
+    backward = roofline(scenario, compute.inputs, (weight * held + entering * outputs + element * inputs) / memory)
     if scenario.lora_rank is not None:
-        return Products(forward, inputs)
-    if scenario.framework.fused_gradient_accumulation:
-        accumulates = 2.0 * gradient_bytes(scenario) * parameters / memory_rate(scenario)
-        return Products(forward, inputs, np.maximum(compute.weights, accumulates))
-    weights = np.maximum(compute.weights, reads)
-    return Products(forward, inputs, weights + accumulation_seconds(scenario, parameters))
+        return Products(forward, backward)
+    fused = scenario.framework.fused_gradient_accumulation
+    written = 2.0 * gradient_bytes(scenario) if fused else element
+    moves = (entering * (inputs + outputs) + written * held) / memory
+    weights = roofline(scenario, compute.weights, moves)
+    return Products(forward, backward, weights if fused else weights + accumulation_seconds(scenario, held))
 
 
-def at_rate(flops: Array, rate: float) -> Products:
-    """Compute of products at one rate in every pass, whatever their shape."""
-    seconds = flops / rate
-    return Products(seconds, seconds, seconds)
+def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
+    """Seconds of kernels that compute and move at once, `(c^a + m^a)^(1/a)`: the longer, if far longer (T11).
+
+    A product fetches its next tiles while it works on these, so the roofline (Williams et al. 2009) is a maximum; tiles
+    at its beginning and end hide nothing, and a small product has little else. With a = 1 both add up.
+    """
+    sharpness = np.maximum(scenario.coefficients.time.roofline_sharpness, 1.0)
+    longer = np.maximum(np.maximum(compute, moves), _NO_TIME)
+    seconds: Array = longer * (1.0 + (np.minimum(compute, moves) / longer) ** sharpness) ** (1.0 / sharpness)
+    return seconds
 
 
-def shaped_seconds(scenario: Scenario, rate: float, rows: Array, outputs: Side, depth: Side) -> Products:
-    """Compute of the three products of a layer with a weight: rows (tokens), outputs and depth (inputs) per device."""
-    seconds = 2.0 * rows * outputs * depth / rate
+_NO_TIME = 1e-30
+"""Seconds in place of none, by which others can be divided."""
+
+
+def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:
+    """Compute of the three products of a layer with a weight."""
+    rows, outputs, depth, at_once = shape
+    seconds = 2.0 * at_once * rows * outputs * depth / rate
     return Products(
-        forward=seconds * shape_factor(scenario, rate, rows, outputs, depth),
-        inputs=seconds * shape_factor(scenario, rate, rows, depth, outputs),
-        weights=seconds * shape_factor(scenario, rate, depth, outputs, rows),
+        forward=seconds * shape_factor(scenario, rate, rows * outputs * at_once, depth),
+        inputs=seconds * shape_factor(scenario, rate, rows * depth * at_once, outputs),
+        weights=seconds * shape_factor(scenario, rate, depth * outputs * at_once, rows),
     )
 
 
-def shape_factor(scenario: Scenario, rate: float, rows: Side, outputs: Side, depth: Side) -> Array | float:
+def shape_factor(scenario: Scenario, rate: float, made: Side, depth: Side) -> Array | float:
     """Time of a product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))` (T3).
 
     A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
     are not full). A product with few outputs is split into `j` pieces along its depth `k`, as many as balance both
     factors, and each piece costs `t` seconds: `K = t rate / (2 S a)`. Without the device's processors no shape counts.
+    `made` are the outputs `m n` of all products that run at once.
     """
     hardware, values = scenario.hardware, scenario.coefficients.time
     if hardware.processors is None or hardware.product_tile is None:
@@ -85,14 +112,13 @@ def shape_factor(scenario: Scenario, rate: float, rows: Side, outputs: Side, dep
     at_once = float(hardware.processors.value * hardware.product_tile.value)
     started = np.maximum(values.product_waves, 0.0) * at_once
     piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
-    made = rows * outputs
     with np.errstate(divide="ignore", invalid="ignore"):
         pieces = np.maximum(1.0, np.sqrt(started * depth / (np.maximum(piece, 1e-9) * made)))
     factor: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (made * pieces))
     return factor
 
 
-def accumulation_seconds(scenario: Scenario, parameters: Array) -> Array:
+def accumulation_seconds(scenario: Scenario, parameters: Array | float) -> Array | float:
     """Adding weight gradients to the accumulated ones in a kernel of its own: it reads both and writes the sum."""
     each = element_bytes(scenario) + 2.0 * gradient_bytes(scenario)
     return each * parameters / memory_rate(scenario)
@@ -108,69 +134,63 @@ def product_flops(pricing: Pricing, totals: WeightTotals) -> tuple[Array, Array]
 
 
 def dense_products(pricing: Pricing, work: Work) -> Products:
-    """Seconds of all products but those of routed experts, each at the rate of its shape."""
+    """Seconds of all products but those of routed experts."""
     nothing = np.zeros_like(extent(pricing, "whole"))
-    compute = Products(nothing, nothing, nothing)
-    for product in work.shapes:
-        here = product_compute(pricing, product)
-        compute = Products(compute.forward + here.forward, compute.inputs + here.inputs, compute.weights + here.weights)
-    held = whole_layer(pricing, WeightTotals(work.products.split, work.products.replicated))
-    return product_seconds(pricing.scenario, compute, held)
+    return sum_products(nothing, (product_passes(pricing, product) for product in work.shapes))
+
+
+def sum_products(nothing: Array, products: Iterable[Products]) -> Products:
+    """Seconds of products one after the other; `nothing` are zeros of their shape."""
+    forward, inputs, weights = nothing, nothing, nothing
+    for product in products:
+        forward, inputs, weights = forward + product.forward, inputs + product.inputs, weights + product.weights
+    return Products(forward, inputs, weights)
 
 
 @derived
-def product_compute(pricing: Pricing, product: Product) -> Products:
-    """Compute of one product and its gradients, cut as its weight is."""
+def product_passes(pricing: Pricing, product: Product) -> Products:
+    """Seconds of one product and its gradients: the weights of routed experts are read in 8 bits in fp8, others in 16.
+
+    All products of a device's experts run at once.
+    """
+    scenario, narrow = pricing.scenario, narrow_element_bytes(pricing.scenario)
+    weight = narrow if product.split in ("expert_column", "expert_row") else element_bytes(scenario)
+    return product_seconds(scenario, gemm_rate(scenario), product_shape(pricing, product), narrow, weight)
+
+
+def product_shape(pricing: Pricing, product: Product) -> ProductShape:
+    """One product on a device, cut as its weight is."""
     block, m = pricing.block, extent(pricing, "whole")
-    n: Side = float(product.outputs)
-    k: Side = float(product.inputs)
+    n, k = float(product.outputs), float(product.inputs)
     match product.split:
         case "column" | "vocabulary":
-            n = n / block.tensor_parallel
+            return ProductShape(m, n / block.tensor_parallel, k)
         case "row":
-            k = k / block.tensor_parallel
+            return ProductShape(m, n, k / block.tensor_parallel)
+        case "expert_column" | "expert_row":
+            held = np.maximum(pricing.scenario.model.num_experts / block.expert_parallel, 1.0)
+            rows, tensor = extent(pricing, "copies") / held, block.expert_tensor_parallel
+            by_outputs = product.split == "expert_column"
+            return ProductShape(rows, n / tensor if by_outputs else n, k if by_outputs else k / tensor, held)
         case _:
-            m = m / sequence_split(block)
-    return shaped_seconds(pricing.scenario, gemm_rate(pricing.scenario), m, n, k)
+            return ProductShape(m / sequence_split(block), n, k)
 
 
 def expert_products(pricing: Pricing, work: Work) -> Products:
-    """Seconds of the routed experts' products, all experts of a device in one grouped kernel (T11).
-
-    Both what they compute and what they move count: weights, tokens, accumulated gradients (read and written).
-    """
-    scenario, tensor = pricing.scenario, pricing.block.expert_tensor_parallel
-    _, flops = product_flops(pricing, work.products)
-    parameters = whole_layer(pricing, WeightTotals(routed=work.products.routed))
-    compute, rate = flops / gemm_rate(scenario), memory_rate(scenario)
-    narrow, wide = narrow_element_bytes(scenario), element_bytes(scenario)
-    entered: Array | float = 0.0
-    left: Array | float = 0.0
-    for product in work.grouped:
-        entered = entered + (product.inputs / tensor if product.split == "expert_row" else product.inputs)
-        left = left + (product.outputs / tensor if product.split == "expert_column" else product.outputs)
-    copies = extent(pricing, "copies")
-    weights = narrow * parameters
-    joined, parted = _sliced(pricing, copies)
-    forward = compute + (weights + (narrow * entered + wide * left) * copies + joined) / rate
-    inputs = compute + (weights + (narrow * left + wide * entered) * copies + parted) / rate
-    if scenario.lora_rank is not None:
-        return Products(forward, inputs)
-    tokens = narrow * (entered + left) * copies
-    gradients = 2.0 * gradient_bytes(scenario) * parameters / rate
-    if not scenario.framework.fused_gradient_accumulation:
-        gradients = wide * parameters / rate + accumulation_seconds(scenario, parameters)
-    return Products(forward, inputs, compute + tokens / rate + gradients)
+    """Seconds of the routed experts' products."""
+    products = sum_products(np.zeros(len(pricing)), (product_passes(pricing, product) for product in work.grouped))
+    if not pricing.scenario.framework.sliced_experts:
+        return products
+    joined, parted = (moved / memory_rate(pricing.scenario) for moved in _sliced(pricing, extent(pricing, "copies")))
+    return products._replace(forward=products.forward + joined, inputs=products.inputs + parted)
 
 
-def _sliced(pricing: Pricing, copies: Array) -> tuple[Array | float, Array | float]:
+def _sliced(pricing: Pricing, copies: Array) -> tuple[Array, Array]:
     """Bytes beside the products where experts run one by one on slices, forward and backward.
 
     Forward, outputs are zeroed and copied into slices. Backward, every expert copies the gradient of all outputs,
     and fills and adds one of all inputs: SequentialMLP of megatron-core up to 0.8.
     """
     scenario = pricing.scenario
-    if not scenario.framework.sliced_experts:
-        return 0.0, 0.0
     whole = element_bytes(scenario) * scenario.model.expert_width * copies
     return 3.0 * whole, 6.0 * scenario.model.num_experts / pricing.block.expert_parallel * whole

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from typing import cast
 
+import numpy as np
+
 from simulator.cost.dtypes import element_bytes
+from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import AttentionKernel
 
+_WIDEST_HEAD = 256
+"""Features of a head up to which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)."""
 _LOADED_BYTES = 16
 """Rows of a product's operands that tensor cores load are multiples of this."""
-_NPU_HEAD_WIDTH = 128.0
-"""Head width below which a head takes CANN's attention as long as one of this width; assumed, see its use."""
 
 
 def attention_kernel(scenario: Scenario) -> AttentionKernel:
-    """The kernel that attention runs on: the stack's, or the device's own."""
+    """The kernel that attention runs on: the stack's, or the device's own where heads are not too wide for it."""
     profile = scenario.framework
     if not profile.flash_attention:
         return "unfused"
     if profile.attention_kernel == "device":
-        return scenario.hardware.attention_kernel or "flash_2"
+        own = scenario.hardware.attention_kernel or "flash_2"
+        return "flash_2" if own == "flash_3" and scenario.model.head_dim > _WIDEST_HEAD else own
     return cast("AttentionKernel", profile.attention_kernel)
 
 
@@ -46,12 +50,14 @@ def attention_rate(scenario: Scenario) -> float:
             share = reach * values.attention_efficiency
         case "flash_3":
             share = values.attention_efficiency_flash_3
+        case "ck":
+            share = values.attention_efficiency_ck
         case "npu":
             share = values.attention_efficiency_npu
-    return scenario.hardware.peak(wide_precision(scenario)) * share
+    return usual_rate(scenario, wide_precision(scenario)) * share
 
 
-def counted_head_width(scenario: Scenario, width: float) -> float:
+def counted_head_width(scenario: Scenario, width: float) -> Array | float:
     """Width of a head that attention's products are timed as.
 
     Assumed of fused attention on NPUs: what is done for a score (maximum, exponent and sum, on vector cores) is no less
@@ -59,7 +65,7 @@ def counted_head_width(scenario: Scenario, width: float) -> float:
     no table of measured rows has such heads, and no document of CANN gives the width from which the products decide.
     """
     on_npu = scenario.framework.flash_attention and scenario.hardware.attention_kernel == "npu"
-    return max(width, _NPU_HEAD_WIDTH) if on_npu else width
+    return np.maximum(width, scenario.coefficients.time.attention_npu_head_width) if on_npu else width
 
 
 def loaded_by_tensor_cores(scenario: Scenario) -> bool:
@@ -76,11 +82,25 @@ def wide_precision(scenario: Scenario) -> str:
     return "bf16" if scenario.precision == "fp8" else scenario.precision
 
 
+def usual_rate(scenario: Scenario, precision: str) -> float:
+    """FLOP/s of which products and attention reach their shares: the peak, or what comes as near to large products.
+
+    Devices lower their clock under matrix products, each as far as its power allows: alone and large they reach 0.84 of
+    an A100's peak, 0.65 of a B200's and 0.54 of an MI300X's.
+    """
+    return scenario.hardware.peak(precision) * scenario.hardware.reach(precision)
+
+
 def gemm_rate(scenario: Scenario) -> float:
     """FLOP/s of the layers' matrix products (T2)."""
-    values = scenario.coefficients.time
-    efficiency = values.gemm_efficiency_fp8 if scenario.precision == "fp8" else values.gemm_efficiency
-    return scenario.hardware.peak(scenario.precision) * efficiency
+    if scenario.precision == "fp8":
+        return usual_rate(scenario, "fp8") * scenario.coefficients.time.gemm_efficiency_fp8
+    return wide_gemm_rate(scenario)
+
+
+def wide_gemm_rate(scenario: Scenario) -> float:
+    """FLOP/s of products that stay in 16 bit under fp8."""
+    return usual_rate(scenario, wide_precision(scenario)) * scenario.coefficients.time.gemm_efficiency
 
 
 def memory_rate(scenario: Scenario) -> float:

@@ -32,7 +32,7 @@ RELEARNED: Final = 3
 """Rounds of learning the spreads again without what is left out."""
 _FAMILY_ROWS: Final = 50.0
 """Weight of a device family that is left out whole, in rows of a source."""
-_OTHERS: Final = 90.0
+_OTHERS: Final = 30.0
 """Most weight of the predictions that lack one further thing, in rows of a source."""
 
 

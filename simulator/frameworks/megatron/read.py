@@ -41,7 +41,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     }
     layout = Layout(**sizes)
     rank: int | None = targets.get("workload.lora_rank")
-    special.check_adapters(arguments, rank)
+    special.set_adapters(arguments, targets, rank)
     precision = special.precision(arguments)
     batch = targets.get("workload.global_batch_size") or special.largest_batch(arguments)
     special.set_options(arguments, targets, environment, layout)

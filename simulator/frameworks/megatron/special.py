@@ -29,6 +29,8 @@ _LORA_TARGETS: Final = (
     frozenset(("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),
 )
 """All linear layers, by the names of the core's and of the legacy modules."""
+_LORA_OF_ATTENTION: Final = (frozenset(("linear_qkv", "linear_proj")), frozenset(("query_key_value", "dense")))
+"""Those of attention."""
 _CONTEXT_KINDS: Final = {
     "p2p": "ring",
     "all_gather": "all_gather",
@@ -174,12 +176,14 @@ def precision(arguments: Arguments) -> str | None:
     return "bf16" if half[0] else "fp16"
 
 
-def check_adapters(arguments: Arguments, rank: int | None) -> None:
-    """Refuse LoRA of MindSpeed-LLM on some of the linear layers only."""
-    targets = frozenset((arguments.text("lora_rank", "lora-target-modules") or "").split())
-    if rank is not None and targets not in _LORA_TARGETS:
-        shown = " ".join(sorted(targets))[:120] or "nothing"
-        said = f"LoRA on {shown}: only adapters on all linear layers are modelled"
+def set_adapters(arguments: Arguments, targets: Targets, rank: int | None) -> None:
+    """Take the linear layers with LoRA adapters (MindSpeed-LLM); refuse all but attention's and all of a layer."""
+    layers = frozenset((arguments.text("lora_rank", "lora-target-modules") or "").split())
+    if rank is not None and layers in _LORA_OF_ATTENTION:
+        targets["option.adapter_targets"] = "attention"
+    elif rank is not None and layers not in _LORA_TARGETS:
+        shown = " ".join(sorted(layers))[:120] or "nothing"
+        said = f"LoRA on {shown}: adapters on all linear layers, or on both of attention, are modelled"
         arguments.not_modelled(said, "lora-target-modules", "lora-r")
 
 

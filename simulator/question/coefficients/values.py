@@ -1,8 +1,9 @@
 """Coefficients: each with a meaning, a unit, bounds, and a prior with its spread.
 
 The priors are what the field reports for large dense training on current accelerators: matrix products at about 70 %
-of the dense peak in 16 bit, fp8 at a lower share of its doubled peak, causal flash attention at a third to a half,
-elementwise kernels at two thirds of the memory bandwidth. A calibration replaces values, never formulas.
+of the dense peak in 16 bit, fp8 a little less of its doubled peak, causal flash attention at a third to a half,
+elementwise kernels at two thirds of the memory bandwidth. A calibration replaces values, never formulas. Rates of
+products and attention are those of a device whose products reach the usual share of the peak (`HardwareSpec.reach`).
 """
 
 from __future__ import annotations
@@ -128,13 +129,13 @@ class TimeCoefficients:
     """Rates as shares of the device's peaks, and what is not hidden."""
 
     gemm_efficiency: float = coefficient(
-        0.70, "share of the dense 16-bit peak", 0.2, 0.95, 0.1, "rate of the matrix products in 16 bit"
+        0.74, "share of the dense 16-bit peak", 0.2, 0.95, 0.15, "rate of the matrix products in 16 bit"
     )
     gemm_efficiency_fp8: float = coefficient(
-        0.62, "share of the dense fp8 peak", 0.15, 0.95, 0.15, "rate of the matrix products in fp8, casts apart"
+        0.70, "share of the dense fp8 peak", 0.15, 1.0, 0.15, "rate of the matrix products in fp8, casts apart"
     )
     attention_efficiency: float = coefficient(
-        0.48,
+        0.46,
         "share of the dense 16-bit peak within reach of earlier instructions",
         0.05,
         0.95,
@@ -142,19 +143,22 @@ class TimeCoefficients:
         "rate of attention on the causal half of the scores, by FlashAttention 2",
     )
     attention_efficiency_flash_1: float = coefficient(
-        0.32, "share of the same", 0.03, 0.9, 0.2, "the same by FlashAttention 1 or Triton's kernel"
+        0.30, "share of the same", 0.03, 0.9, 0.2, "the same by FlashAttention 1 or Triton's kernel"
     )
     attention_efficiency_sdpa: float = coefficient(
-        0.34, "share of the same", 0.03, 0.9, 0.2, "the same by PyTorch's own kernel"
+        0.40, "share of the same", 0.03, 0.9, 0.08, "the same by PyTorch's own kernel"
     )
     attention_efficiency_flash_3: float = coefficient(
-        0.48, "share of the dense 16-bit peak", 0.05, 0.95, 0.25, "the same by FlashAttention 3 or cuDNN 9"
+        0.58, "share of the dense 16-bit peak", 0.05, 0.95, 0.1, "the same by FlashAttention 3 or cuDNN 9"
+    )
+    attention_efficiency_ck: float = coefficient(
+        0.35, "share of the dense 16-bit peak", 0.05, 0.95, 0.3, "the same by the kernels of AMD's Composable Kernel"
     )
     attention_efficiency_npu: float = coefficient(
         0.55, "share of the dense 16-bit peak", 0.05, 0.95, 0.3, "the same by the fused kernel of CANN"
     )
     attention_efficiency_unfused: float = coefficient(
-        0.35,
+        0.40,
         "share of the dense 16-bit peak",
         0.05,
         0.95,
@@ -170,30 +174,38 @@ class TimeCoefficients:
         "the same where a head's width is no multiple of 16 bytes, which tensor cores load: on the units for fp32",
     )
     product_waves: float = coefficient(
-        1.1,
+        0.2,
         "times the processors",
         0.0,
         5.0,
-        0.4,
+        0.8,
         "tiles of the outputs that a matrix product starts beside those it needs: waves that are not full",
     )
     product_split_seconds: float = coefficient(
-        3.9e-6,
+        1.5e-6,
         "seconds",
         0.0,
         2e-5,
-        0.45,
+        0.4,
         "time of starting and adding up one piece of a matrix product that is split along its depth",
     )
+    roofline_sharpness: float = coefficient(
+        3.5,
+        "exponent",
+        1.0,
+        20.0,
+        0.3,
+        "how well a product's computing hides what it reads and writes: 1 adds both up, a large one shows the longer",
+    )
     memory_efficiency: float = coefficient(
-        0.65, "share of the memory bandwidth", 0.1, 1.0, 0.2, "rate of elementwise kernels"
+        0.70, "share of the memory bandwidth", 0.1, 1.0, 0.1, "rate of elementwise kernels"
     )
     layer_overhead_seconds: float = coefficient(
-        4e-4,
+        1.1e-3,
         "seconds per layer and micro batch",
         0.0,
         5e-3,
-        0.7,
+        0.6,
         "time of a layer, both passes together, that no rate explains: launches and small kernels",
     )
     host_layer_seconds: float = coefficient(
@@ -212,6 +224,28 @@ class TimeCoefficients:
         0.4,
         "host time of one call between exchanges of experts, which wait for the host and leave it no work ahead",
     )
+    launches_per_layer: float = coefficient(
+        103.0,
+        "kernels",
+        10.0,
+        1000.0,
+        0.15,
+        "kernels that the host starts for a layer of experts, both passes together",
+    )
+    launches_per_expert: float = coefficient(
+        6.0, "kernels per expert of the device", 1.0, 60.0, 0.15, "the same beside, for each expert's products"
+    )
+    expert_wait_seconds: float = coefficient(
+        1.8e-3,
+        "seconds per layer and micro batch",
+        0.0,
+        0.1,
+        0.5,
+        "time that ranks wait for each other's counts of tokens before they exchange them, both passes together",
+    )
+    expert_wait_exposed: float = coefficient(
+        0.22, "share", 0.0, 1.0, 0.5, "part of that waiting that is not hidden where exchanges are overlapped"
+    )
     tensor_exposed: float = coefficient(
         0.4, "share", 0.0, 1.0, 0.4, "part of overlapped tensor-parallel collectives that is not hidden"
     )
@@ -224,33 +258,84 @@ class TimeCoefficients:
         "what matrix products lose when tensor-parallel collectives run under them: smaller pieces, shared units",
     )
     context_exposed: float = coefficient(
-        0.7, "share", 0.0, 3.0, 0.5, "part of the context-parallel exchange that attention does not hide"
+        0.7, "share", 0.0, 3.0, 0.25, "part of the context-parallel exchange that attention does not hide"
     )
     ring_bytes_per_query_element: float = coefficient(
         17.0,
         "bytes",
         0.0,
         60.0,
-        0.45,
+        0.2,
         "what a ring step reads and writes to merge partial results of attention, per element of the queries",
     )
     point_to_point_exposed: float = coefficient(
         0.3, "share", 0.0, 1.0, 0.6, "part of pipeline sends not hidden in the interleaved schedule"
     )
     data_exposed: float = coefficient(
-        0.3, "share", 0.0, 1.0, 0.7, "part of overlapped gradient reduction and parameter gathering not hidden"
+        0.3,
+        "share",
+        0.0,
+        1.0,
+        0.35,
+        "part of overlapped reduction and gathering not hidden, once a step: between its first and last bucket",
+    )
+    shard_exposed: float = coefficient(
+        0.05,
+        "share",
+        0.0,
+        1.0,
+        0.7,
+        "the same where every micro batch gathers or reduces: what products under collectives lose",
+    )
+    broadcast_seconds: float = coefficient(
+        3.2e-3,
+        "seconds per rank with a share",
+        0.0,
+        0.1,
+        0.24,
+        "start of one broadcast, where updated parameters are sent rank by rank (`zero_broadcasts`)",
+    )
+    node_doubling_wait: float = coefficient(
+        0.006,
+        "share of a step's passes",
+        0.0,
+        0.1,
+        0.5,
+        "waiting for the slowest of ever more ranks, for each doubling of the nodes",
+    )
+    functional_copies: float = coefficient(
+        6.0,
+        "passes over a gathered activation",
+        0.0,
+        30.0,
+        0.7,
+        "what a tensor-parallel collective of PyTorch in eager mode moves beside the copies that it documents",
     )
     micro_batch_overhead_seconds: float = coefficient(
-        3e-3, "seconds per micro batch", 0.0, 3e-2, 0.7, "time of a pipeline rank outside its layers: schedule, host"
+        5e-3, "seconds per micro batch", 0.0, 3e-2, 0.35, "time of a pipeline rank outside its layers: schedule, host"
     )
     link_efficiency: float = coefficient(
         0.75, "share of a link's nominal bandwidth", 0.2, 1.0, 0.2, "rate of large collectives"
+    )
+    exchange_network_efficiency: float = coefficient(
+        0.88,
+        "share of the network's nominal bandwidth",
+        0.2,
+        1.0,
+        0.1,
+        "rate of exchanges between all ranks of a group",
+    )
+    exchange_link_efficiency: float = coefficient(
+        0.78, "share of a link's nominal bandwidth", 0.2, 1.0, 0.1, "the same inside a node"
+    )
+    dispatch_latency_seconds: float = coefficient(
+        4e-5, "seconds", 0.0, 1e-3, 0.3, "start of an exchange of DeepEP, and as much for every doubling of its nodes"
     )
     expert_exposed: float = coefficient(
         0.55, "share", 0.0, 2.0, 0.5, "part of an overlapped expert-parallel exchange that is not hidden"
     )
     step_overhead_seconds: float = coefficient(
-        0.05, "seconds per step", 0.0, 2.0, 1.0, "time of an optimizer step outside all of it: gradient norm, logging"
+        0.02, "seconds per step", 0.0, 2.0, 0.5, "time of an optimizer step outside all of it: gradient norm, logging"
     )
     attention_score_width: float = coefficient(
         0.0,
@@ -267,6 +352,9 @@ class TimeCoefficients:
         8192.0,
         0.3,
         "what attention loses on short sequences: tiles that the causal mask cuts are computed whole",
+    )
+    attention_npu_head_width: float = coefficient(
+        128.0, "features", 16.0, 512.0, 0.3, "width of a head below which an NPU's attention takes as long as with it"
     )
     attention_backward_slowdown: float = coefficient(
         1.0, "times", 0.2, 20.0, 0.2, "time of attention's backward pass over that of its products at the forward rate"

@@ -147,12 +147,13 @@ class FrameworkProfile:
 
     # Data types of the training state.
     parameter_dtype: DType = switch("bf16", "stored parameters", choices=("bf16", "fp32"))
-    gradient_dtype: DType = switch(
-        "fp32", "accumulated gradients", choices=("fp32", "bf16"), moves=("memory", "passes", "step")
+    gradient_dtype: DType = switch("fp32", "accumulated gradients", choices=("fp32", "bf16"))
+    reduce_dtype: str = switch(
+        "gradient",
+        "type of exchanged gradients: the accumulated ones', or another",
+        choices=("gradient", "fp32", "bf16"),
     )
-    optimizer_dtype: MomentDType = switch(
-        "fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"), moves=("memory", "step")
-    )
+    optimizer_dtype: MomentDType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"))
     master_weights: bool = switch(
         default=True, about="the optimizer keeps an fp32 copy of parameters stored in 16 bits"
     )
@@ -182,9 +183,17 @@ class FrameworkProfile:
     shared_adapters: bool = switch(
         default=False, about="LoRA puts one adapter on q, k and v together, and one on gate and up"
     )
+    adapter_targets: str = switch(
+        "all", "linear layers with LoRA adapters; others keep no inputs", choices=("all", "attention")
+    )
     fused_gradient_accumulation: bool = switch(
         default=True,
         about="a weight gradient's product adds into the accumulated gradients itself, instead of a kernel behind it",
+    )
+    dummy_weight_gradients: str = switch(
+        "none",
+        "modules that keep an unused gradient for each shape (TransformerEngine since 2.3; since 2.10 experts' too)",
+        choices=("none", "linear", "all"),
     )
     foreach_optimizer: bool = switch(
         default=False, about="the optimizer step works on all tensors at once and needs one parameter-sized temporary"
@@ -286,6 +295,9 @@ class FrameworkProfile:
         default=True, about="fp8 keeps the inputs of matrix products in 8 bits; off, in 16, and casts them again"
     )
 
+    fp8_activation_inputs: bool = switch(default=False, about="activation functions keep gate and up in 8 bits")
+    fp8_dispatch: bool = switch(default=False, about="tokens travel to their experts in 8 bits, and back in 16")
+
     # Output layer and loss.
     fused_cross_entropy: bool = switch(
         default=False,
@@ -339,10 +351,17 @@ class FrameworkProfile:
         about="an overlapped tensor-parallel collective is one kernel with a product, and hides behind that one alone "
         "(MC2 of MindSpeed)",
     )
+    functional_collectives: bool = switch(
+        default=False,
+        about="PyTorch's tensor-parallel collectives: they copy along the sequence; overlapped they hide gathers alone",
+    )
     overlap_tensor_gradients: bool = switch(
         default=False,
         about="in the backward pass collectives of input gradients run under the weight gradients' products "
         "(LinearWithGradAccumulationAndAsyncCommunication of Megatron-LM since 2022, TransformerEngine)",
+    )
+    gradient_passes: float = switch(
+        0.0, "passes over all accumulated gradients in a step: cleared, scaled, their norm", high=64
     )
     cp_communication: str = switch(
         "ring",
@@ -362,12 +381,6 @@ class FrameworkProfile:
     zero_broadcasts: bool = switch(
         default=False,
         about="ZeRO 1 and 2 send updated parameters by one broadcast of every rank's share after the other (InternEvo)",
-    )
-    node_doubling_wait: float = switch(
-        0.0,
-        "share of the work that each doubling of the nodes adds in waiting for the slowest rank; public rows: 0.004, "
-        "within 58 %",
-        high=0.1,
     )
     overlap_p2p: bool = switch(
         default=True, about="the interleaved schedule sends activations while it computes (1F1B without chunks waits)"
@@ -476,12 +489,6 @@ class FrameworkProfile:
         default=True,
         about="DualPipe's last backward passes are split into input and weight gradients (--dualpipev-dw-detach of "
         "MindSpeed)",
-    )
-    expert_wait_ms: float = switch(
-        1.0,
-        "milliseconds a layer and micro batch, both passes, that ranks wait for each other's counts of tokens before "
-        "they exchange them (measured by NVIDIA Megatron-Bridge, Qwen3-30B, HybridEP: 1.01; with overlap 0.22 of it)",
-        high=1000,
     )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
 

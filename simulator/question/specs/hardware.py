@@ -103,6 +103,19 @@ class PeakFlops(Frozen):
     """4-bit floating point inputs (NVFP4, MXFP4), in FLOP/s."""
 
 
+class ProductFlops(Frozen):
+    """Rates of large matrix products measured alone, operands in their type already, by number format."""
+
+    bf16: ComputeRate
+    """bfloat16 inputs, in FLOP/s."""
+    fp8: ComputeRate | None = None
+    """8-bit floating point inputs, in FLOP/s."""
+
+
+USUAL_REACH: Mapping[str, float] = MappingProxyType({"bf16": 0.78, "fp8": 0.72})
+"""Share of the peak that large products reach on the usual device: about the median of the shipped specs."""
+
+
 class DeviceLink(Frozen):
     """A level of links between devices, as the file describes it."""
 
@@ -191,6 +204,8 @@ class HardwareSpec(Frozen):
     """Peak rate of one device's own memory."""
     peak_flops: PeakFlops
     """Dense peaks of one device."""
+    product_flops: ProductFlops | None = None
+    """Rates that large matrix products reach on the device; None where no public measurement of them was read."""
     communicator_buffer: MemorySize | None = None
     """Memory of one group of its collective library, where that is documented; then nothing else outside PyTorch's
     allocator is taken from measurements of other platforms."""
@@ -278,6 +293,18 @@ class HardwareSpec(Frozen):
         if precision not in peaks:
             raise UnsupportedError(f"hardware '{self.name}' has no {precision} peak; it has: {', '.join(peaks)}")
         return peaks[precision]
+
+    def reach(self, precision: str) -> float:
+        """Return how near to the peak large products come on this device, over what is usual: 1 where not measured.
+
+        16-bit types are alike, and another type that was not measured is as near as they are.
+        """
+        if self.product_flops is None:
+            return 1.0
+        narrow = self.product_flops.fp8
+        if precision == "fp8" and narrow is not None:
+            return narrow.amount / self.peak("fp8") / USUAL_REACH["fp8"]
+        return self.product_flops.bf16.amount / self.peak("bf16") / USUAL_REACH["bf16"]
 
     @cached_property
     def links(self) -> tuple[LinkLevel, ...]:

@@ -42,7 +42,7 @@ def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
         totals = [
             moment.total(memory.contents) for moment in memory.moments if (moment.name == "optimizer step") == step
         ]
-        return np.asarray(np.max(np.stack(totals), axis=0))
+        return np.asarray(np.max(np.stack(totals), axis=0) + memory.retained)
 
     def worst(allocated: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Peak:
         device = (allocated + outside_allocator(pricing, allocated).total)[:, 0]

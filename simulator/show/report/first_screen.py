@@ -107,11 +107,14 @@ def launch_block(estimate: Estimate, style: Style, ranking: Ranking | None = Non
     rows += _other_rows(ranking, estimate) if ranking else ()
     if not rows:
         return ""
-    return grid(["if your launch has", "tokens/s", "GiB", ""], rows, style, text_columns=(0, 3)).rstrip("\n")
+    head = ["if your launch has", "tokens/s", "GiB", ""]
+    return grid(head, rows, style, text_columns=(0, 3), wrapped={"": _NOTE_WIDTH}).rstrip("\n")
 
 
 def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
-    for one in estimate.assumed:
+    need = estimate.memory.device_bytes
+    most = sorted(estimate.assumed, key=lambda tried: -abs(tried.speed_change) - abs(tried.memory_bytes) / need)
+    for one in filter(most[:_MOST_SWITCHES].__contains__, estimate.assumed):
         speed = one.other_speed_change
         runs = one.verdict != "does_not_fit"
         note = _VERDICTS[one.verdict] if one.verdict != estimate.verdict else ""
@@ -160,6 +163,10 @@ def rules_block(broken: Sequence[Violation], said: str, presentation: Presentati
     return grid(["rule", said, "fix"], rows, style, text_columns=range(3), wrapped=lengths)
 
 
+_MOST_SWITCHES = 3
+"""Switches that a first screen has room for: those that move speed and memory most."""
+_NOTE_WIDTH = 20
+"""Characters of what is said beside a switch."""
 _NARROWEST = 12
 """Characters of a column of sentences."""
 NEXT_OF_RANKING = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."

@@ -325,13 +325,15 @@ def equal_lines(ranking: Ranking) -> Iterator[str]:
     """Yield which rows may be as fast as the first, and which of them is surer."""
     if not ranking.equal:
         return
-    rows = ", ".join(str(position + 1) for position in ranking.equal)
+    first, last = ranking.equal[0] + 1, ranking.equal[-1] + 1
+    in_a_row = last - first == len(ranking.equal) - 1 > 1
+    rows = f"{first} to {last}" if in_a_row else ", ".join(str(position + 1) for position in ranking.equal)
     text = f"As fast within what is known: row{'s' if len(ranking.equal) > 1 else ''} {rows}"
     if ranking.surer is not None:
         surer = ranking.estimates[ranking.surer]
-        speed, layout = surer.throughput, brief_layout(surer.layout, surer.framework)
+        speed = surer.throughput
         known = f"± {half_width_text(speed.step_seconds, speed.interval_seconds)} %, fits {fit_text(surer)} %"
-        text += f"; surer: row {ranking.surer + 1}, {layout} ({known})"
+        text += f"; surer: row {ranking.surer + 1} ({known})"
     yield f"{text}."
 
 
