@@ -89,15 +89,13 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
     whose = stack_name(estimate.stack, estimate.framework)
     yield f"Switches: {whose} (--stack, --option; `simulate frameworks {estimate.framework}`)."
     for one in estimate.assumed:
-        worth = [f"{100.0 * one.speed_change:+.1f} % tokens/s"] if abs(one.speed_change) >= LEAST_CHANGE else []
+        worth = [f"{100.0 * one.other_speed_change:+.1f} % tokens/s"] if abs(one.speed_change) >= LEAST_CHANGE else []
         if abs(one.memory_bytes) >= _LEAST_SHOWN:
-            worth.append(f"{to_gib(one.memory_bytes):+.2f} GiB")
+            worth.append(f"{-to_gib(one.memory_bytes):+.2f} GiB")
         if one.verdict != estimate.verdict:
-            worth.append(f"{_VERDICTS[one.verdict]} with {_word(one.other)}")
-        yield (
-            f"Assumed {one.switch} {_word(one.value)}: {', '.join(worth)}; "
-            f"say --option {one.switch}={one.other} if yours is {_word(one.other)}."
-        )
+            worth.append(_VERDICTS[one.verdict])
+        assumed = f"Assumed {one.switch} {_word(one.value)}"
+        yield f"{assumed}; with --option {one.switch}={one.other}: {', '.join(worth)}."
 
 
 _VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
