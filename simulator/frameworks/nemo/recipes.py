@@ -71,7 +71,6 @@ _OF_THE_MODEL: Final = ("num_moe_experts", "num_experts", "num_layers", "hidden_
 @functools.cache
 def _defaults() -> Mapping[str, Any]:
     """Fields that nobody sets, by the tables of Megatron-Bridge and Megatron-LM."""
-<<<<<<< HEAD
     config: dict[str, Any] = {}
     for flag in (*table_of("megatron").values(), *table_of("bridge").values()):
         if flag.name in _OF_THE_MODEL or "model." in flag.sets:
@@ -80,16 +79,6 @@ def _defaults() -> Mapping[str, Any]:
         text = flag.default
         config[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
     return config
-=======
-    defaults: dict[str, Any] = {}
-    for flag in (*table_of("megatron").values(), *table_of("bridge").values()):
-        if flag.name in _OF_THE_MODEL or "model." in flag.sets:
-            defaults[flag.name] = OpenValue(flag.name, Place("", 1))
-            continue
-        text = flag.default
-        defaults[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
-    return defaults
->>>>>>> main
 
 
 def _default(name: str) -> Any:
@@ -107,15 +96,9 @@ def python_recipes(path: Path) -> Iterator[PythonRecipe]:
     module = reader.module(path)
     for name, function in module.names.items():
         if isinstance(function, PythonFunction) and function.module is module and _RECIPE.fullmatch(name):
-<<<<<<< HEAD
             config = _returned(reader, function, module)
             if config is not None:
                 yield _recipe(name, config, Place(str(path), function.node.lineno))
-=======
-            configuration = _returned(reader, function, module)
-            if configuration is not None:
-                yield _recipe(name, configuration, Place(str(path), function.node.lineno))
->>>>>>> main
 
 
 def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:
@@ -124,19 +107,11 @@ def _returned(reader: PythonReader, function: PythonFunction, module: Module) ->
     if len(arguments.args) > len(arguments.defaults) or not isinstance(function.node, ast.FunctionDef):
         return None
     try:
-<<<<<<< HEAD
         config = reader.call(function, (), {}, function.node, module)
     except RaisedError:
         return None
     whole = isinstance(config, Instance) and isinstance(config.fields.get("model"), Instance)
     return config if whole and "train" in config.fields else None
-=======
-        configuration = reader.call(function, (), {}, function.node, module)
-    except RaisedError:
-        return None
-    whole = isinstance(configuration, Instance) and isinstance(configuration.fields.get("model"), Instance)
-    return configuration if whole and "train" in configuration.fields else None
->>>>>>> main
 
 
 def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
@@ -354,7 +329,6 @@ def _variant(reader: PythonReader, function: PythonFunction, word: str, variant:
     if not isinstance(base, Instance):
         return None
     try:
-<<<<<<< HEAD
         config = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
     except RaisedError:
         return None
@@ -363,16 +337,6 @@ def _variant(reader: PythonReader, function: PythonFunction, word: str, variant:
     _start(config, reader, word)
     place = Place(str(module.path), function.node.lineno)
     whole = _recipe(f"{function.name}_{word}_{variant}", config, place)
-=======
-        configuration = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
-    except RaisedError:
-        return None
-    if not isinstance(configuration, Instance) or not isinstance(configuration.fields.get("model"), Instance):
-        return None
-    _start(configuration, reader, word)
-    place = Place(str(module.path), function.node.lineno)
-    whole = _recipe(f"{function.name}_{word}_{variant}", configuration, place)
->>>>>>> main
     devices = base.fields.get("num_gpus")
     return replace(
         whole, devices=devices if isinstance(devices, int) else None, device=device, environment=_SCRIPTS_ENVIRONMENT
