@@ -1,4 +1,4 @@
-"""What stands beside an answer: another precision, another stack, and where nothing fits what would and why.
+"""Answers beside an answer: another precision, another stack, and where nothing fits, what would and why.
 
 A ranking in bf16 on H100 also names the best layout in fp8; one for which nothing fits names single changes after which
 something does, such as `--offload optimizer` or twice the nodes.

@@ -1,4 +1,4 @@
-"""What Megatron-LM's words set that no row of its table can say: settings that several flags decide together.
+"""Settings that several of Megatron-LM's flags decide together, so that no row of its table can say them.
 
 Each function takes the run's arguments and the values that `take` found by target, and adds or corrects some of them:
 recompute, what is sharded and offloaded, experts, precision and types of numbers, attention, exchanges.
