@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.accuracy import shipped as shipping
+from benchmarks.accuracy.missed import missed, worse_sources
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
@@ -38,6 +39,8 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
     """Everything quoted, by page and marker."""
     page = {
         "targets": _targets(found),
+        "missed": _table(missed(found)),
+        "worse": _table(worse_sources(found)),
         "classes": "\n\n".join(map(_table, by_class(found))),
         "coverage": "\n\n".join(map(_table, coverage_sections({kind: found.of_kind(kind) for kind in KINDS}))),
         "news": _news(found),
