@@ -13,6 +13,8 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from benchmarks.machine import judged, say, say_machine
 from simulator.api import scenario_of
 from simulator.cost.derived import Alike, Pricing
@@ -78,6 +80,47 @@ def measure(chosen: list[Pricing]) -> list[Timed]:
     return timed
 
 
+def element_seconds() -> float:
+    """What one number of an array takes in a product of two arrays as long as a block, which stay in the cache."""
+    factors = np.linspace(1.0, 2.0, CHUNK)
+    product, often = np.empty(CHUNK), 200
+    rounds = []
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        for _ in range(often):
+            np.multiply(factors, factors, out=product)
+        rounds.append((time.process_time() - start) / (often * CHUNK))
+    return min(rounds)
+
+
+def growing_seconds(chosen: list[Pricing]) -> tuple[float, float]:
+    """Seconds of a layout in a whole block, and those of them that a block of half as many layouts has too few of."""
+    whole = half = layouts = 0.0
+    for pricing in chosen[::4]:
+        few = pricing.take(np.arange(0, len(pricing), 2))
+        whole += min(_seconds(pricing) for _ in range(ROUNDS))
+        half += min(_seconds(few) for _ in range(ROUNDS))
+        layouts += len(pricing)
+    return whole / layouts, (whole - half) / (layouts / 2.0)
+
+
+def _seconds(pricing: Pricing) -> float:
+    fresh = anew(pricing)
+    start = time.process_time()
+    price(fresh)
+    return time.process_time() - start
+
+
+def report_limit(chosen: list[Pricing]) -> None:
+    """Print what a layout takes beside what its numbers alone would."""
+    each = element_seconds()
+    seconds, growing = growing_seconds(chosen)
+    say(
+        f"  limit: {growing * 1e9:,.0f} of {seconds * 1e9:,.0f} ns a layout grow with the layouts, some "
+        f"{growing / each:,.0f} element operations of {each * 1e9:.2f} ns; {growing / seconds:.2f} of the limit"
+    )
+
+
 def rate(timed: list[Timed], seconds: list[list[float]]) -> list[float]:
     """Layouts per second of each round, over all blocks."""
     layouts = sum(len(entry.pricing) for entry in timed)
@@ -98,18 +141,21 @@ def main() -> None:
     say_machine()
     for question in QUESTIONS:
         scenario = scenario_of(**question)  # type: ignore[arg-type]  # names and a count by keyword
-        timed = measure(sample(scenario))
+        chosen = sample(scenario)
+        timed = measure(chosen)
         layouts = sum(len(entry.pricing) for entry in timed)
         say(f"{' '.join(map(str, question.values()))} nodes: space of {candidates(scenario, SPACE):,}")
         say(f"  {len(timed)} blocks of {CHUNK} layouts, {layouts:,} in all, {ROUNDS} rounds")
         report("price", rate(timed, [entry.priced for entry in timed]))
         report("price, time by part", rate(timed, [entry.with_time for entry in timed]))
         report("price, time by part, memory by part", rate(timed, [entry.with_both for entry in timed]))
+        report_limit(chosen)
         slowest = min(timed, key=lambda entry: len(entry.pricing) / statistics.median(entry.priced))
         fastest = max(timed, key=lambda entry: len(entry.pricing) / statistics.median(entry.priced))
         for word, entry in (("slowest", slowest), ("fastest", fastest)):
             of_block = len(entry.pricing) / statistics.median(entry.priced)
-            shape = f"pp {entry.pricing.block.pipeline_parallel}, vpp {entry.pricing.block.virtual_stages}"
+            chunks = np.unique(entry.pricing.block.virtual_stages)
+            shape = f"pp {entry.pricing.block.pipeline_parallel}, vpp {', '.join(f'{count:g}' for count in chunks)}"
             say(f"  {word} block: {of_block:,.0f} layouts/s ({shape})")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.machine import say
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "speed.md"
-BENCHMARKS = ("price_layouts", "search_memory", "startup")
+BENCHMARKS = ("price_layouts", "search_memory", "questions", "startup")
 
 
 def printed(name: str) -> str:

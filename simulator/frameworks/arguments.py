@@ -72,17 +72,13 @@ class Argument:
 class Arguments:
     """What a run says in its framework's words. Reading an unknown value notes what needs it."""
 
-    def __init__(
-        self, file: str, table: Mapping[str, Flag], known: Iterable[str] = (), *, complete: bool = False
-    ) -> None:
-        """`table` are the framework's flags, `known` further names that may be passed over.
-
-        `complete` says that the table has all of the framework's flags: what is not in it is then never passed over.
-        """
+    def __init__(self, file: str, table: FlagTable, *, complete: bool = False) -> None:
+        """`complete` says that the table has all of the framework's flags: no other name is then passed over."""
         self.file = file
-        self.table = table if isinstance(table, FlagTable) else FlagTable(table)
-        self.known = frozenset(known)
+        self.table = table
         self.complete = complete
+        self.passed: set[str] = set()
+        """Names beside the table's that may be passed over."""
         self.entries: dict[str, list[Argument]] = {}
         self.places: dict[str, Place] = {}
         self.remarks: list[Remark] = []
@@ -315,9 +311,8 @@ class Arguments:
 
     def complete_names(self) -> None:
         """Take a name that only one flag starts with for that flag, as argparse does unless it is told not to."""
-        known = {*self.table, *self.known}
-        for name in [name for name in self.entries if name not in known]:
-            longer = [flag for flag in known if flag.startswith(name)]
+        for name in [name for name in self.entries if name not in self.table]:
+            longer = [flag for flag in self.table if flag.startswith(name)]
             if len(longer) == 1:
                 last = self.entries[name][-1]
                 said = f"{last.spelled} is taken for {longer[0]}, the only flag that starts so"
@@ -343,15 +338,14 @@ class Arguments:
 
     def remark_unread(self) -> None:
         """Say which flags are not read: those that no table has, and those that are known and not modelled."""
-        names = (*self.table, *self.known)
         for name, entries in self.entries.items():
-            if name in self.known:
+            if name in self.passed:
                 continue
             last, flag = entries[-1], self.table.of(name)
             if flag is not None:
                 self._remark_unpriced(last, flag)
             elif not is_harmless(name) and (self.complete or not is_irrelevant(name)):
-                said = f"{last.spelled} is not read; it may change memory or speed{misspelled(name, names)}"
+                said = f"{last.spelled} is not read; it may change memory or speed{misspelled(name, self.table)}"
                 self.remarks.append(Remark("unknown-flag", "error", said, last.place))
 
     def _remark_unpriced(self, entry: Argument, flag: Flag) -> None:

@@ -156,6 +156,10 @@ class FlagTable(Mapping[str, Flag]):
         """The table with these flags in place of its own."""
         return FlagTable({**self._flags, **flags})
 
+    def passes(self, name: str) -> bool:
+        """Whether a name is a flag without effect on memory and speed, as far as they are modelled."""
+        return name in self._flags and self._flags[name].effect == "no_effect"
+
     def of(self, name: str) -> Flag | None:
         """The flag of a name, or the row of all names that start so: `profiler.*`."""
         return self._flags.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
@@ -226,16 +230,3 @@ def _flag(line: Mapping[str, str]) -> Flag:
     if line["kind"] not in get_args(FlagKind) or line["takes"] not in get_args(Takes):
         raise ValueError(f"flag {line['name']}: '{line['kind']}' and '{line['takes']}' are no class and no kind")
     return Flag(**{field: line[column] for field, column in COLUMNS.items()})  # type: ignore[arg-type]  # checked
-
-
-def read_of(*names: str) -> dict[str, Flag]:
-    """The flags that a reader takes, and those that it has to speak of."""
-    return {name: flag for name, flag in table_of(*names).items() if flag.effect != "no_effect"}
-
-
-def passed_of(*names: str) -> frozenset[str]:
-    """The flags that change neither memory nor speed as far as they are modelled."""
-    return frozenset(name for name, flag in table_of(*names).items() if flag.effect == "no_effect")
-
-
-flags_of = table_of

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
-from simulator.frameworks.flags import passed_of, read_of
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.names import plain
 
 
 def remark_keys(arguments: Arguments, keys: Iterable[tuple[str, Key]], *frameworks: str) -> None:
     """Say which keys, under the names that the frameworks' tables have, are not priced or not known at all."""
-    table = read_of(*frameworks)
-    aside = Arguments(arguments.file, table, passed_of(*frameworks), complete=True)
+    table = table_of(*frameworks)
+    aside = Arguments(arguments.file, table, complete=True)
     for name, key in keys:
         flag, text = table.get(plain(name)), " ".join(value.text for value in key.values)
         if flag is not None and flag.is_off(text) and all(value.known for value in key.values):

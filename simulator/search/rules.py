@@ -234,6 +234,19 @@ def _vocabulary(pricing: Pricing) -> Mask:
     return mask((scenario.model.vocab_size % block.tensor_parallel != 0) & (not padded))
 
 
+def _uneven_chunks(scenario: Scenario, layout: Layout) -> str:
+    """What of layers and micro batches does not divide, with both numbers."""
+    ranks, chunks, layers = layout.pipeline_parallel, layout.virtual_stages, sum(layout.stage_layers)
+    batches = scenario.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
+    parts = [f"{layers} layers do not divide by {ranks} x {chunks}"] if layers % (ranks * chunks) else []
+    if not parts and any(count % chunks for count in layout.stage_layers):
+        parts.append(f"the layers {list(layout.stage_layers)} of the ranks do not divide by {chunks}")
+    if batches % ranks:
+        parts.append(f"{batches:g} micro batches do not divide by {ranks}")
+    said = ", and ".join(parts) or "a pipeline of several is needed, whose layers are cut so"
+    return f"{chunks} virtual stages on {ranks} pipeline ranks: {said}"
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "devices",
@@ -325,16 +338,7 @@ RULES: tuple[Rule, ...] = (
         "virtual_stages",
         "virtual stages need a pipeline, layers that divide, and micro batches that divide by pipeline ranks",
         pipelines.virtual_stages,
-        lambda s, x: (
-            f"{x.virtual_stages} virtual stages on {x.pipeline_parallel} pipeline ranks with layers "
-            f"{list(x.stage_layers)}: "
-            + (
-                "the layers of a rank must divide or be listed by chunk, and "
-                if s.framework.limits.unequal_chunks
-                else "the cut must be even and divide, and "
-            )
-            + f"{s.global_batch_size / (x.micro_batch_size * x.data_parallel):g} micro batches divide by the ranks"
-        ),
+        _uneven_chunks,
         lambda _s, _x: "fewer virtual stages, or micro batches that are a multiple of pipeline parallel",
     ),
     Rule(

@@ -17,7 +17,7 @@ BUDGETS = {
     "evidence": 68,
     "lab": 35,
     "question": 24,
-    "recipes": 103,
+    "recipes": 101,
     "search": 2,
     "show": 218,
 }

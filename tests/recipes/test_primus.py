@@ -68,8 +68,8 @@ def test_what_its_own_files_set_for_every_model_is_no_setting(tmp_path: Path) ->
 
 
 def test_what_differs_from_them_counts(tmp_path: Path) -> None:
-    checkout(tmp_path, "megatron", DEFAULTS.replace("cuda_graph_scope: full", "cuda_graph_scope: attn"), SHAPE)
-    assert "cuda_graph_scope" in errors(read(tmp_path, "megatron", "mine", MEGATRON))[0]
+    checkout(tmp_path, "megatron", DEFAULTS.replace("size: 400000000", "size: 200000000"), SHAPE)
+    assert "suggested_communication_unit_size" in errors(read(tmp_path, "megatron", "mine", MEGATRON))[0]
 
 
 @pytest.mark.parametrize("key", ["index_topk: 512", "lfm_layer_types: [conv, full_attention]"])

@@ -54,6 +54,16 @@ def test_hybrid_shards_are_those_of_a_node(tmp_path: Path) -> None:
     assert [case and case.scenario.framework.sharding_degree for case in judged] == [8, 8]
 
 
+def test_flags_of_oumi_count_over_its_file(tmp_path: Path) -> None:
+    oumi(tmp_path)
+    flags = "oumi train -c train.yaml --training.per_device_train_batch_size 4 --model.model_max_length=2048"
+    alone = read(tmp_path, "alone.sh", flags)
+    assert alone.layout is not None
+    assert (alone.dialect, alone.layout.micro_batch_size, alone.seq_length) == ("oumi-shell", 4, 2048)
+    spread = read(tmp_path, "spread.sh", f"oumi distributed torchrun -m {flags}")
+    assert [(one.nodes, one.devices_per_node) for one in (alone, spread)] == [(1, 1), (None, None)]
+
+
 def test_samples_are_no_longer_than_the_longest_of_their_data_set(tmp_path: Path) -> None:
     assert oumi(tmp_path).seq_length == 32768
     assert oumi(tmp_path, data="yahma/alpaca-cleaned").seq_length == 4096

@@ -38,10 +38,7 @@ SAID = [
     (
         "virtual_stages",
         4,
-        (
-            "2 virtual stages on 2 pipeline ranks with layers [3, 1]: the layers of a rank must divide or be listed by "
-            "chunk, and 256 micro batches divide by the ranks"
-        ),
+        "2 virtual stages on 2 pipeline ranks: the layers [3, 1] of the ranks do not divide by 2",
         "fewer virtual stages, or micro batches that are a multiple of pipeline parallel",
     ),
     (

@@ -44,9 +44,6 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
 
-PRIMARY_FAMILY = "hopper"
-"""The family of the main table, whose targets are held."""
-
 EVEN = 0.5
 """Probability to fit of what needs as much as there is."""
 _COVERED: tuple[Coverage, ...] = ("measured", "between")

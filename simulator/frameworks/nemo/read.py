@@ -90,7 +90,7 @@ def read_filled(
     target = ""
     unread: list[tuple[str, Key]] = []
     chosen = _chosen(filled.keys(), arguments)
-    arguments.known |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
+    arguments.passed |= {key.dotted.replace("-", "_").lower() for key in chosen if key.dotted in filled.referred}
     arguments.note_unset(filled.assumed_unset)
     for key in chosen:
         text = key.values[0].text if key.values else ""
@@ -347,16 +347,15 @@ def _add_flag(arguments: Arguments, key: Key, lowered: str) -> bool:
         arguments.add("--spec", [known_value(".mamba_layer_specs mamba_stack_spec", key.line)], key.line, key.file)
     flag = _flag_of(arguments, key.name)
     if flag is None:
-        silent = _is_passed(arguments, plain(key.name)) or lowered in OFF or _idle_sections() & set(key.path[:-1])
-        return bool(silent) or len(key.path) == 1 or key.dotted.replace("-", "_").lower() in arguments.known
+        silent = (
+            any(table.passes(plain(key.name)) for table in (_OWN, arguments.table))
+            or lowered in OFF
+            or _idle_sections() & set(key.path[:-1])
+        )
+        return bool(silent) or len(key.path) == 1 or key.dotted.replace("-", "_").lower() in arguments.passed
     if flag.kind == "switch" or lowered not in ("", "none", "null"):
         arguments.add_key(flag.name, key.values, key.line, key.file)
     return True
-
-
-def _is_passed(arguments: Arguments, name: str) -> bool:
-    """Whether a key is one without effect, by either framework's table."""
-    return any(name in table and table[name].effect == "no_effect" for table in (_OWN, arguments.table))
 
 
 @functools.cache

@@ -70,14 +70,14 @@ _OF_THE_MODEL: Final = ("num_moe_experts", "num_experts", "num_layers", "hidden_
 @functools.cache
 def _defaults() -> Mapping[str, Any]:
     """Fields that nobody sets, by the tables of Megatron-Bridge and Megatron-LM."""
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for flag in (*table_of("megatron").values(), *table_of("bridge").values()):
         if flag.name in _OF_THE_MODEL or "model." in flag.sets:
-            found[flag.name] = OpenValue(flag.name, Place("", 1))
+            defaults[flag.name] = OpenValue(flag.name, Place("", 1))
             continue
         text = flag.default
-        found[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
-    return found
+        defaults[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
+    return defaults
 
 
 def _default(name: str) -> Any:
@@ -95,9 +95,9 @@ def python_recipes(path: Path) -> Iterator[PythonRecipe]:
     module = reader.module(path)
     for name, function in module.names.items():
         if isinstance(function, PythonFunction) and function.module is module and _RECIPE.fullmatch(name):
-            found = _returned(reader, function, module)
-            if found is not None:
-                yield _recipe(name, found, Place(str(path), function.node.lineno))
+            configuration = _returned(reader, function, module)
+            if configuration is not None:
+                yield _recipe(name, configuration, Place(str(path), function.node.lineno))
 
 
 def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:
@@ -106,11 +106,11 @@ def _returned(reader: PythonReader, function: PythonFunction, module: Module) ->
     if len(arguments.args) > len(arguments.defaults) or not isinstance(function.node, ast.FunctionDef):
         return None
     try:
-        found = reader.call(function, (), {}, function.node, module)
+        configuration = reader.call(function, (), {}, function.node, module)
     except RaisedError:
         return None
-    whole = isinstance(found, Instance) and isinstance(found.fields.get("model"), Instance)
-    return found if whole and "train" in found.fields else None
+    whole = isinstance(configuration, Instance) and isinstance(configuration.fields.get("model"), Instance)
+    return configuration if whole and "train" in configuration.fields else None
 
 
 def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
@@ -280,14 +280,14 @@ def _variant(reader: PythonReader, function: PythonFunction, word: str, variant:
     if not isinstance(base, Instance):
         return None
     try:
-        found = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
+        configuration = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
     except RaisedError:
         return None
-    if not isinstance(found, Instance) or not isinstance(found.fields.get("model"), Instance):
+    if not isinstance(configuration, Instance) or not isinstance(configuration.fields.get("model"), Instance):
         return None
-    _start(found, reader, word)
+    _start(configuration, reader, word)
     place = Place(str(module.path), function.node.lineno)
-    whole = _recipe(f"{function.name}_{word}_{variant}", found, place)
+    whole = _recipe(f"{function.name}_{word}_{variant}", configuration, place)
     devices = base.fields.get("num_gpus")
     return replace(
         whole, devices=devices if isinstance(devices, int) else None, device=device, environment=_SCRIPTS_ENVIRONMENT

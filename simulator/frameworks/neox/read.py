@@ -13,7 +13,7 @@ from typing import Final
 
 from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.documents import Key, read_document
-from simulator.frameworks.flags import passed_of, table_of
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.names import plain
 from simulator.frameworks.run import AskedRun
@@ -96,7 +96,7 @@ def _need_rest(arguments: Arguments, own: Keys) -> None:
 def _passed_on(key: Key) -> str:
     """The name that a key counts by: its section's, or what is handed to DeepSpeed, where that has no effect."""
     inner = key.path[1] if key.path[0] == "deepspeed_extra_args" and len(key.path) > 1 else ""
-    return inner if inner in passed_of("neox") else key.path[0]
+    return inner if table_of("neox").passes(inner) else key.path[0]
 
 
 def _tokenizer(own: Keys) -> str:

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.samples import with_longest_sample
@@ -22,6 +24,7 @@ from simulator.frameworks.values import known_value
 _TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
 _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
 """The configuration that a job's command trains by, lines that are continued joined."""
+_FILE_FLAGS: Final = ("-c", "--config")
 _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
 """Devices of a node: `A100:4`."""
 _DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
@@ -39,6 +42,33 @@ def is_training(names: Collection[str]) -> bool:
 def is_job(names: Collection[str]) -> bool:
     """Whether keys are of a job that oumi's launcher starts."""
     return {"resources", "run", "working_dir"} <= set(names) or {"resources", "run", "envs"} <= set(names)
+
+
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a command line trains by a file: `oumi train -c FILE`, alone or behind `oumi distributed torchrun`."""
+    trains = launch.script.text == "train" or any(value.text == "train" for value in launch.arguments)
+    return launch.program == "oumi" and trains and any(value.text in _FILE_FLAGS for value in launch.arguments)
+
+
+def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    """One process, or as many as `oumi distributed` finds on its machines, which nobody states."""
+    return (1, 1) if launch.script.text == "train" else (None, None)
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of a command line, whose flags count over the file's keys."""
+    named = arguments.entry("config") or arguments.entry("c")
+    flags, arguments.entries = arguments.entries, {}
+    if named is None or not named.values or not named.values[0].known:
+        arguments.need(named.causes if named is not None else (), "model")
+        return AskedRun(framework="torch")
+    found = configuration(launch, arguments.file, named.values[0].text, named.value_line)
+    told = {name: entries[-1] for name, entries in flags.items() if "." in name}
+    keys = [key for key in (found.keys if found else ()) if key.dotted not in told]
+    keys += [
+        Key(tuple(name.split(".")), one.values, one.place.line, one.text, arguments.file) for name, one in told.items()
+    ]
+    return read(arguments, keys, found.file if found else "")
 
 
 def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:

@@ -81,7 +81,7 @@ def _add_opaque(arguments: Arguments, word: Value) -> None:
         arguments.bags |= word.causes
     paths: list[dict[str, list[Argument]]] = []
     for alternative in alternatives:
-        inner = Arguments(arguments.file, arguments.table, arguments.known, complete=arguments.complete)
+        inner = Arguments(arguments.file, arguments.table, complete=arguments.complete)
         add_words(inner, split_fields(alternative.inserted(quoted=False)))
         paths.append(inner.entries)
         arguments.maybe |= inner.maybe

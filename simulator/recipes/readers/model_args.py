@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.names import plain
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.frameworks.variables import Variables
 from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.readers.megatron_flags import FLAGS, PASSED
 from simulator.recipes.recipe import Place, Recipe
 from simulator.recipes.shell.starts import DocumentedStart, start_of
 
@@ -47,7 +47,7 @@ def dotted(keys: Iterable[Key]) -> list[Key]:
 
 def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
     """The recipe of a `MODEL_ARGS:` file, and the settings that it used."""
-    arguments = Arguments(str(path), FLAGS, PASSED)
+    arguments = Arguments(str(path), registry.table("megatron"))
     start = start_of(arguments.file, read_text(path))
     documented, added = _documented(start, settings)
     left: list[Key] = []
@@ -89,7 +89,7 @@ def _add(arguments: Arguments, name: str, values: tuple[PlainValue, ...], line: 
 
 
 def _is_switch(name: str) -> bool:
-    flag = FLAGS.get(plain(name))
+    flag = registry.table("megatron").get(plain(name))
     return flag is None or flag.kind == "switch"
 
 

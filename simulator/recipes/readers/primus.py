@@ -15,7 +15,7 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
-from simulator.frameworks.flags import FlagTable, flags_of, passed_of, read_of, table_of
+from simulator.frameworks.flags import FlagTable, table_of
 from simulator.frameworks.home import kept_inside
 from simulator.frameworks.megatron.keys import add_layers, with_model
 from simulator.frameworks.megatron.model import LATENT
@@ -38,13 +38,13 @@ _TORCHTITAN: Final = ("activation_checkpoint.mode=none", "optimizer.implementati
 _RENAMED: Final = {"fp8": "fp8_format"}
 _BASES: Final = ("primus/configs/modules/", "primus/configs/models/megatron/language_model.yaml")
 _DEFAULTS: Final = {
-    name: flag.default if flag.file.startswith(_BASES) else "" for name, flag in flags_of("primus").items()
+    name: flag.default if flag.file.startswith(_BASES) else "" for name, flag in table_of("primus").items()
 }
 """What Primus' own files set for every model: no setting of a recipe. What a model's file sets is one."""
 _TABLE: Final = FlagTable(
     {
         name: dataclasses.replace(flag, default=_DEFAULTS.get(name, flag.default))
-        for name, flag in read_of("megatron", "primus").items()
+        for name, flag in table_of("megatron", "primus").items()
     }
 )
 _DEPTH: Final = "model.n_layers"
@@ -129,7 +129,7 @@ def _last(keys: Iterable[Key]) -> list[Key]:
 
 
 def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
-    arguments = Arguments(str(path), _TABLE, passed_of("megatron", "primus"), complete=True)
+    arguments = Arguments(str(path), _TABLE, complete=True)
     base, modelled = _files(path, heads, "megatron", variables)
     lora = {key.name: key for key in own if key.path[0] == "lora"}
     for key in _last((*base, *own)):
@@ -188,8 +188,9 @@ def _model(arguments: Arguments, key: Key) -> str | None:
 def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
     base, modelled = _files(path, heads, "torchtitan", variables)
     keys = _last((*base, *own))
-    ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or key.dotted in passed_of("primus")}
-    arguments = Arguments(str(path), table_of("torchtitan"), ours | {_DEPTH}, complete=True)
+    arguments = Arguments(str(path), table_of("torchtitan"), complete=True)
+    ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or table_of("primus").passes(key.dotted)}
+    arguments.passed = ours | {_DEPTH}
     add_keys(arguments, str(path), keys)
     if not modelled and "model" in heads:
         _flavor(arguments, heads["model"])

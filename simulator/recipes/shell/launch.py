@@ -54,7 +54,7 @@ _MODULES: Final[Mapping[str, LauncherName]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "accelerate.commands.launch": "accelerate",
 }
-_UNREAD: Final = frozenset(["axolotl", "colossalai", "composer", "litgpt", "oumi", "trl", "tune", "xtuner"])
+_UNREAD: Final = frozenset(["axolotl", "colossalai", "composer", "litgpt", "trl", "tune", "xtuner"])
 _UNREAD_MODULES: Final = re.compile(
     r"axolotl\.cli\.train|openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*"
     r"|trl\.scripts\.(sft|dpo|kto|grpo|reward|rloo)"
