@@ -40,16 +40,15 @@ def missed(found: Judgement) -> Section:
 
 def worse_sources(found: Judgement) -> Section:
     """Sources that are predicted worse left out than with the priors, with the coefficient that moves them most."""
-    headers = ("source", "figure", "rows", "priors %", "left out %", "moved most by", "from", "to", "speed or bytes %")
+    headers = ("source", "priors %", "left out %", "moved most by", "from", "to", "share %")
     states = {one.kind: one.state for one in fitted_sources()}
     rows = []
     for kind, source in sorted({(row.kind, row.source) for row in found.rows}):
         mine = summary(row for row in found.rows if (row.kind, row.source) == (kind, source))
         if mine.source_out > mine.uncalibrated + WORSE_BY:
-            figure = "speed" if kind == "time" else "memory"
-            counted = [source, figure, str(mine.rows), percent(mine.uncalibrated), percent(mine.source_out)]
+            counted = [f"{source} ({kind})", percent(mine.uncalibrated), percent(mine.source_out)]
             rows.append([*counted, *_moved_most(next(s for k, s in states.items() if k == kind), source, mine.bias)])
-    return Section("Sources that the priors predict better", (), headers, rows, text_columns=(0, 1, 5))
+    return Section("Sources that the priors predict better", (), headers, rows, text_columns=(0, 3))
 
 
 def _moved_most(state: Linearization, source: str, bias: float) -> Iterator[str]:
