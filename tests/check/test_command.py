@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.recipes.check.folders import expanded
 from tests.check.recipes import EXAMPLES, checked
 from tests.cli.running import refusal, run
 
@@ -85,6 +86,14 @@ def test_what_is_not_modelled_is_code_3(tmp_path: Path) -> None:
     (found,) = checked(str(file), code=3)
     assert found["outcome"] == "not_modelled"
     assert run("check", str(file), "--exit-zero").exit_code == 0
+
+
+def test_a_pattern_stands_for_the_files_that_match_it(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("a.sh", "deep/b.sh", "[c].sh"):
+        (tmp_path / name).write_bytes(Path(MEGATRON).read_bytes())
+    asked = [f"{tmp_path}/**/?.sh", f"{tmp_path}/[c].sh", f"{tmp_path}/*.toml"]
+    assert [Path(file).name for file, _ in expanded(asked)] == ["a.sh", "b.sh", "[c].sh", "*.toml"]
 
 
 def test_a_folder_stands_for_the_recipes_in_it(tmp_path: Path) -> None:

@@ -17,3 +17,9 @@ def test_what_all_rows_have_is_said_beside_the_name_of_its_column() -> None:
     ]
     assert list(narrow_line([Column(header="one", cells=("row",))])) == ["Too narrow for: one."]
     assert not list(narrow_line([]))
+
+
+def test_a_column_comes_back_into_room_that_a_wider_one_leaves() -> None:
+    columns = [Column("a", ("1",)), Column("wide column", ("2",), spare=10), Column("b", ("3",), spare=20)]
+    assert [column.header for column in fitting(columns, 4)[0]] == ["a", "b"]
+    assert [column.header for column in fitting(columns, 14)[0]] == ["a", "wide column"]

@@ -228,6 +228,11 @@ class AssumedSwitch:
     verdict: Verdict
     """With the other value."""
 
+    @property
+    def other_speed_change(self) -> float:
+        """Tokens per second with the other value over those with what is assumed, less one."""
+        return 1.0 / (1.0 + self.speed_change) - 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate(Workload, Tabular):

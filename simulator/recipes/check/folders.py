@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -22,11 +24,12 @@ _OTHERS: Final = frozenset(["node_modules", "site-packages", "__pycache__"])
 def expanded(files: Iterable[str]) -> Iterator[tuple[str, bool]]:
     """Yield each file, and for each folder the files below it that may be recipes, with whether a folder gave it.
 
-    A file is yielded once, however often it is named; a folder without any file is yielded itself. Links to folders
-    are not followed. Raises InputError for more files than any repository has.
+    A pattern that no shell has expanded, such as `recipes/**/*.sh`, stands for the files that match it. A file is
+    yielded once, however often it is named; a folder without any file is yielded itself. Links to folders are not
+    followed. Raises InputError for more files than any repository has.
     """
     seen: set[str] = set()
-    for file in files:
+    for file in chain.from_iterable(map(_matching, files)):
         walked = "\0" not in file and os.path.isdir(file)  # noqa: PTH112  false where nobody may look
         count = 0
         for path in _below(file) if walked else (file,):
@@ -38,6 +41,13 @@ def expanded(files: Iterable[str]) -> Iterator[tuple[str, bool]]:
                 yield path, walked
         if not count:
             yield file, False
+
+
+def _matching(file: str) -> list[str]:
+    """The files that a pattern matches; a name that is there, or that nothing matches, itself."""
+    if "\0" in file or not glob.has_magic(file) or os.path.lexists(file):
+        return [file]
+    return sorted(glob.glob(file, recursive=True)) or [file]  # noqa: PTH207  names as they are given
 
 
 def _below(folder: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -41,16 +42,20 @@ class Column(NamedTuple):
 
 
 def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column], list[Column]]:
-    """Return the columns that fit side by side into the width, in order, and those that were left out."""
-    kept = list(columns)
-    gone: list[Column] = []
-    while width is not None and sum(c.width + BETWEEN for c in kept) - BETWEEN > width:
-        least = max(kept, key=lambda column: column.spare)
-        if not least.spare:
-            break
-        kept.remove(least)
-        gone.append(least)
-    return kept, [column for column in columns if column in gone]
+    """Return the columns that fit side by side into the width, in order, and those that were left out.
+
+    What goes early comes back where a wider one that went after it leaves room.
+    """
+    room = math.inf if width is None else width + BETWEEN
+    by_need = sorted(range(len(columns)), key=lambda position: columns[position].spare)
+    kept = {position for position in by_need if not columns[position].spare}
+    taken = sum(columns[position].width + BETWEEN for position in kept)
+    for position in by_need:
+        wide = columns[position].width + BETWEEN
+        if position not in kept and taken + wide <= room:
+            kept.add(position)
+            taken += wide
+    return [columns[p] for p in sorted(kept)], [column for p, column in enumerate(columns) if p not in kept]
 
 
 def coded(column: Column, letter: str) -> tuple[Column, list[str]]:

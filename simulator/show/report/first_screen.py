@@ -115,7 +115,7 @@ def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
     need = estimate.memory.device_bytes
     most = sorted(estimate.assumed, key=lambda tried: -abs(tried.speed_change) - abs(tried.memory_bytes) / need)
     for one in filter(most[:_MOST_SWITCHES].__contains__, estimate.assumed):
-        speed = 1.0 / (1.0 + one.speed_change) - 1.0
+        speed = one.other_speed_change
         runs = one.verdict != "does_not_fit"
         note = _VERDICTS[one.verdict] if one.verdict != estimate.verdict else ""
         yield [

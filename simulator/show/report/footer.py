@@ -9,6 +9,7 @@ from simulator.question.frameworks.profiles import PROFILES, profile_of
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.question.units import GIB, to_gib
+from simulator.question.vocabulary import NARROW
 from simulator.search.assumed import LEAST_CHANGE
 from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation
@@ -89,15 +90,13 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
     whose = stack_name(estimate.stack, estimate.framework)
     yield f"Switches: {whose} (--stack, --option; `simulate frameworks {estimate.framework}`)."
     for one in estimate.assumed:
-        worth = [f"{100.0 * one.speed_change:+.1f} % tokens/s"] if abs(one.speed_change) >= LEAST_CHANGE else []
+        worth = [f"{100.0 * one.other_speed_change:+.1f} % tokens/s"] if abs(one.speed_change) >= LEAST_CHANGE else []
         if abs(one.memory_bytes) >= _LEAST_SHOWN:
-            worth.append(f"{to_gib(one.memory_bytes):+.2f} GiB")
+            worth.append(f"{-to_gib(one.memory_bytes):+.2f} GiB")
         if one.verdict != estimate.verdict:
-            worth.append(f"{_VERDICTS[one.verdict]} with {_word(one.other)}")
-        yield (
-            f"Assumed {one.switch} {_word(one.value)}: {', '.join(worth)}; "
-            f"say --option {one.switch}={one.other} if yours is {_word(one.other)}."
-        )
+            worth.append(_VERDICTS[one.verdict])
+        assumed = f"Assumed {one.switch} {_word(one.value)}"
+        yield f"{assumed}; with --option {one.switch}={one.other}: {', '.join(worth)}."
 
 
 _VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
@@ -128,7 +127,7 @@ def stack_lines(ranking: Ranking) -> Iterator[str]:
 def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     """Yield what fp8 would give, where it was not asked for."""
     precision = str(ranking.query.get("precision", ""))
-    if precision == "fp8":
+    if precision in NARROW:
         return
     best = ranking.fp8
     if best is None:

@@ -198,7 +198,7 @@ def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
             yield Column(header=choice.header, cells=cells, is_text=True, spare=choice.spare)
     if any(estimate.options for estimate in estimates):
         told = tuple(map(_exchange, estimates))
-        yield Column(header="ex-\nchange", cells=told, is_text=True, spare=_PLAIN if len(set(told)) == 1 else 0)
+        yield Column(header="ex-\nch.", cells=told, is_text=True, spare=_PLAIN if len(set(told)) == 1 else 0)
 
 
 _PLAIN = 75
