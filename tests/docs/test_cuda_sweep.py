@@ -7,21 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import cuda_sweep
 from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.runner.reference import ReferenceEngine
 from tests.project.tree import ROOT
 from tests.trainer.launches import LIMIT_SECONDS, NEEDS_TORCH
-
-PREPARE = """
-import sys
-from pathlib import Path
-from benchmarks.cuda_sweep import cases
-from simulator.lab.runner.reference import ReferenceEngine
-folder = Path(sys.argv[1])
-for case in cases("cuda"):
-    launch = case.launch("h100-sxm-80g", ReferenceEngine(backend="cuda"), folder, 1.0)
-    model = launch.pick.scenario.model.name
-    print(case.seq_length, case.micro_batch_size, case.recompute, launch.pick.layout.devices, model)
-"""
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,36 +41,35 @@ def test_the_twin_for_processors_leaves_rows(tmp_path: Path) -> None:
 
 
 @NEEDS_TORCH
-def test_no_case_starts_once_the_time_is_up(tmp_path: Path) -> None:
+def test_no_case_starts_once_the_time_is_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = ("--output", str(tmp_path / "sweep.csv"), "--work-folder", str(tmp_path / "work"))
-    done = run("-m", "benchmarks.cuda_sweep", "--device", "cpu", "--minutes", "0", *places)
-    assert done.returncode == 1
-    assert "3 cases left out" in done.stdout
+    assert cuda_sweep.main(["--device", "cpu", "--minutes", "0", *places]) == 1
+    assert "3 cases left out" in capsys.readouterr().out
 
 
 def test_every_case_for_an_accelerator_can_be_launched(tmp_path: Path) -> None:
-    done = run("-c", PREPARE, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = [line.split() for line in done.stdout.splitlines()]
-    assert len(found) == len(set(map(tuple, found))) == 33
-    assert {line[0] for line in found} == {"2048", "4096", "8192", "16384"}
-    assert {line[1] for line in found} == {"1", "2", "4"}
-    assert {line[2] for line in found} == {"none", "selective", "full"}
-    assert {line[3] for line in found} == {"1"}
+    engine = ReferenceEngine(backend="cuda")
+    picks = [(case, case.launch("h100-sxm-80g", engine, tmp_path, 1.0).pick) for case in cuda_sweep.cases("cuda")]
+    shapes = {(c.seq_length, c.micro_batch_size, c.recompute, pick.scenario.model.name) for c, pick in picks}
+    assert len(shapes) == len(picks) == 33
+    assert {case.seq_length for case, _ in picks} == {2048, 4096, 8192, 16384}
+    assert {case.micro_batch_size for case, _ in picks} == {1, 2, 4}
+    assert {case.recompute for case, _ in picks} == {"none", "selective", "full"}
+    assert {pick.layout.devices for _, pick in picks} == {1}
 
 
-def test_the_device_must_be_named(tmp_path: Path) -> None:
-    done = run("-m", "benchmarks.cuda_sweep", "--output", str(tmp_path / "sweep.csv"))
-    assert done.returncode == 2
-    assert "--hardware" in done.stderr
+def test_the_device_must_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cuda_sweep.main(["--output", str(tmp_path / "sweep.csv")])
+    assert left.value.code == 2
+    assert "--hardware" in capsys.readouterr().err
 
 
-def test_a_work_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_work_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     places = ("--output", str(tmp_path / "sweep.csv"), "--work-folder", str(tmp_path / "file" / "work"))
-    done = run("-m", "benchmarks.cuda_sweep", "--device", "cpu", *places)
-    assert done.returncode == 2
-    assert f"error: --work-folder {tmp_path / 'file' / 'work'}: cannot be written: " in done.stdout
+    assert cuda_sweep.main(["--device", "cpu", *places]) == 2
+    assert f"error: --work-folder {tmp_path / 'file' / 'work'}: cannot be written: " in capsys.readouterr().out
 
 
 SWEEP = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.probe import sizes
+from simulator.lab.probe import pool, sizes
 from simulator.lab.probe.sizes import Sizes
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.main import cli
@@ -33,6 +33,7 @@ SMALL = Sizes(
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pool, "MOST_CANDIDATES", 200)  # pricing all of them takes seconds a test
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing() -> None:

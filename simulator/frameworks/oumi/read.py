@@ -62,13 +62,14 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     if named is None or not named.values or not named.values[0].known:
         arguments.need(named.causes if named is not None else (), "model")
         return AskedRun(framework="torch")
-    found = configuration(launch, arguments.file, named.values[0].text, named.value_line)
-    told = {name: entries[-1] for name, entries in flags.items() if "." in name}
-    keys = [key for key in (found.keys if found else ()) if key.dotted not in told]
+    document = configuration(launch, arguments.file, named.values[0].text, named.value_line)
+    replaced = {name: entries[-1] for name, entries in flags.items() if "." in name}
+    keys = [key for key in (document.keys if document else ()) if key.dotted not in replaced]
     keys += [
-        Key(tuple(name.split(".")), one.values, one.place.line, one.text, arguments.file) for name, one in told.items()
+        Key(tuple(name.split(".")), flag.values, flag.place.line, flag.text, arguments.file)
+        for name, flag in replaced.items()
     ]
-    return read(arguments, keys, found.file if found else "")
+    return read(arguments, keys, document.file if document else "")
 
 
 def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:

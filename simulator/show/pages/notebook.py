@@ -1,4 +1,4 @@
-"""What a notebook shows of an answer: the terminal's table with bars, and figures."""
+"""The view of an answer in a notebook: the terminal's table with bars, and figures. Computes nothing."""
 
 from __future__ import annotations
 
