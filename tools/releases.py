@@ -114,7 +114,7 @@ def row_of(recipe: PythonRecipe, file: Path) -> Row | None:
     if sharded or run.model is None or hardware is None or run.layout is None or run.precision is None:
         return None
     narrow = any(key.name == "fp4" and key.values and key.values[0].text != "null" for key in recipe.keys)
-    return Row(recipe, run, hardware, "nvfp4" if narrow else run.precision)
+    return Row(recipe, run, hardware, "fp4" if narrow else run.precision)
 
 
 class Places:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from simulator.question.frameworks.profile import DTYPE_BYTES, DType, FrameworkProfile
+from simulator.question.vocabulary import NARROW
 
 HALF: Final = 2.0
 """Bytes of a bf16 or fp16 number."""
 FP32: Final = 4.0
+FP4: Final = 0.5 + 1.0 / 16.0
+"""Bytes of a number of NVFP4: 4 bits, and 8 of scale for every 16 (TransformerEngine, `NVFP4BlockScaling`)."""
 
 
 class Typed(Protocol):
@@ -33,9 +36,11 @@ def element_bytes(scenario: Typed) -> float:
 
 
 def narrow_element_bytes(scenario: Typed) -> float:
-    """Bytes of what fp8 keeps in 8 bits: inputs of the layers' matrix products, with their scales."""
-    if scenario.precision != "fp8" or not scenario.framework.fp8_inputs:
+    """Bytes of what fp8 keeps in 8 bits, fp4 in 4: inputs of the layers' matrix products, with their scales."""
+    if scenario.precision not in NARROW or not scenario.framework.fp8_inputs:
         return element_bytes(scenario)
+    if scenario.precision == "fp4":
+        return FP4
     return 1.0 + _SCALES[scenario.framework.fp8_recipe]
 
 
@@ -63,14 +68,21 @@ _SCALES: Final = {"delayed": 0.0, "tensorwise": 0.0, "blockwise": FP32 / 128.0, 
 
 
 def narrow_weight_bytes(scenario: Typed) -> float:
-    """Bytes of the 8-bit copies of a linear weight that stay between micro batches: one for each pass.
+    """Bytes of the 8-bit or 4-bit copies of a linear weight that stay between micro batches: one for each pass.
 
     The second is the transpose of the first, or (blocks, mxfp8) scaled along the other side. Weights have blocks of
     128 x 128, whose scales do not count.
     """
-    if scenario.precision != "fp8" or not scenario.framework.fp8_weight_cache:
+    if scenario.precision not in NARROW or not scenario.framework.fp8_weight_cache:
         return 0.0
+    if scenario.precision == "fp4":
+        return 2.0 * FP4
     return 2.0 * (1.0 + (_SCALES["mxfp8"] if scenario.framework.fp8_recipe == "mxfp8" else 0.0))
+
+
+def narrow_number_bytes(scenario: Typed) -> float:
+    """Bytes of one number as fp8 or fp4 computes with it; scales of fp4 included."""
+    return FP4 if scenario.precision == "fp4" else 1.0
 
 
 def gathered_narrow(scenario: Typed) -> bool:

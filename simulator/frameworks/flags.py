@@ -1,4 +1,4 @@
-"""What is known of each framework's flags and keys: one table a framework, beside its code.
+"""The tables of flags and keys: for each framework its words, what each sets and what is not priced. Reads no recipe.
 
 A row says once what a word means, and everything that reads or writes the word goes by it::
 

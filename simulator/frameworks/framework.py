@@ -1,4 +1,4 @@
-"""What a framework's folder offers: one `Framework` in its `framework.py`, of the parts that it has.
+"""The parts of a framework's folder: one `Framework` in its `framework.py`, of the parts that it has.
 
 A trainer with flags of its own has a `LaunchForm`: how its launches are told, the table that its flags stand in, and
 the function that reads a run from them; one with configuration files of its own has a `FileForm`. A stack that adds

@@ -48,18 +48,18 @@ class PythonReader(Expressions):
 
     def module(self, path: Path) -> Module:
         """The file with the names at its top. Raises InputError for what is no Python."""
-        found = self.modules.get(path)
-        if found is not None:
-            return found
+        result = self.modules.get(path)
+        if result is not None:
+            return result
         try:
             tree = ast.parse(read_limited(path))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise InputError(f"{path}: no Python that can be read: {str(error)[:120]}") from error
         charge(_READ * sum(1 for _ in ast.walk(tree)))
-        found = self.modules[path] = Module(path)
+        result = self.modules[path] = Module(path)
         with contextlib.suppress(RaisedError, ReturnedError, LeftError):
-            self.run(tree.body, (found.names,), found)
-        return found
+            self.run(tree.body, (result.names,), result)
+        return result
 
     def _file(self, name: str, near: Path) -> Path | None:
         """The file of a module, from the folders above one that imports it."""

@@ -169,7 +169,7 @@ class Expressions:
             if isinstance(part, ast.FunctionDef) and part.name == name:
                 marked = any(isinstance(mark, ast.Name) and mark.id == "property" for mark in part.decorator_list)
                 return PythonFunction(part, (kind.module.names,), kind.module, name) if marked else None
-        return next((found for base in kind.bases if (found := self._own(base, name))), None)
+        return next((result for base in kind.bases if (result := self._own(base, name))), None)
 
     def _value_Call(self, node: ast.Call, scopes: Scopes, module: Module) -> Any:  # noqa: N802
         function = self._function(node.func, scopes, module)
@@ -238,8 +238,8 @@ class Expressions:
         names: dict[str, Any] = {}
         for word, default in zip(places[len(places) - len(asked.defaults) :], asked.defaults, strict=True):
             names[word.arg] = self.value(default, function.scopes, function.module)
-        for word, given_default in zip(asked.kwonlyargs, asked.kw_defaults, strict=True):
-            value = None if given_default is None else self.value(given_default, function.scopes, function.module)
+        for word, usual in zip(asked.kwonlyargs, asked.kw_defaults, strict=True):
+            value = None if usual is None else self.value(usual, function.scopes, function.module)
             names[word.arg] = value
         names |= {word.arg: value for word, value in zip(places, values, strict=False)}
         own = {word.arg for word in (*places, *asked.kwonlyargs)}
@@ -459,7 +459,7 @@ class Expressions:
         items = self.value(part.iter, scopes, module)
         if not isinstance(items, list | tuple | set | str):
             return self.unknown(node, module)
-        found = []
+        result = []
         for item in items:
             own: tuple[dict[str, Any], ...] = ({}, *scopes)
             self.assign(part.target, item, own, module)
@@ -467,8 +467,8 @@ class Expressions:
             if None in truths:
                 return self.unknown(node, module)
             if all(truths):
-                found.append(self.value(element, own, module))
-        return found
+                result.append(self.value(element, own, module))
+        return result
 
     def truth(self, value: Any) -> bool | None:
         """Whether a value counts as true; None where that is not known."""

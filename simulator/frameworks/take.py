@@ -1,4 +1,4 @@
-"""What a run's words set, by their framework's table: the one reading of scripts, configuration files and logs.
+"""Words of a run to values by target, by the framework's table: one reading of scripts, files and logs.
 
 `take` answers with values by target, as the tables name them: ``{"layout.tensor_parallel": 2, "model.norm": "rms_norm",
 "option.fused_rotary": "false"}``. What no row can say (a cut, what recompute does again) a framework's own code adds.

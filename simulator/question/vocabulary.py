@@ -30,7 +30,10 @@ else:
     """Recipes that are written, by the folder of their writer."""
     StackName = Literal[STACKS]
     """Named sets of switches; `default` is what the framework's own arguments set."""
-Precision = Literal["bf16", "fp16", "fp8", "fp32"]
+Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
+"""Types of matrix products; `fp4` is NVFP4: 4 bits, an 8-bit scale for every 16 numbers."""
+NARROW: tuple[Precision, ...] = ("fp8", "fp4")
+"""Those of fewer than 16 bits, to which operands are cast."""
 RecomputeMode = Literal["none", "selective", "full", "attention", "operations"]
 RecomputeModule = Literal[
     "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts", "moe_gate_up"

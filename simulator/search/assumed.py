@@ -14,6 +14,7 @@ from simulator.question.frameworks.stacks import DEFAULT, set_by_stacks
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.frameworks.switch import SwitchEffect
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.vocabulary import NARROW
 from simulator.search.build import bare_estimate, verdict_of
 from simulator.search.rules import RULES
 
@@ -103,7 +104,7 @@ _MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, ab
 def concerns(scenario: Scenario, name: str) -> bool:
     """Whether a switch is one of the model's and the precision's kind, which others leave as they are."""
     of = _SWITCHES[name]["of"]
-    return bool(of == "every" or (scenario.model.is_moe if of == "experts" else scenario.precision == of))
+    return bool(of == "every" or (scenario.model.is_moe if of == "experts" else scenario.precision in NARROW))
 
 
 def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffect]) -> Priced:

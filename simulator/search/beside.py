@@ -1,4 +1,4 @@
-"""What stands beside an answer: another precision, another stack, and where nothing fits what would and why.
+"""Answers beside an answer: another precision, another stack, and where nothing fits, what would and why.
 
 A ranking in bf16 on H100 also names the best layout in fp8; one for which nothing fits names single changes after which
 something does, such as `--offload optimizer` or twice the nodes.
@@ -17,6 +17,7 @@ from simulator.question.frameworks.stacks import DEFAULT, suggested
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.inputs import MOST_DEVICES
 from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import NARROW
 from simulator.search.build import estimates_of
 from simulator.search.fewest import node_counts, on_nodes
 from simulator.search.query import Query
@@ -28,7 +29,7 @@ from simulator.search.rules import ACROSS_NODES, RULES
 def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
     """The best layout in fp8, where something else was asked for and the device has it."""
     scenario = query.scenario
-    if scenario.precision == "fp8" or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
+    if scenario.precision in NARROW or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
     return _best(replace(query, scenario=replace(scenario, precision="fp8")), near)
 

@@ -29,6 +29,7 @@ from simulator.question.scenario.block import blocks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import ComputeRate
+from simulator.question.vocabulary import NARROW
 from simulator.search.query import PricedLayout
 from simulator.search.rules import RULES
 
@@ -249,11 +250,13 @@ def _recomputed_flops(priced: Priced, at: int) -> float:
 def provenance(scenario: Scenario) -> Provenance:
     """What the numbers of a scenario rest on."""
     notes: list[str] = []
-    if scenario.precision == "fp8":
+    if scenario.precision in NARROW:
         profile = scenario.framework
         kept = {"attention": profile.fp8_attention, "the output layer": profile.fp8_output_layer}
         wide = " and ".join(part for part, narrow in kept.items() if not narrow)
-        notes.append("MFU divides by the dense fp8 peak" + (f"; {wide} run in 16 bit" if wide else ""))
+        notes.append(
+            f"MFU divides by the dense {scenario.precision} peak" + (f"; {wide} run in 16 bit" if wide else "")
+        )
     if scenario.precision == "fp32":
         notes.append("fp32 runs at the fp32 peak with the efficiencies of 16-bit training; tf32 is not assumed")
     if scenario.model.num_nextn_predict_layers and not scenario.framework.mtp:

@@ -1,4 +1,4 @@
-"""What a search is asked, and what it says of one layout.
+"""The question of a search, and its answer for one layout. Values; the walk over layouts is elsewhere.
 
 A question about Mixtral on H100 leaves open how tokens reach their experts. Its search looks at two ways: as the
 question stands, and with DeepEP's kernels under other work, which `chosen` then names.

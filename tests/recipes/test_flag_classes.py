@@ -74,6 +74,8 @@ def test_an_unknown_flag_leaves_no_verdict(word: str, tmp_path: Path) -> None:
         ("--recompute-in-bubble", "not_modelled"),
         ("--deterministic-mode", "fits"),
         ("--moe-paged-stash-page-size 64", "fits"),
+        ("--moe-paged-stash-page-size 128", "fits"),
+        ("--fine-grained-activation-offloading", "not_modelled"),
         ("--window-size 0", "fits"),
         ("--swap-optimizer", "fits"),
     ],

@@ -16,6 +16,7 @@ from simulator.cost.dtypes import (
     element_bytes,
     gradient_bytes,
     master_bytes,
+    narrow_number_bytes,
     narrow_weight_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
@@ -29,6 +30,7 @@ from simulator.cost.stages import StageContents, over_layers
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
+from simulator.question.vocabulary import NARROW
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +182,7 @@ def training_state(pricing: Pricing) -> TrainingState:
     parameters = parameters * (1.0 + frozen)
     if lora:
         parameters = parameters + _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
-    if scenario.precision == "fp8" or profile.fp8_experts == "kept":
+    if scenario.precision in NARROW or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(pricing)
     trained_shard = shard(pricing, trained, 1)
     gradients = shard(pricing, trained, 2) * gradient_bytes(scenario)
@@ -296,11 +298,11 @@ def narrow_bytes(pricing: Pricing) -> KindArray:
     Weights stored in fp32, or in parts (ZeRO 3), stay as they are. Routed experts alone keep one copy for each pass.
     """
     scenario, block = pricing.scenario, pricing.block
-    if scenario.precision != "fp8":
+    if scenario.precision not in NARROW:
         return 2.0 * linear_by_class(pricing).routed
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
     saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
-    copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, 1.0, 0.0))
+    copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, narrow_number_bytes(scenario), 0.0))
     added: KindArray = linear_parameters(pricing) * (copies - saved)
     return added
 

@@ -1,4 +1,4 @@
-"""What stays on a device between two steps beside parameters, gradients and optimizer state.
+"""Tensors that stay on a device between two steps beside parameters, gradients and optimizer state.
 
 Read from MindSpeed-LLM v1.0 to v26 (mindspeed_llm/training, core/pipeline_parallel) and found again in the allocated
 bytes that its continuous integration measures after the first step (tests/st/baseline_results).

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Literal, assert_never
 from typing import cast as as_type
 
-from simulator.cost.dtypes import FP32, HALF, element_bytes
+from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
 from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import Heads
-from simulator.question.vocabulary import ContextExchange
+from simulator.question.vocabulary import NARROW, ContextExchange
 
 
 def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
@@ -191,8 +191,8 @@ def output_gate(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 def output_projection(conditions: Conditions, width: int) -> Operation:
     """The product behind a mixer. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
     model = conditions.model
-    copied = conditions.precision == "fp8" and conditions.framework.fp8_inputs
-    copy = (Kept("attention_output_fp8", float(width), "tensor"),) if copied else ()
+    copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
+    copy = (Kept("attention_output_fp8", narrow_number_bytes(conditions) * width, "tensor"),) if copied else ()
     bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
     return Operation(
         name="output_projection",

@@ -1,4 +1,4 @@
-"""A dense layer's feed-forward network, gated (SwiGLU, GeGLU) or plain (GELU, ReLU, squared ReLU)."""
+"""Operations of a dense feed-forward network, gated (SwiGLU, GeGLU) or plain (GELU, ReLU, squared ReLU)."""
 
 from __future__ import annotations
 

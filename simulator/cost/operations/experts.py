@@ -1,4 +1,4 @@
-"""A mixture of experts: router, exchange of token copies, routed experts, shared experts."""
+"""Operations of a mixture of experts: router, exchange of token copies, routed experts, shared experts."""
 
 from __future__ import annotations
 

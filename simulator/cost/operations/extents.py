@@ -1,4 +1,4 @@
-"""What a number per token is multiplied by on a device, for every layout of a block.
+"""Tokens on a device, per layout of a block: what figures per token are multiplied by. No bytes per token stand here.
 
 A norm's output of 2 h bytes a token is spread `sequence`: a device holds `extent(pricing, "sequence")` times as much,
 the tokens of its micro batch over its sequence-parallel group.

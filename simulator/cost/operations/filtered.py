@@ -1,4 +1,4 @@
-"""Attention whose queries and keys read tokens mixed by a local filter (Yuan 2.0, Wu et al. 2023)."""
+"""Operations of attention whose queries and keys read tokens mixed by a local filter (Yuan 2.0, Wu et al. 2023)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gated delta net (Qwen3-Next, Qwen3.5): a state per head that a gated delta rule updates, in chunks."""
+"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head that a delta rule updates, in chunks."""
 
 from __future__ import annotations
 

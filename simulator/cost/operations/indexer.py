@@ -1,4 +1,4 @@
-"""The indexer of sparse attention: small heads score all keys, and each token's best ones are what it attends to."""
+"""Operations of the indexer of sparse attention: small heads score all keys, each token attends to its best ones."""
 
 from __future__ import annotations
 

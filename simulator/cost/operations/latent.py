@@ -1,4 +1,4 @@
-"""Multi-head latent attention (DeepSeek-V2): keys and values expanded from a compressed latent."""
+"""Operations of multi-head latent attention (DeepSeek-V2): keys and values expanded from a compressed latent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention over the keys and values of an earlier layer (Gemma 4): queries alone are projected."""
+"""Operations of attention over an earlier layer's keys and values (Gemma 4): queries alone are projected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interleaved 1F1B (Narayanan et al. 2021, section 2.2): every rank has several model chunks, which take turns."""
+"""The schedule of interleaved 1F1B (Narayanan et al. 2021, section 2.2): a rank has several chunks, in turn."""
 
 from __future__ import annotations
 

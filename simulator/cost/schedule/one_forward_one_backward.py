@@ -1,4 +1,4 @@
-"""1F1B (Narayanan et al. 2021, section 2.2; Megatron's default): one forward, then one backward pass, in turn."""
+"""The schedule 1F1B (Narayanan et al. 2021, section 2.2; Megatron's default): one forward, one backward, in turn."""
 
 from __future__ import annotations
 

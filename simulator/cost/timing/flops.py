@@ -11,7 +11,7 @@ from simulator.cost.operations.work import Work, layer_work, repeated_work
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
-from simulator.question.vocabulary import RecomputeMode
+from simulator.question.vocabulary import NARROW, RecomputeMode
 
 
 def _flops_per_token(scenario: Scenario, work: Work) -> float:
@@ -92,6 +92,6 @@ def expert_launches(pricing: Pricing) -> Array:
     hundred, of every expert here its products, in fp8 four casts of one kernel, or of five for one scale of a tensor.
     """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
-    casts = 0.0 if scenario.precision != "fp8" else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
+    casts = 0.0 if scenario.precision not in NARROW else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0
     held: Array = scenario.model.num_experts / pricing.block.expert_parallel
     return values.launches_per_layer + (values.launches_per_expert + 4.0 * casts) * held

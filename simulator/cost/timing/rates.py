@@ -9,7 +9,7 @@ import numpy as np
 from simulator.cost.dtypes import element_bytes
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.vocabulary import AttentionKernel
+from simulator.question.vocabulary import NARROW, AttentionKernel
 
 _WIDEST_HEAD = 256
 """Features of a head up to which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)."""
@@ -79,7 +79,7 @@ def loaded_by_tensor_cores(scenario: Scenario) -> bool:
 
 def wide_precision(scenario: Scenario) -> str:
     """The 16-bit type used where fp8 is not: attention and the output layer."""
-    return "bf16" if scenario.precision == "fp8" else scenario.precision
+    return "bf16" if scenario.precision in NARROW else scenario.precision
 
 
 def usual_rate(scenario: Scenario, precision: str) -> float:
@@ -93,8 +93,8 @@ def usual_rate(scenario: Scenario, precision: str) -> float:
 
 def gemm_rate(scenario: Scenario) -> float:
     """FLOP/s of the layers' matrix products (T2)."""
-    if scenario.precision == "fp8":
-        return usual_rate(scenario, "fp8") * scenario.coefficients.time.gemm_efficiency_fp8
+    if scenario.precision in NARROW:
+        return usual_rate(scenario, scenario.precision) * scenario.coefficients.time.gemm_efficiency_fp8
     return wide_gemm_rate(scenario)
 
 

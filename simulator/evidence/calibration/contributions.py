@@ -1,4 +1,4 @@
-"""What a range is made of: named contributions, each sized by what was left out of the fit.
+"""Contributions to a range, each named and sized by what was left out of the fit. Fits nothing.
 
 The error of a prediction has a standard deviation, in the logarithm, whose square is the sum of those of its
 contributions. Each is a size times a unit: of `coefficients` the deviation that their covariance gives the figure, of

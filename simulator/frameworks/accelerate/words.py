@@ -1,4 +1,4 @@
-"""What `accelerate launch` says beside a trainer's words: processes, precision, and how the state is sharded.
+"""Words of `accelerate launch` as the trainer's own: processes, precision, and how the state is sharded.
 
 Its options and the file that `--config_file` names have the same words (`words.csv`), a file's in the sections
 `fsdp_config` and `deepspeed_config`; options count over the file. They become the trainer's own words, as accelerate

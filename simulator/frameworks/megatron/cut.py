@@ -1,4 +1,4 @@
-"""How Megatron's and MindSpeed's flags cut the layers over pipeline ranks and model chunks."""
+"""The cut of layers over pipeline ranks and model chunks by Megatron's and MindSpeed's flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Megatron-LM's words set that no row of its table can say: settings that several flags decide together.
+"""Settings that several of Megatron-LM's flags decide together, so that no row of its table can say them.
 
 Each function takes the run's arguments and the values that `take` found by target, and adds or corrects some of them:
 recompute, what is sharded and offloaded, experts, precision and types of numbers, attention, exchanges.
@@ -167,6 +167,11 @@ def precision(arguments: Arguments) -> str | None:
         arguments.remark("contradiction", "error", "--bf16 and --fp16 are both given", "fp16", fix="drop one of them")
     if "precision" in arguments.incomplete:
         return None
+    if arguments.text("precision", "fp4-format") is not None:
+        recipe = arguments.text("precision", "fp4-recipe") or "nvfp4"
+        if recipe != "nvfp4":
+            arguments.not_modelled(f"--fp4-recipe {recipe[:40]}: of 4-bit products NVFP4's are priced", "fp4-recipe")
+        return "fp4"
     if narrow:
         return "fp8"
     if not any(half):

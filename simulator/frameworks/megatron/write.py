@@ -171,6 +171,9 @@ def _workload(case: Writing) -> Iterator[WordPair]:
             yield "bf16", ""
             yield "fp8_format", "hybrid"
             yield "fp8_recipe", scenario.framework.fp8_recipe
+        case "fp4":
+            yield "bf16", ""
+            yield "fp4_format", "e2m1"
         case "fp32":
             pass
         case _:

@@ -1,4 +1,4 @@
-"""What MindSpeed's own flags set: its release, what it keeps, what it does again, and what training is.
+"""Settings of MindSpeed's own flags beside its table's: its release, what it keeps, what it does again.
 
 `extended` takes a run as Megatron-LM's flags give it and lays MindSpeed's own ways under its switches. Scripts name no
 release: the oldest one that has their flags is taken.

@@ -76,6 +76,7 @@ def _drop_parts(arguments: Arguments) -> None:
 
 _PARTS: Final = {
     "fp8_format": ("fp8_param_gather", "fp8_recipe"),
+    "fp4_format": ("fp4_param_gather", "fp4_recipe"),
     "cpu_offloading": ("cpu_offloading_weights", "cpu_offloading_activations", "cpu_offloading_num_layers"),
     "tp_comm_overlap": ("tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_overlap_cfg"),
 }

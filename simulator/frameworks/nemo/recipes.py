@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import InputError
+from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
@@ -70,14 +71,14 @@ _OF_THE_MODEL: Final = ("num_moe_experts", "num_experts", "num_layers", "hidden_
 @functools.cache
 def _defaults() -> Mapping[str, Any]:
     """Fields that nobody sets, by the tables of Megatron-Bridge and Megatron-LM."""
-    defaults: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for flag in (*table_of("megatron").values(), *table_of("bridge").values()):
         if flag.name in _OF_THE_MODEL or "model." in flag.sets:
-            defaults[flag.name] = OpenValue(flag.name, Place("", 1))
+            config[flag.name] = OpenValue(flag.name, Place("", 1))
             continue
         text = flag.default
-        defaults[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
-    return defaults
+        config[flag.name] = {"True": True, "False": False, "None": None}.get(text, text) if text else False
+    return config
 
 
 def _default(name: str) -> Any:
@@ -95,9 +96,9 @@ def python_recipes(path: Path) -> Iterator[PythonRecipe]:
     module = reader.module(path)
     for name, function in module.names.items():
         if isinstance(function, PythonFunction) and function.module is module and _RECIPE.fullmatch(name):
-            configuration = _returned(reader, function, module)
-            if configuration is not None:
-                yield _recipe(name, configuration, Place(str(path), function.node.lineno))
+            config = _returned(reader, function, module)
+            if config is not None:
+                yield _recipe(name, config, Place(str(path), function.node.lineno))
 
 
 def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:
@@ -106,11 +107,11 @@ def _returned(reader: PythonReader, function: PythonFunction, module: Module) ->
     if len(arguments.args) > len(arguments.defaults) or not isinstance(function.node, ast.FunctionDef):
         return None
     try:
-        configuration = reader.call(function, (), {}, function.node, module)
+        config = reader.call(function, (), {}, function.node, module)
     except RaisedError:
         return None
-    whole = isinstance(configuration, Instance) and isinstance(configuration.fields.get("model"), Instance)
-    return configuration if whole and "train" in configuration.fields else None
+    whole = isinstance(config, Instance) and isinstance(config.fields.get("model"), Instance)
+    return config if whole and "train" in config.fields else None
 
 
 def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
@@ -225,13 +226,61 @@ def _layout_text(value: Any) -> Any:
     return "|".join("".join(_LETTERS[word] for word in chunk) for chunk in value)
 
 
+def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
+    """The keys that count, and the shipped model that is meant: of its name, or a hybrid one of its sizes.
+
+    A cut that counts embedding and loss as layers needs the number of layers.
+    """
+    if recipe.hub:
+        model = models.by_name(recipe.hub)[0]
+        said = any(key.path == ("model", "num_layers") for key in recipe.keys)
+        if model is None or said:
+            return recipe.keys, model
+        layers = models.load_model(model).num_hidden_layers
+        key = Key(("model", "num_layers"), (known_value(str(layers), 1),), recipe.place.line, layers)
+        return (*recipe.keys, key), model
+    texts = {key.name: key.values[0].text for key in recipe.keys if key.path[0] == "model" and len(key.values) == 1}
+    if "hybrid_layer_pattern" not in texts:
+        return recipe.keys, None
+    sizes = texts.get("num_layers"), texts.get("hidden_size")
+    specs = map(models.load_model, models.model_names())
+    model = next((one.name for one in specs if (str(one.num_hidden_layers), str(one.hidden_size)) == sizes), None)
+    if model is None or "mamba" not in models.load_model(model).mixers:
+        return recipe.keys, None
+    return tuple(key for key in recipe.keys if not (key.path[0] == "model" and key.name in _HYBRID)), model
+
+
+_HYBRID: Final = frozenset(
+    [
+        *("hybrid_layer_pattern", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels"),
+        *("num_query_groups", "mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups"),
+        *("is_hybrid_model", "activation_func", "num_moe_experts", "moe_ffn_hidden_size", "vocab_size", "squared_relu"),
+        *(
+            "moe_shared_expert_intermediate_size",
+            "moe_router_topk",
+            "normalization",
+            "add_bias_linear",
+            "gated_linear_unit",
+        ),
+        *(
+            "position_embedding_type",
+            "make_vocab_size_divisible_by",
+            "share_embeddings_and_output_weights",
+            "max_position_embeddings",
+        ),
+    ]
+)
+"""What a shipped hybrid model of the same layers and width says itself."""
+
+
 def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
     """The run of one recipe, with the model that it takes from Hugging Face and the devices of its name."""
-    filled = Interpolation([key for key in recipe.keys if key.values], arguments.settings)
+    keys, model = _with_sizes(recipe)
+    filled = Interpolation([key for key in keys if key.values], arguments.settings)
     run, _ = read_filled(arguments, filled, recipe.environment)
     arguments.used |= filled.used
-    if recipe.hub and run.model is None:
-        run = named(arguments, run, recipe.hub)
+    if model is not None or recipe.hub:
+        run = named(arguments, run, model or recipe.hub)
         if run.model is None:
             said = f"{recipe.hub} is no model that is shipped: the recipe takes all of its sizes from there"
             arguments.remark_line("not-modelled", "error", said, recipe.place.line, fix="--model NAME")
@@ -261,9 +310,9 @@ def variants(path: Path) -> Iterator[PythonRecipe]:
         if asked is None or not {"precision", "config_variant"} <= {word.arg for word in asked.args}:
             continue
         for word in _WORDS:
-            found = next(filter(None, (_variant(reader, function, word, each) for each in _VARIANTS)), None)
-            if found is not None:
-                yield found
+            config = next(filter(None, (_variant(reader, function, word, each) for each in _VARIANTS)), None)
+            if config is not None:
+                yield config
 
 
 def _variant(reader: PythonReader, function: PythonFunction, word: str, variant: str) -> PythonRecipe | None:
@@ -280,14 +329,14 @@ def _variant(reader: PythonReader, function: PythonFunction, word: str, variant:
     if not isinstance(base, Instance):
         return None
     try:
-        configuration = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
+        config = reader.call(function, (), {"precision": word, "config_variant": variant}, function.node, module)
     except RaisedError:
         return None
-    if not isinstance(configuration, Instance) or not isinstance(configuration.fields.get("model"), Instance):
+    if not isinstance(config, Instance) or not isinstance(config.fields.get("model"), Instance):
         return None
-    _start(configuration, reader, word)
+    _start(config, reader, word)
     place = Place(str(module.path), function.node.lineno)
-    whole = _recipe(f"{function.name}_{word}_{variant}", configuration, place)
+    whole = _recipe(f"{function.name}_{word}_{variant}", config, place)
     devices = base.fields.get("num_gpus")
     return replace(
         whole, devices=devices if isinstance(devices, int) else None, device=device, environment=_SCRIPTS_ENVIRONMENT

@@ -64,7 +64,7 @@ def _workload(case: Writing, *, ernie: bool) -> Iterator[WordPair]:
         case "bf16" | "fp16":
             yield scenario.precision, ""
             yield "fp16_opt_level", "O2"
-        case "fp8" | "fp32":
+        case "fp8" | "fp4" | "fp32":
             raise UnsupportedError(f"--precision {scenario.precision}: no flag of the trainer that is read says so")
         case _:
             assert_never(scenario.precision)

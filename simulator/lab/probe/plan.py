@@ -1,4 +1,4 @@
-"""Which few launches say most about the coefficients: a greedy D-optimal design.
+"""Choice of the few launches that say most about the coefficients: a greedy D-optimal design. Launches nothing.
 
 A launch measures `ln(step time)`, whose slopes by the logarithms of the coefficients follow from pricing it under
 coefficient sets a little apart, as the fit does. The coefficients' priors are the information there is before the first

@@ -1,4 +1,4 @@
-"""What an engine does for a launch: the command that starts it on each node, and the outcome read from what it left.
+"""The interface of an engine: the command that it starts on each node, and the outcome read from what it left.
 
 A launcher starts the command once on each node and sets there, in its environment, `NNODES`, `NODE_RANK`,
 `MASTER_ADDR` and `MASTER_PORT`; the command starts the ranks of its node. Output of all nodes goes to one log.

@@ -277,7 +277,7 @@ class FrameworkProfile:
     )
     fp8_param_gather: bool = switch(
         default=False,
-        about="fp8 gathers linear weights in 8 bits, and stores no 16-bit ones beside the copies it computes with",
+        about="linear weights are stored in the bits they are computed with (8, or 4), and no 16-bit ones beside them",
     )
     fp8_attention: bool = switch(
         default=False,

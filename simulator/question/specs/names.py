@@ -1,4 +1,4 @@
-"""What people call a shipped spec: its name, a name of a vendor or a cloud, a model's id on Hugging Face; in any case.
+"""Names of shipped specs: its own, a vendor's or a cloud's, a model's id on Hugging Face; in any case.
 
 Other names stand in the specs themselves, under `aliases`, on one line. Only that line is read here.
 """

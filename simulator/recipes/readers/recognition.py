@@ -1,4 +1,4 @@
-"""What tells that a file trains, and with which trainer, where no reader takes it.
+"""Signs that a file trains, and with which trainer, where no reader takes it. Reads no setting.
 
 A file is passed over only where it is plainly none: nothing of it starts a trainer, and it holds no batch size beside
 a learning rate, an optimizer or a model.

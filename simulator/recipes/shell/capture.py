@@ -1,4 +1,4 @@
-"""What commands print, where that follows from the script alone: `echo`, `printf`, `cat` of a here document, `expr`."""
+"""Output of commands where it follows from the script alone: `echo`, `printf`, `cat`, `expr`. Runs none of them."""
 
 from __future__ import annotations
 

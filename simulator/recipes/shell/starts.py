@@ -1,4 +1,4 @@
-"""How a framework's own documentation starts its launch files: what it gives for what they leave to the run.
+"""Documented starts of frameworks' own launch files: what their pages give for what the files leave to the run.
 
 The table beside this file is made by `tools/starts.py` of checkouts: the first start of a file that their pages or
 launchers show. It tells of those very files only: another text of the same name may take its arguments otherwise.

@@ -1,4 +1,4 @@
-"""From step time to goodput: what failures, checkpoints and evaluation take of the time that is paid for."""
+"""From step time to goodput: the share of paid time that failures, checkpoints and evaluation take."""
 
 from __future__ import annotations
 

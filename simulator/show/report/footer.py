@@ -9,6 +9,7 @@ from simulator.question.frameworks.profiles import PROFILES, profile_of
 from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.question.units import GIB, to_gib
+from simulator.question.vocabulary import NARROW
 from simulator.search.assumed import LEAST_CHANGE
 from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation
@@ -126,7 +127,7 @@ def stack_lines(ranking: Ranking) -> Iterator[str]:
 def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     """Yield what fp8 would give, where it was not asked for."""
     precision = str(ranking.query.get("precision", ""))
-    if precision == "fp8":
+    if precision in NARROW:
         return
     best = ranking.fp8
     if best is None:

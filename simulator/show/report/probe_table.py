@@ -1,4 +1,4 @@
-"""What a probe measured, launched and fitted, as tables for people."""
+"""Measured rates, launches and fit of a probe as tables for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each rule is about, in a few words: for machines that list rules beside their results."""
+"""Titles of rules, in a few words: for machines that list rules beside their results."""
 
 from __future__ import annotations
 

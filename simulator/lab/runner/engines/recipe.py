@@ -1,4 +1,4 @@
-"""What engines of outside frameworks share: a recipe in the launch's folder, and its log read into a measured row.
+"""The common part of engines of outside frameworks: a recipe in the launch's folder, its log read into a row.
 
 An engine starts what the user has installed and changes nothing of it. It never guesses a figure that the log lacks,
 and a log that tells of another layout is no measurement.
