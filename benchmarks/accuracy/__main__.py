@@ -17,6 +17,7 @@ from typing import Final
 
 from benchmarks.accuracy.frameworks import by_framework
 from benchmarks.accuracy.hypotheses import doubtful_rows
+from benchmarks.accuracy.missed import missed, worse_sources
 from benchmarks.accuracy.own import CLUSTER
 from benchmarks.accuracy.record import recorded
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
@@ -38,6 +39,10 @@ def _coverage(found: Judgement) -> Iterator[Section]:
     yield from coverage_sections({kind: found.of_kind(kind) for kind in KINDS})
 
 
+def _missed(found: Judgement) -> Iterator[Section]:
+    yield from (missed(found), worse_sources(found))
+
+
 def _own(found: Judgement) -> Iterator[Section]:
     yield target_table(own_lines(found), "The user's own table")
 
@@ -54,6 +59,7 @@ def _thumb(_: Judgement) -> Iterator[Section]:
 
 REPORTS: Final[Mapping[str, Callable[[Judgement], Iterator[Section]]]] = {
     "targets": _targets,
+    "missed": _missed,
     "coverage": _coverage,
     "class": by_class,
     "source": by_source,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.accuracy import shipped as shipping
+from benchmarks.accuracy.missed import reasons, worse_sources
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
@@ -38,8 +40,9 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
     """Everything quoted, by page and marker."""
     page = {
         "targets": _targets(found),
+        "worse": _table(worse_sources(found)),
         "classes": "\n\n".join(map(_table, by_class(found))),
-        "coverage": "\n\n".join(map(_table, coverage_sections({kind: found.of_kind(kind) for kind in KINDS}))),
+        "coverage": _coverage(found),
         "news": _news(found),
     }
     return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}
@@ -60,9 +63,20 @@ def _news(found: Judgement) -> str:
     return "\n".join(lines)
 
 
+def _coverage(found: Judgement) -> str:
+    """Without what lies beyond by one feature of the layout, or by nodes."""
+    sections = coverage_sections({kind: found.of_kind(kind) for kind in KINDS})
+    short = (replace(one, rows=[row for row in one.rows if row[0].split()[0] in _LEVELS]) for one in sections)
+    return "\n\n".join(map(_table, short))
+
+
+_LEVELS = ("source", "organisation", "device", "stack")
+
+
 def _targets(found: Judgement) -> str:
+    why = reasons()
     rows = [
-        [line.text, line.reached, line.target, {True: "met", False: "missed", None: "-"}[line.met]]
+        [line.text, line.reached, line.target, "met" if line.met else f"missed: {why[line.id]}"]
         for line in (*target_lines(found), *own_lines(found))
     ]
     return grid(("figure", "reached", "target", ""), rows, "markdown", text_columns=(0, 3))

@@ -13,6 +13,7 @@ from benchmarks.accuracy import tables as tables_module
 from benchmarks.accuracy.choices import choices, chosen
 from benchmarks.accuracy.frameworks import by_framework
 from benchmarks.accuracy.hypotheses import doubtful_rows, hypotheses
+from benchmarks.accuracy.missed import reasons
 from benchmarks.accuracy.own import CLUSTER, OWN, OWN_FAMILY, own_fit, own_verdicts, worst
 from benchmarks.accuracy.record import figures, recorded, worse
 from benchmarks.accuracy.rows import KINDS, Judgement, samples
@@ -45,6 +46,11 @@ def test_every_target_has_its_line(judgement_of_all: Judgement) -> None:
     for line in lines:
         assert (line.met is None) == (line.value is None)
         assert line.value is None or line.value >= 0.0
+
+
+def test_what_is_missed_has_a_reason_and_nothing_else_has(judgement_of_all: Judgement) -> None:
+    lines = (*target_lines(judgement_of_all), *own_lines(judgement_of_all))
+    assert set(reasons()) == {line.id for line in lines if not line.met}
 
 
 def test_the_own_table_is_within_its_targets(judgement_of_all: Judgement) -> None:

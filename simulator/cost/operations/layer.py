@@ -161,8 +161,8 @@ def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
     """
     if conditions.lora_rank is None or conditions.framework.adapter_targets == "all":
         return operation
-    kept = tuple(tensor for tensor in operation.kept if not tensor.name.endswith(_PRODUCT_INPUTS))
-    return operation._replace(kept=kept)
+    read = tuple(tensor for tensor in operation.kept if not tensor.name.endswith(_PRODUCT_INPUTS))
+    return operation._replace(kept=read)
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
