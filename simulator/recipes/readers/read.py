@@ -222,7 +222,7 @@ _OTHER_KIND: Final = re.compile(
 
 
 _LAUNCH_WORK: Final = 1_000_000
-"""What a launch that is read will take to judge."""
+"""What the verdict on a launch will take, in units of the budget."""
 
 
 def _read_shell(
@@ -236,7 +236,6 @@ def _read_shell(
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
     for launch in script.launches:
-        charge(_LAUNCH_WORK)
         try:
             require_training(launch, file)
             recipe = None if other_trainer(launch) else _read_launch(launch, file)
@@ -246,6 +245,7 @@ def _read_shell(
         if recipe is None:
             passed.append(launch)
         else:
+            charge(_LAUNCH_WORK)
             recipe = with_network(_conditional(recipe, launch))
             remarks = (*_line_ends(text, file), *_script_remarks(script, file))
             recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
