@@ -116,7 +116,19 @@ class LeftError(Exception):
 
 TEXT_METHODS: Final = frozenset(
     [
-        *("upper", "lower", "strip", "lstrip", "rstrip", "replace", "split", "startswith", "endswith", "join"),
+        *(
+            "upper",
+            "lower",
+            "strip",
+            "lstrip",
+            "rstrip",
+            "replace",
+            "split",
+            "rsplit",
+            "startswith",
+            "endswith",
+            "join",
+        ),
         *("format", "count", "title", "removeprefix", "removesuffix", "index", "find"),
     ]
 )

@@ -73,6 +73,8 @@ def fewest_nodes(
         if fitting is None and best is not None:
             fitting, low = nodes, math.ceil(nodes * _peak_ratio(best, within))
         if best is not None and best.step_seconds <= within:
+            if progress is not None:
+                progress(len(counts), len(counts))
             return FewestNodes(nodes, nodes, fitting, most, deadline_days)
         if best is None and candidates(asked.scenario, asked.space):
             nearest = nodes

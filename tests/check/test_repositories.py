@@ -1,17 +1,41 @@
 """Repositories that are not the project's own: nothing that trains is passed over, no firm answer over the unread."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.repositories import CASES
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked, Gates
-from tests.check.repositories import SHARED, listed, no_training, passed_over
+from tests.check.repositories import FIRM, REINFORCEMENT, ROOT, SHARED, left_out, listed, no_training, passed_over
 
 REPRODUCTIONS = SHARED / "findings" / "recipes-repro"
 SAMPLED = 9
 """Every so many files of the list are judged here; `python -m tests.check.repositories` judges all."""
+
+
+def test_most_of_what_trains_gets_a_verdict() -> None:
+    none, left = no_training(), left_out()
+    rows = [row for row in listed() if row.label and row.label not in REINFORCEMENT]
+    rows = [row for row in rows if (row.repository, row.name) not in none.keys() | left.keys()][:: 2 * SAMPLED]
+    firm = [row for row in rows if row.judged_with_nodes(Asked(hardware="h100-sxm-80g")) in FIRM]
+    assert len(firm) >= 0.45 * len(rows)
+
+
+def test_the_page_shows_every_repository_that_the_command_judges() -> None:
+    page = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| (\S+/\S+), (\w+) \| `([\w-]+)`.* \d+ recipes: .*\| [012] \|$", page, re.MULTILINE)
+    assert told == [(repository, commit, hardware) for repository, commit, hardware, _ in CASES]
+
+
+def test_the_list_of_what_is_left_out_is_sound() -> None:
+    files = {(row.repository, row.name) for row in listed() if row.label}
+    left = left_out()
+    assert left.keys() <= files - no_training().keys()
+    allowed = ("vision", "JAX", "an architecture that is not priced")
+    assert all(why.endswith(allowed) for why in left.values())
 
 
 def test_nothing_that_trains_is_passed_over() -> None:

@@ -61,8 +61,13 @@ BESIDE: dict[str, dict[str, object]] = {
     "exp_avg_dtype": {"use_precision_aware_optimizer": True, "exp_avg_sq_dtype": "bf16"},
     "exp_avg_sq_dtype": {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16"},
     "expert_tensor_parallel_size": EXPERTS | PARALLEL,
+    "fp4_recipe": {"fp4_format": "e2m1"},
     "fp8_recipe": {"fp8_format": "hybrid"},
     "fp8_param_gather": {"fp8_format": "hybrid"},
+    "cuda_graph_modules": {"cuda_graph_impl": "transformer_engine"},
+    "cuda_graph_scope": {"cuda_graph_impl": "transformer_engine"},
+    "moe_expert_rank_capacity_factor": EXPERTS,
+    "moe_paged_stash_buffer_size_factor_cuda": EXPERTS | {"moe_paged_stash": True},
     "hierarchical_context_parallel_sizes": {"context_parallel_size": 4, "cp_comm_type": "a2a+p2p"},
     "main_grads_dtype": {"use_precision_aware_optimizer": True},
     "main_params_dtype": {"use_precision_aware_optimizer": True},
@@ -98,6 +103,9 @@ SAMPLES: dict[str, object] = {
     "context_parallel_size": 2,
     "cp_comm_type": "a2a",
     "cpu_offloading_num_layers": 31,
+    "cuda_graph_impl": "local",
+    "cuda_graph_modules": "attn",
+    "cuda_graph_scope": "attn",
     "data_parallel_sharding_strategy": "optim",
     "decoder_first_pipeline_num_layers": 5,
     "decoder_last_pipeline_num_layers": 5,
@@ -105,6 +113,9 @@ SAMPLES: dict[str, object] = {
     "exp_avg_sq_dtype": "bf16",
     "expert_model_parallel_size": 2,
     "expert_tensor_parallel_size": 1,
+    "fp4": "e2m1",
+    "fp4_format": "e2m1",
+    "fp4_recipe": "nvfp4",
     "fp8": "hybrid",
     "fp8_format": "hybrid",
     "fp8_recipe": "mxfp8",
@@ -116,6 +127,8 @@ SAMPLES: dict[str, object] = {
     "micro_batch_size": 4,
     "batch_size": 4,
     "moe_expert_capacity_factor": 0.5,
+    "moe_expert_rank_capacity_factor": 1.5,
+    "moe_paged_stash_buffer_size_factor_cuda": 1.3,
     "moe_flex_dispatcher_backend": "hybridep",
     "moe_layer_freq": "([0]*1+[1]*31)",
     "moe_token_dispatcher_type": "allgather",
@@ -209,6 +222,11 @@ def said(flag: Flag) -> dict[str, object]:
     return words
 
 
+def hardware_of(words: dict[str, object]) -> str:
+    """A device that has what the words ask for."""
+    return "b300-sxm" if any(name.startswith("fp4") for name in words) else HARDWARE
+
+
 def script(words: dict[str, object], folder: Path) -> Case:
     flags = " ".join(
         f"--{name.replace('_', '-')}" + ("" if x is True else f" {_quoted(x)}") for name, x in words.items()
@@ -216,7 +234,7 @@ def script(words: dict[str, object], folder: Path) -> Case:
     file = folder / "run.sh"
     file.write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {flags}\n", encoding="utf-8")
     (recipe,) = read_recipe(file)
-    case = case_of(recipe, Asked(hardware=HARDWARE))
+    case = case_of(recipe, Asked(hardware=hardware_of(words)))
     assert isinstance(case, Case), case
     return case
 
@@ -238,7 +256,7 @@ def log(words: dict[str, object], folder: Path) -> MeasuredRow:
     file = folder / "train.log"
     batch = int(str(words.get("global_batch_size", 64)))
     file.write_text(dump(printed) + steps(25.0, 25.0, 25.0, batch=batch), encoding="utf-8")
-    (row,) = read_log(file, hardware=HARDWARE)
+    (row,) = read_log(file, hardware=hardware_of(words))
     return row
 
 

@@ -170,8 +170,8 @@ def test_paddle_from_layout_to_row(tmp_path: Path) -> None:
     row = outcome.row
     assert row is not None
     assert row.step_samples == 8
-    assert row.step_time_s == 2.4797
-    assert row.memory_gib == 36.4140625
+    assert row.step_time_ms == 2479.7
+    assert row.memory_mib == 37288
     assert row.memory_kind == "allocated"
     assert question(row)[1] == pick.layout
     words = words_of(tmp_path)

@@ -10,7 +10,6 @@ import dataclasses
 import re
 from typing import Final
 
-from simulator.errors import InputError
 from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.flags import table_of
@@ -80,19 +79,13 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
 
 
 def _configuration(arguments: Arguments, launch: LaunchCommand | None) -> Arguments:
-    """The keys of the engine's configuration; none where it is not at hand and the flags tell the stage."""
+    """The keys of the engine's configuration. Raises AbsentFileError for one that is not at hand: it may compress."""
     keys = Arguments(arguments.file, table_of("deepspeed"))
     if launch is None:
         return keys
     named = ("deepspeed_config",)
     keys.entries = {name: arguments.entries[name] for name in named if name in arguments.entries}
-    try:
-        add_deepspeed(keys, launch)
-    except InputError:
-        if not arguments.has("zero-stage"):
-            raise
-        said = "the configuration of DeepSpeed is not at hand: --zero-stage is priced, and nothing offloaded"
-        arguments.remark("upper-bound", "warning", said, "deepspeed_config")
+    add_deepspeed(keys, launch)
     return keys
 
 

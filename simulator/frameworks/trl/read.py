@@ -51,7 +51,9 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
 def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
     for key in keys:
         if key.values and key.values[0].text.lower() not in ("none", "null"):
-            arguments.add(key.path[0] if key.path[0] in _SECTIONS else key.dotted, key.values, key.line, file)
+            section = key.path[0] in _SECTIONS
+            if not section or not arguments.has(key.path[0]):
+                arguments.add(key.path[0] if section else key.dotted, key.values, key.line, file)
 
 
 def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:

@@ -88,7 +88,8 @@ def answer_figure(answer: Tabular, name: str = "") -> Any:
         raise UnsupportedError("plot: plotly is not installed: pip install plotly")
     from plotly.graph_objects import Figure  # noqa: PLC0415  only who draws needs it
 
-    return Figure(figures[name or next(iter(figures))](answer))
+    spec = figures[name or next(iter(figures))](answer)
+    return Figure({**spec, "layout": {"height": _HEIGHT, **spec["layout"]}})
 
 
 def _ranking(ranking: Ranking) -> PlotlyFigure:
@@ -130,5 +131,7 @@ _FIGURES: Final[Mapping[type, Figures]] = MappingProxyType(
         Checks: {"verdicts": _verdicts},
     }
 )
+_HEIGHT = 420
+"""Pixels of a figure that says nothing of its own."""
 _MICRO_BATCHES = 16
 """Micro batches that a figure over time shows."""

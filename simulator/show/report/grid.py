@@ -66,7 +66,10 @@ def _html(
     heads = "".join(f'<th style="{side}">{text}</th>' for side, text in zip(sides, shown, strict=True))
     body = ""
     for number, row in enumerate(rows):
-        drawn = (_bar(bars[column][number]) if column in bars else "" for column in range(len(headers)))
+        drawn = [_bar(bars[column][number]) if column in bars else "" for column in range(len(headers))]
+        drawn = [
+            f"{bar};white-space:nowrap" if len(text) <= _WHOLE else bar for bar, text in zip(drawn, row, strict=True)
+        ]
         cells = zip(sides, drawn, row, strict=True)
         body += "".join(f'<td style="{side}{bar}">{_cell(text, "html")}</td>' for side, bar, text in cells)
         body = f"{body}</tr><tr>"
@@ -74,7 +77,9 @@ def _html(
 
 
 _LEFT: Final = "text-align:left;padding:2px 8px"
-_RIGHT: Final = "text-align:right;padding:2px 8px;white-space:nowrap"
+_RIGHT: Final = "text-align:right;padding:2px 8px"
+_WHOLE: Final = 40
+"""Characters of a cell that stays on one line of a notebook."""
 
 
 def _bar(share: float) -> str:
