@@ -34,7 +34,7 @@ def test_options_of_an_estimate_replace_the_recipe() -> None:
 
 
 def test_the_same_as_an_estimate() -> None:
-    (found,) = checked(MEGATRON, "--hardware", "z2000")
+    (found,) = checked(MEGATRON, "--hardware", "z2000", "--stack", "z2000")
     args = ("--model", "llama3.1-8b", "--nodes", "4", "--tp", "2", "--pp", "2", "--format", "json")
     estimate = json.loads(run("estimate", *args).stdout)
     assert found["estimate"]["memory"] == estimate["memory"]

@@ -90,7 +90,7 @@ def test_the_command_prints_them_fastest_first(tmp_path: Path, monkeypatch: pyte
 
 def test_segments_that_grow_come_first_where_they_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = RECIPES["lines.sh"].replace("batch-size 4", "batch-size 1").replace("8192", "14848")
+    text = RECIPES["lines.sh"].replace("batch-size 4", "batch-size 1").replace("8192", "15360")
     Path("train.sh").write_text(text, encoding="utf-8")
     (found,) = checked("train.sh", *H100, "--diff", code=1)
     first = found["changes"][0]

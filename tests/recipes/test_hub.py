@@ -180,7 +180,7 @@ def test_accelerate_starts_a_script_with_a_file(tmp_path: Path) -> None:
 
 
 def test_what_accelerate_does_not_say_is_not_taken(tmp_path: Path) -> None:
-    (tmp_path / "acc.yaml").write_text(FSDP.replace("SHARDS", "HYBRID_SHARD"), encoding="utf-8")
+    (tmp_path / "acc.yaml").write_text(FSDP.replace("SHARDS", "OTHER_SHARD"), encoding="utf-8")
     (tmp_path / "sft.yaml").write_text(TRL, encoding="utf-8")
     assert "not-modelled" in rules(
         read(tmp_path, "accelerate launch --config_file acc.yaml run_sft.py sft.yaml\n", "x.sh")
@@ -265,7 +265,7 @@ def test_a_file_of_oumi(tmp_path: Path) -> None:
     assert (recipe.layout.zero_stage, recipe.layout.recompute, recipe.precision) == (3, "full", "bf16")
     assert rules(recipe) == set()
     assert outcome(tmp_path) == "fits"
-    assert "not-modelled" in rules(read(tmp_path, OUMI.replace("FULL_SHARD", "HYBRID_SHARD")))
+    assert "not-modelled" in rules(read(tmp_path, OUMI.replace("FULL_SHARD", "OTHER_SHARD")))
     assert "not-modelled" in rules(read(tmp_path, OUMI.replace("TRL_SFT", "TRL_GRPO")))
 
 
