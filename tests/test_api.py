@@ -221,7 +221,7 @@ def test_a_model_is_cut_to_a_number_of_layers() -> None:
         ({"options": {"mtp": True}}, InputError, "option mtp: its value is text, as after --option"),
         ({"options": {"mtpp": "1"}}, InputError, "--option mtpp: unknown switch, did you mean 'mtp'?"),
         ({"num_layers": 0}, InputError, "num_layers 0"),
-        ({"precision": "fp4"}, InputError, "precision 'fp4'"),
+        ({"precision": "fp5"}, InputError, "precision 'fp5'"),
         ({"hardware": "ascend-910c", "precision": "fp8"}, UnsupportedError, "hardware 'ascend-910c' has no fp8 peak"),
         (
             {"layout": Layout(pipeline_parallel=64)},

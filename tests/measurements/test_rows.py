@@ -92,7 +92,11 @@ def test_a_row_survives_writing(tmp_path: Path) -> None:
         ("stage_layers", "16,16", ":2: column 'stage_layers': '16,16' must be a whole number"),
         ("stage_layers", "16|8|8", ":2: mine:1: stage_layers has 3 stages; pipeline_parallel is 2"),
         ("options", "a=1;a=2", ":2: column 'options': 'a=2' must be NAME=VALUE"),
-        ("precision", "bf8", ":2: column 'precision': 'bf8', did you mean 'fp8'?; allowed are bf16, fp16, fp8, fp32"),
+        (
+            "precision",
+            "bf8",
+            ":2: column 'precision': 'bf8', did you mean 'fp8'?; allowed are bf16, fp16, fp8, fp4, fp32",
+        ),
         ("status", "relabeled", ":2: column 'status': 'relabeled', did you mean 'relabelled'?; allowed are"),
         ("step_time_s", "30", ":2: mine:1: step_time_ms and step_time_s are both given"),
         ("memory_mib", "", ":2: mine:1: memory_kind must be given with memory_mib or memory_gib"),

@@ -232,7 +232,6 @@ def test_names_that_ascends_stack_has_too_tell_no_stack(tmp_path: Path) -> None:
         ("--some_new_thing 4", "unknown-flag", "error"),
         ("--packing false", "activations-bound", "warning"),
         ("--model Qwen/Qwen2.5-7B-Instruct-AWQ", "not-modelled", "error"),
-        ("--fp4_format e2m1", "not-modelled", "error"),
     ],
 )
 def test_what_megatron_of_swift_is_not_priced_with(flags: str, rule: str, severity: str, tmp_path: Path) -> None:

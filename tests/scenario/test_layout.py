@@ -88,7 +88,7 @@ def test_a_part_of_a_block() -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"precision": "int8"}, "precision 'int8': allowed are bf16, fp16, fp8, fp32"),
+        ({"precision": "int8"}, "precision 'int8': allowed are bf16, fp16, fp8, fp4, fp32"),
         ({"devices": 0}, "devices 0: must be a whole number from 1"),
         ({"devices": 12}, "devices 12: more than one node of z2000 means a multiple of 8"),
         ({"seq_length": 0}, "seq_length 0: must be a whole number from 1"),
