@@ -78,7 +78,7 @@ def _added(extension: Extension, to: Path) -> set[str]:
 
 def _answers(extension: Extension, folder: Path) -> list[dict[str, Any]]:
     """What one process of the extended copy answers to all questions."""
-    environment = os.environ | {"PYTHONPATH": str(folder), "NO_COLOR": "1"}
+    environment = os.environ | {"PYTHONPATH": str(folder), "NO_COLOR": "1", "COLUMNS": "200"}
     done = subprocess.run(
         [sys.executable, "-c", _ASK, json.dumps([one.command for one in extension.asked])],
         cwd=folder,
