@@ -334,14 +334,9 @@ def draws_judged(rows: Iterable[WithErrors]) -> DrawsJudged | None:
             draws.setdefault((row.source, draw), []).append(row)
     if not draws:
         return None
-    none, few, every = (
-        [np.mean([abs(error(row, draw)) for row in members]) for (_, draw), members in draws.items()]
-        for error in (
-            lambda row, _: row.source_out.relative,
-            lambda row, draw: row.few[draw].relative,
-            lambda row, _: row.fitted.relative,
-        )
-    )
+    none = [np.mean([abs(row.source_out.relative) for row in members]) for members in draws.values()]
+    few = [np.mean([abs(row.few[draw].relative) for row in members]) for (_, draw), members in draws.items()]
+    every = [np.mean([abs(row.fitted.relative) for row in members]) for members in draws.values()]
     sizes = [len(members) for members in draws.values()]
     gains = np.array(none) - np.array(few)
     return DrawsJudged(
