@@ -12,8 +12,14 @@ from simulator.question.specs.optimizers import OPTIMIZERS, Optimizer, optimizer
 _USUAL: Final = "adamw"
 
 
-def read_optimizer(
-    arguments: Arguments, name: str, framework: str, default: str | None = None, own: Mapping[str, str] | None = None
+def read_optimizer(  # noqa: PLR0913  one per fact of a word
+    arguments: Arguments,
+    name: str,
+    framework: str,
+    *,
+    default: str | None = None,
+    own: Mapping[str, str] | None = None,
+    bound: bool = False,
 ) -> dict[str, str]:
     """The switch that a word sets: nothing where it is Adam's, as most stacks have it.
 
@@ -21,12 +27,17 @@ def read_optimizer(
     framework : whose profile says which optimizers it has
     default : what stands where no word does
     own : words that mean another optimizer here than elsewhere, or that are no names elsewhere
+    bound : whether all others that the framework has keep less than Adam, as which they are then priced
     """
     word = arguments.text("optimizer", name) or default
     if not word:
         return {}
     optimizer = _optimizer(word, own or {})
     if optimizer is None or optimizer.name not in profile_of(framework).limits.optimizers:
+        if bound:
+            said = f"optimizer {word[:40]} is priced as AdamW, which keeps more than others"
+            arguments.remark("upper-bound", "warning", said, name)
+            return {}
         offered = ", ".join(profile_of(framework).limits.optimizers)
         arguments.not_modelled(f"optimizer {word[:60]} is not priced; priced are {offered}", name)
         return {}

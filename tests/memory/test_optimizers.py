@@ -46,8 +46,7 @@ TABLES = (50304 + 1024) * 512
 
 def state(optimizer: str, zero_stage: int = 1) -> float:
     """Bytes of optimizer state on a rank of the public test."""
-    asked = {"devices": 8, "global_batch_size": 32, "seq_length": 1024, "options": {"optimizer": optimizer}}
-    scenario = scenario_of(model=CI_MODEL, **asked)
+    scenario = scenario_of(CI_MODEL, global_batch_size=32, seq_length=1024, options={"optimizer": optimizer})
     layout = layout_of(scenario, expert_parallel=8, zero_stage=zero_stage)
     return float(training_state(pricing_of(scenario, layout)).optimizer[0, 0])
 

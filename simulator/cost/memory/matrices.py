@@ -20,7 +20,7 @@ from simulator.question.specs.model import LayerKind
 from simulator.question.specs.optimizers import OPTIMIZERS
 
 
-class Matrix(NamedTuple):
+class UpdatedMatrix(NamedTuple):
     """A matrix that an optimizer updates as one: gate and up are one, q, k and v three (`muon_split_qkv`)."""
 
     weight: Weight
@@ -42,22 +42,22 @@ class Matrix(NamedTuple):
 
 
 @lru_cache(maxsize=512)
-def layer_matrices(conditions: Conditions, kind: LayerKind) -> tuple[Matrix, ...]:
+def layer_matrices(conditions: Conditions, kind: LayerKind) -> tuple[UpdatedMatrix, ...]:
     """The matrices of a layer."""
     return tuple(_matrices(conditions, kind))
 
 
-def _matrices(conditions: Conditions, kind: LayerKind) -> Iterator[Matrix]:
+def _matrices(conditions: Conditions, kind: LayerKind) -> Iterator[UpdatedMatrix]:
     for operation in layer_operations(conditions, kind):
         weights = [weight for weight in operation.weights if tensor_class(operation, weight) == "matrix"]
         if operation.group == "attention_projection":
-            yield from map(Matrix, weights)
+            yield from map(UpdatedMatrix, weights)
             continue
         alike = {(weight.inputs, weight.split, weight.copies): weight for weight in weights}
         outputs: Counter[tuple[int, str, int]] = Counter()
         for weight in weights:
             outputs[weight.inputs, weight.split, weight.copies] += weight.outputs
-        yield from (Matrix(weight._replace(outputs=outputs[key])) for key, weight in alike.items())
+        yield from (UpdatedMatrix(weight._replace(outputs=outputs[key])) for key, weight in alike.items())
 
 
 class OfMatrices(NamedTuple):
@@ -77,7 +77,7 @@ def largest_matrix(pricing: Pricing) -> OfMatrices:
     return OfMatrices(sizes[False], sizes[True])
 
 
-def _every(pricing: Pricing) -> Iterator[Matrix]:
+def _every(pricing: Pricing) -> Iterator[UpdatedMatrix]:
     conditions = conditions_of(pricing.scenario)
     for kind in pricing.scenario.model.layer_kinds:
         yield from layer_matrices(conditions, kind)
@@ -85,7 +85,7 @@ def _every(pricing: Pricing) -> Iterator[Matrix]:
 
 @of_work
 def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> OfMatrices:
-    """FLOPs that make the updates of a layer's matrices on a device orthogonal (T27).
+    """FLOPs that make the updates of a layer's matrices on a device orthogonal (T21).
 
     An iteration of Newton-Schulz on m x n, m the shorter side, takes `4 m^2 n + 2 m^3`: X Xᵀ, its square, and their
     product with X (Jordan et al. 2024). Each tensor-parallel rank works on its part (`--muon-tp-mode blockwise`).
@@ -112,16 +112,16 @@ def orthogonal_bytes(pricing: Pricing) -> Array:
 
 
 def gathered_bytes(pricing: Pricing, ranks: Array) -> KindArray:
-    """16-bit copies of whole matrices that ranks gather which share them evenly, shape (kinds, n) (M22).
+    """16-bit copies of whole matrices that ranks gather which share them evenly, shape (kinds, n) (M2).
 
     Equal matrices are spread over the `ranks` by an exchange; what is left over is gathered on each
     (InternLM/xtuner b934f46, v1/optim/muon.py, `remainder_strategy` agrs). A layer's experts are one tensor.
     """
     copies, contents = OPTIMIZERS[pricing.scenario.framework.optimizer].gathered_copies, pricing.contents
-    counts: dict[Matrix, KindArray] = {}
+    counts: dict[UpdatedMatrix, KindArray] = {}
     for kind, layers in zip(contents.layer_kinds, contents.with_prediction, strict=True):
         for matrix in layer_matrices(conditions_of(pricing.scenario), kind):
-            alike = Matrix(matrix.weight._replace(name=""))
+            alike = UpdatedMatrix(matrix.weight._replace(name=""))
             counts[alike] = counts.get(alike, 0.0) + layers
     largest = np.zeros((len(contents.ranks), len(pricing)))
     for matrix, count in counts.items():

@@ -237,7 +237,7 @@ def training_state(pricing: Pricing) -> TrainingState:
 
 @derived
 def state_by_class(pricing: Pricing) -> KindArray | float:
-    """Optimizer state beside what every parameter has if it is one of a matrix, in bytes, shape (kinds, n) (M22).
+    """Optimizer state beside what every parameter has if it is one of a matrix, in bytes, shape (kinds, n) (M2).
 
     More of tables and vectors; fp32 means of rows and columns; and, where ranks hold whole matrices, what the largest
     one is above an equal share (Megatron-LM core_v0.19.0, core/optimizer/layer_wise_optimizer.py). Adapters are
@@ -261,7 +261,7 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
 
 
 def orthogonal_step(pricing: Pricing) -> KindArray | float:
-    """What making updates of matrices orthogonal holds in the optimizer step, shape (kinds, n) (M22)."""
+    """What making updates of matrices orthogonal holds in the optimizer step, shape (kinds, n) (M2)."""
     scenario, block = pricing.scenario, pricing.block
     if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
         return 0.0

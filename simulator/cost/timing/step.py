@@ -147,7 +147,7 @@ def optimizer_seconds(pricing: Pricing) -> KindArray:
 def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
     """Making updates of matrices orthogonal, spread over the ranks that share them, at the rate of 16-bit products.
 
-    Matrices that are stored in equal parts are exchanged whole in 16 bits before, and back behind (T27).
+    Matrices that are stored in equal parts are exchanged whole in 16 bits before, and back behind (T21).
     """
     scenario, contents = pricing.scenario, pricing.contents
     if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:

@@ -109,7 +109,7 @@ def torchtitan_run(arguments: Arguments) -> AskedRun:
         gradient_accumulation_steps=None if batch else steps,
         precision=_precision(arguments),
         options=_options(arguments, layout)
-        | read_optimizer(arguments, "optimizer.name", "torch")
+        | read_optimizer(arguments, "optimizer.name", "torch", bound=True)
         | part(targets, "option"),
         layout=layout,
         virtual_stage_layers=virtual,

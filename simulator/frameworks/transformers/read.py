@@ -42,7 +42,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     options |= _shard_group(arguments) | part(targets, "option")
-    options |= read_optimizer(arguments, "optim", "torch", own={"sgd": "sgd"})
+    options |= read_optimizer(arguments, "optim", "torch", own={"sgd": "sgd"}, bound=True)
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)
