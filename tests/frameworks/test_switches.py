@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.frameworks.switch import SWITCH_EFFECTS
+from simulator.question.scenario.scenario import Scenario
 from simulator.search.assumed import concerns
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of
@@ -117,12 +119,17 @@ def other(name: str, current: object) -> str:
 
 
 @cache
-def figures(setting: int, profile: str, options: tuple[tuple[str, str], ...]) -> tuple[object, ...]:
-    """Memory by stage and part, and time by part."""
+def priced(setting: int, profile: str, options: tuple[tuple[str, str], ...]) -> tuple[Scenario, Estimate]:
+    """A question under a profile with some switches, and its estimate."""
     question, layout = SETTINGS[setting]
     merged = question.get("options", {}) | dict(options)
     scenario = scenario_of(**(question | {"options": merged, "profile": profile}))
-    found = estimate_layout(scenario, layout_of(scenario, **layout))
+    return scenario, estimate_layout(scenario, layout_of(scenario, **layout))
+
+
+def figures(setting: int, profile: str, options: tuple[tuple[str, str], ...]) -> tuple[object, ...]:
+    """Memory by stage and part, and time by part."""
+    _, found = priced(setting, profile, options)
     stages = tuple((s.device_bytes, tuple(s.parts_bytes.items())) for s in found.memory.stages)
     return stages, tuple(found.throughput.parts_seconds.items()), found.throughput.flops_per_second_per_device
 
@@ -148,12 +155,11 @@ NARROW = [f.name for f in switches() if f.metadata["moves"] != SWITCH_EFFECTS or
 @pytest.mark.parametrize("name", NARROW)
 def test_a_switch_moves_nothing_but_what_it_says(name: str, profile: str) -> None:
     about = next(f.metadata for f in switches() if f.name == name)
-    for question, layout in SETTINGS:
-        beside = question.get("options", {}) | BESIDE.get(name, {})
-        usual = scenario_of(**(question | {"options": beside, "profile": profile}))
+    beside = BESIDE.get(name, {})
+    for number in range(len(SETTINGS)):
+        usual, before = priced(number, profile, tuple(beside.items()))
         changed = beside | {name: other(name, getattr(usual.framework, name))}
-        both = (usual, scenario_of(**(question | {"options": changed, "profile": profile})))
-        before, after = (estimate_layout(scenario, layout_of(scenario, **layout)) for scenario in both)
+        _, after = priced(number, profile, tuple(changed.items()))
         moves = about["moves"] if concerns(usual, name) else ()
         assert "memory" in moves or before.memory == after.memory
         assert "passes" in moves or before.throughput.stages == after.throughput.stages

@@ -68,7 +68,8 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["output"] is not None:
         _store_own(fits, Path(values["output"]))
     _show([fitted.calibration() for fitted in fits], values["format"])
-    for reason in (*_not_stored(fits), *unused(rows, fits)):
+    believed = [text for fitted in fits for kind in fitted.fits if (text := fitted.believed(kind))]
+    for reason in (*believed, *_not_stored(fits), *unused(rows, fits)):
         note(reason, quiet=verbosity_of(ctx) < 0)
 
 

@@ -13,10 +13,12 @@ from simulator.evidence.calibration.judge import (
     DRAWS,
     FEW,
     SEED,
+    WORSE_BY,
     Residual,
     RowJudged,
     SourcesJudged,
     WithErrors,
+    draws_judged,
     summary,
 )
 from simulator.evidence.calibration.own import OwnError
@@ -55,6 +57,29 @@ def class_sections(found: Sequence[SourcesJudged]) -> Iterator[Section]:
     for one in found:
         if (order := pairs_judged(pair_widths(one))) is not None:
             yield pairs_section(order)
+    yield from draws_sections({one.kind: one.rows for one in found})
+
+
+def draws_sections(rows: Mapping[CoefficientKind, Sequence[WithErrors]]) -> Iterator[Section]:
+    """Yield what a few own rows do to the other rows of their source, one line a kind of figure."""
+    judged = {TITLES[kind]: draws_judged(of_kind) for kind, of_kind in rows.items()}
+    cells = [
+        [
+            *(title, str(one.draws), str(one.kept), f"{one.worse} ({74 * one.worse / one.draws:.1f})"),
+            *map(_percent, (one.none, one.few, one.every)),
+        ]
+        for title, one in judged.items()
+        if one is not None
+    ]
+    text = (
+        f"Random subsets of {FEW} rows of each source that has more, {DRAWS} a source, seed {SEED}. Nothing is learned "
+        "of those that do not predict one another better than what was known before. Worse: the source's other rows "
+        f"are missed by {100 * WORSE_BY:g} points more than without own rows. All rows: fitted with every row of the "
+        "source, themselves too, which is what the coefficients cannot explain."
+    )
+    headers = ("", "draws", "nothing\nlearned", "worse\n(of 74)", "no own\nrow %", f"{FEW} own\nrows %", "all\nrows %")
+    if cells:
+        yield Section(f"{FEW} own rows", (text,), headers, cells, text_columns=(0,))
 
 
 def pair_widths(found: SourcesJudged) -> Iterator[tuple[float, float, float]]:
@@ -124,6 +149,7 @@ def accuracy_object(found: Sequence[SourcesJudged]) -> dict[str, Any]:
         TITLES[one.kind].lower(): {
             "coverage": coverage_object(one.kind, one.rows),
             "pairs": None if (order := pairs_judged(pair_widths(one))) is None else dataclasses.asdict(order),
+            "own_rows": None if (draws := draws_judged(one.rows)) is None else dataclasses.asdict(draws),
             "by_class": _summaries(one.rows, ("platform", "class"), lambda row: (row.platform, row.sort)),
             "by_source": _summaries(one.rows, ("source", "platform"), lambda row: (row.source, row.platform)),
             "rows": [_row_object(one.kind, row) for row in one.rows],
