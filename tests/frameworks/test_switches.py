@@ -106,11 +106,8 @@ def other(name: str, current: object) -> str:
         return "false" if current else "true"
     (spec,) = [f for f in switches() if f.name == name]
     if isinstance(current, str):
-        return (
-            "mxfp8"
-            if name == "fp8_recipe"
-            else next(choice for choice in spec.metadata["choices"] if choice != current)
-        )
+        named = {"fp8_recipe": "mxfp8", "optimizer": "lion"}
+        return named.get(name) or next(choice for choice in spec.metadata["choices"] if choice != current)
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
     values |= {"gradient_passes": "2.0", "cp_inner_degree": "1"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
@@ -142,6 +139,8 @@ def figures(setting: int, profile: str, options: tuple[tuple[str, str], ...]) ->
 def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
     beside = BESIDE.get(name, {})
     usual = scenario_of(profile=profile).framework
+    if name == "optimizer" and len(usual.limits.optimizers) == 1:
+        return
     changed = beside | {name: other(name, getattr(usual, name))}
     assert any(
         figures(i, profile, tuple(beside.items())) != figures(i, profile, tuple(changed.items()))

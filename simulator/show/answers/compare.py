@@ -10,7 +10,7 @@ from simulator.api import answer, resolved, scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, SimulateError
 from simulator.question.frameworks.profile import switches
-from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD, chosen_options
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.recipes.check.case import Case
@@ -113,7 +113,7 @@ def _side(asked: object) -> tuple[_Side, Estimate]:
     given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
     question = {name: asked[name] for name in asked if name not in BY_NAME}
     side = resolved(question, given)
-    return side, answer(*side, question.get("options"))
+    return side, answer(*side, chosen_options(question))
 
 
 def side_of_estimate(asked: Estimate) -> tuple[_Side, Estimate]:
