@@ -15,8 +15,8 @@ from simulator.search.rules import RULES
 
 @cache
 def _titles() -> dict[str, str]:
-    with files("simulator.show.report").joinpath("rules.csv").open(encoding="utf-8", newline="") as stream:
-        titles = {row["rule"]: row["about"] for row in csv.DictReader(stream)}
+    table = files("simulator.show.report").joinpath("rules.csv").read_text("utf-8")
+    titles = {row["rule"]: row["about"] for row in csv.DictReader(table.splitlines())}
     titles |= {rule.id.replace("_", "-"): rule.about for rule in RULES}
     return titles | {rule.id: rule.about for rule in FRAMEWORK_RULES}
 
