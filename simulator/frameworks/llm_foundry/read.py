@@ -17,6 +17,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import named_model
+from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
@@ -30,6 +31,7 @@ _MODELS: Final = ("mpt_causal_lm", "hf_causal_lm")
 _PLACED: Final = ("model.attn_config.alibi", "model.attn_config.rope", "model.attn_config.nope")
 """What positions come from, where they are not learned."""
 _STAGES: Final = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
+_OPTIMIZERS: Final = {"decoupled_adamw": "adamw", "decoupled_lionw": "lion"}
 _PROCESSES: Final = ("n", "nproc", "world_size")
 
 
@@ -101,11 +103,6 @@ def _read(arguments: Arguments) -> AskedRun:
     if arguments.text("micro_batch_size", "device_train_microbatch_size") == "auto":
         arguments.not_modelled("a micro batch that the trainer chooses is not known", "device_train_microbatch_size")
         sizes.pop("micro_batch_size", None)
-    optimizer = (arguments.text("optim", "optimizer.name") or "").lower()
-    arguments.forget("optim")
-    if not optimizer.endswith("adamw"):
-        said = f"optimizer {optimizer[:40]} is priced as AdamW"
-        arguments.remark("upper-bound", "warning", said, "optimizer.name")
     if arguments.switch("padding", "train_loader.dataset.allow_pad_trimming"):
         said = "allow_pad_trimming: a batch is as long as its longest sample, and full ones are priced"
         arguments.remark("activations-bound", "warning", said, "train_loader.dataset.allow_pad_trimming")
@@ -121,7 +118,9 @@ def _read(arguments: Arguments) -> AskedRun:
             arguments.text("precision", "precision") or "amp_bf16"
         ),
         lora_rank=targets.get("workload.lora_rank"),
-        options={"foreach_optimizer": "false"} | part(targets, "option"),
+        options={"foreach_optimizer": "false"}
+        | read_optimizer(arguments, "optimizer.name", "torch", own=_OPTIMIZERS)
+        | part(targets, "option"),
         layout=Layout(**sizes),
     )
 
