@@ -85,7 +85,7 @@ class Comparison(Tabular):
         """One line: what differs, in how much memory and time."""
         memory = self.second.memory.device_bytes / self.first.memory.device_bytes - 1
         step = self.second.throughput.step_seconds / self.first.throughput.step_seconds - 1
-        told = ", ".join(one.name for one in self.inputs) or "nothing"
+        told = ", ".join(differing.name for differing in self.inputs) or "nothing"
         return f"<Comparison {self.first.model}: {told} differs, memory {memory:+.1%}, step {step:+.1%}>"
 
 
