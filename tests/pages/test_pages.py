@@ -29,6 +29,7 @@ from simulator.show.pages.figures import (
     verdict_figure,
 )
 from simulator.show.pages.sliders import knobs_of
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import cluster_speed, grouped
 from tests.cli.running import TINY, refusal, run
 from tests.pages.browser import CHROMIUM, Browser, browser
@@ -266,7 +267,7 @@ def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
         RowJudged(sample, "dense", 0.1, off, off, left_out, beyond=False, few={}) for sample in prepared(rows)
     )
     judged = SourcesJudged("time", cast("Any", None), known, ())
-    text = accuracy_page([judged], "simulate accuracy")
+    text = accuracy_page([judged], Presentation(command="simulate accuracy"))
     page = tmp_path / "page.html"
     page.write_text(text, encoding="utf-8")
     points = embedded(page)["figures"]["time"]["data"]
@@ -288,7 +289,7 @@ def test_without_prices_a_plan_is_drawn_by_devices() -> None:
 
 def test_where_nothing_fits_there_is_a_page_too(tmp_path: Path) -> None:
     page = tmp_path / "none.html"
-    question = ("rank", "--model", "llama3.1-405b", "--hardware", "a100-sxm-40g", "--nodes", "1")
+    question = ("rank", "--model", "llama3.1-405b", "--hardware", "a100-sxm-40g", "--nodes", "1", "--tp", "8")
     result = run(*question, "--format", "html", "--output", str(page))
     assert result.exit_code == 0, result.stderr
     assert "Nothing fits" in page.read_text(encoding="utf-8")
@@ -352,13 +353,18 @@ def test_what_a_user_names_cannot_become_markup(tmp_path: Path) -> None:
     assert "<b>bold" not in page.read_text(encoding="utf-8")
 
 
-@in_browser
-@pytest.mark.parametrize(("width", "dark"), [(400, True), (1400, False)])
-def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, shown: Browser, tmp_path: Path) -> None:
-    page = tmp_path / "sliders.html"
+@pytest.fixture(scope="module")
+def sliders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    page = tmp_path_factory.mktemp("pages") / "sliders.html"
     question = ("--model", "llama3.2-1b", "--hardware", "h20", "--nodes", "2", "--tp", "1,2", "--recompute", "none")
     assert run("rank", *question, "--format", "sliders", "--output", str(page)).exit_code == 0
-    shown.open(page, width, dark=dark)
+    return page
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1400, False)])
+def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, shown: Browser, sliders: Path) -> None:
+    shown.open(sliders, width, dark=dark)
     before = shown.run("document.getElementById('chosen-verdict').textContent")
     shown.run("document.querySelectorAll('input[data-stride]')[1].focus()")
     shown.press("ArrowRight", 39)
