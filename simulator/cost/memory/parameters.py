@@ -223,6 +223,9 @@ def _step_temporary(pricing: Pricing, trained: KindArray) -> KindArray:
     scenario = pricing.scenario
     if scenario.framework.foreach_optimizer:
         return trained * FP32
+    if scenario.framework.step_parameters:
+        cast = FP32 * np.minimum(trained, float(scenario.framework.step_parameters))
+        return np.asarray(np.where(pricing.block.zero_stage >= 3, cast, 0.0))
     if scenario.framework.largest_tensor_step:
         largest: KindArray = np.minimum(trained, largest_weight(pricing)) * FP32
         return largest
@@ -339,7 +342,8 @@ def linear_by_class(pricing: Pricing) -> DeviceParameters:
 def _gathered(pricing: Pricing) -> KindArray:
     """Bytes of the whole layers that ZeRO 2 and 3 gather.
 
-    Two layers' weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3.
+    Two layers' weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3. A
+    framework that says how many parameters are live has those, and a buffer of gradients.
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
@@ -351,7 +355,35 @@ def _gathered(pricing: Pricing) -> KindArray:
         gradients = gradients * 0.0
     table = whole_layer(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(contents.embeddings, contents.heads) * table
-    return np.broadcast_to(weights + gradients, ends.shape) + ends
+    usual: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
+    if not scenario.framework.live_parameters:
+        return usual
+    live = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, usual)
+    square = float(scenario.model.hidden_size) ** 2
+    trained = scenario.lora_rank is None and np.asarray(block.zero_stage >= 1)
+    return live + trained * element * (float(scenario.framework.reduction_parameters) or square)
+
+
+def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
+    """What DeepSpeed's ZeRO 3 holds gathered where the passes turn, shape (kinds, n) (M24).
+
+    Of what is gathered nothing is let go that comes again within `reuse_parameters`: half of them, as each is passed
+    forward and backward. `prefetch_parameters` more are fetched, up to `live_parameters` in all (DeepSpeed v0.19.5,
+    runtime/zero/partitioned_param_coordinator.py, `fetch_sub_module`, `__params_to_release`).
+    """
+    scenario, contents = pricing.scenario, pricing.contents
+    profile, square = scenario.framework, float(scenario.model.hidden_size) ** 2
+    parts = device_parameters(pricing)
+    table = np.maximum(contents.embeddings, contents.heads) * whole_layer(pricing, model_totals(scenario).embedding)
+    used = np.maximum(layer, table)
+    ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
+    kept = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
+    live = np.minimum(used + kept, parts.dense + parts.routed)
+    return np.asarray(element_bytes(scenario) * live)
+
+
+_PREFETCHED = 0.9
+"""Of the hidden size squared (transformers v4.57, integrations/deepspeed.py, `trainer_config_finalize`)."""
 
 
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:

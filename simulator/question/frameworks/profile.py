@@ -173,6 +173,45 @@ class FrameworkProfile:
         low=1,
         high=2**20,
     )
+    live_parameters: int = switch(
+        0,
+        "parameters that ZeRO 3 holds gathered at most before it fetches no more (stage3_max_live_parameters); 0 is two "
+        "layers",
+        low=0,
+        high=2**50,
+        moves=("memory",),
+    )
+    reuse_parameters: int = switch(
+        0,
+        "parameters passed before the next use, up to which ZeRO 3 does not let go (stage3_max_reuse_distance)",
+        low=0,
+        high=2**50,
+        moves=("memory",),
+    )
+    prefetch_parameters: int = switch(
+        0,
+        "parameters that ZeRO 3 fetches ahead with live_parameters; 0 is 0.9 of the hidden size squared, as transformers "
+        "sets auto",
+        low=0,
+        high=2**50,
+        moves=("memory",),
+    )
+    reduction_parameters: int = switch(
+        0,
+        "gradients in the buffer that ZeRO reduces from with live_parameters; 0 is the hidden size squared, as "
+        "transformers sets auto",
+        low=0,
+        high=2**50,
+        moves=("memory",),
+    )
+    step_parameters: int = switch(
+        0,
+        "parameters of a rank that the optimizer updates at a time, with live_parameters: their gradients are cast to fp32 "
+        "(sub_group_size)",
+        low=0,
+        high=2**50,
+        moves=("memory",),
+    )
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
