@@ -184,6 +184,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         parameters = parameters + _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
     if scenario.precision in NARROW or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(pricing)
+    parameters = parameters + _unused_bytes(pricing)
     trained_shard = shard(pricing, trained, 1)
     gradients = shard(pricing, trained, 2) * gradient_bytes(scenario)
     if profile.master_gradients and gradient_bytes(scenario) < FP32:
@@ -211,6 +212,15 @@ def training_state(pricing: Pricing) -> TrainingState:
         widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
         parameters_on_host=on_host,
     )
+
+
+def _unused_bytes(pricing: Pricing) -> KindArray | float:
+    """The output layer that a reward model holds and does not train; a tied one is the table (M2)."""
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    if not profile.unused_output_layer or not profile.score_head or scenario.model.tie_word_embeddings:
+        return 0.0
+    weights = scenario.model.vocab_size * scenario.model.hidden_size / pricing.block.tensor_parallel
+    return pricing.contents.heads * (element_bytes(scenario) * weights)
 
 
 def _widens(scenario: Scenario) -> bool:

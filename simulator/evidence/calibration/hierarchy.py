@@ -1,11 +1,12 @@
 """The hierarchical fit: coefficients of all devices, how a device family deviates from them, and a cluster from both.
 
 `ln(measured) = ln(predicted(x)) + noise` with `x = g + d(family) + u(source)`, x the logarithms of the coefficients:
-`g` has the priors' spreads; `d` has the same spreads times one factor, and `u` times a factor of each coefficient,
-learned from the rows: what sources differ in passes on little. Around a point the model is linear and everything is Gaussian: a source says of its coefficients one information
-matrix and vector, which pass to its family and from there to all. Leaving a source out is leaving its message out, and
-a few rows of one are a smaller message. The point is moved to the solution until it stays (Gauss-Newton). A source
-counts for at most `MOST_ROWS` rows in what it says of others, and a row beyond two deviations pulls less (Huber).
+`g` has the priors' spreads, `d` the same times one factor, `u` the same times a factor of each coefficient, both
+learned from the rows: what sources differ in passes on little. Around a point the model is linear and everything is
+Gaussian: a source says of its coefficients one information matrix and vector, which pass to its family and from there
+to all. Leaving a source out is leaving its message out, and a few rows of one are a smaller message. The point is
+moved to the solution until it stays (Gauss-Newton). A source counts for at most `MOST_ROWS` rows in what it says of
+others, and a row beyond two deviations pulls less (Huber).
 """
 
 from __future__ import annotations

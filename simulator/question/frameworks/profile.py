@@ -175,8 +175,7 @@ class FrameworkProfile:
     )
     live_parameters: int = switch(
         0,
-        "parameters that ZeRO 3 holds gathered at most before it fetches no more (stage3_max_live_parameters); 0 is two "
-        "layers",
+        "parameters up to which ZeRO 3 gathers more (stage3_max_live_parameters); 0 is two layers at a time",
         low=0,
         high=2**50,
         moves=("memory",),
@@ -190,24 +189,21 @@ class FrameworkProfile:
     )
     prefetch_parameters: int = switch(
         0,
-        "parameters that ZeRO 3 fetches ahead with live_parameters; 0 is 0.9 of the hidden size squared, as transformers "
-        "sets auto",
+        "parameters fetched ahead with live_parameters; 0 is 0.9 of the hidden size squared, transformers' auto",
         low=0,
         high=2**50,
         moves=("memory",),
     )
     reduction_parameters: int = switch(
         0,
-        "gradients in the buffer that ZeRO reduces from with live_parameters; 0 is the hidden size squared, as "
-        "transformers sets auto",
+        "gradients in the buffer reduced from with live_parameters; 0 is the hidden size squared, transformers' auto",
         low=0,
         high=2**50,
         moves=("memory",),
     )
     step_parameters: int = switch(
         0,
-        "parameters of a rank that the optimizer updates at a time, with live_parameters: their gradients are cast to fp32 "
-        "(sub_group_size)",
+        "parameters of a rank whose gradients ZeRO 3's optimizer casts to fp32 at a time (sub_group_size); 0 is none",
         low=0,
         high=2**50,
         moves=("memory",),
@@ -282,6 +278,9 @@ class FrameworkProfile:
     )
     score_head: bool = switch(
         default=False, about="one score per token in place of the output layer over the vocabulary (reward models)"
+    )
+    unused_output_layer: bool = switch(
+        default=False, about="a reward model holds the output layer that it does not use, frozen", moves=("memory",)
     )
 
     # What lives on between steps beside the training state.
