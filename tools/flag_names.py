@@ -90,6 +90,12 @@ SOURCES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("src/oumi/core/configs/params/fsdp_params.py", FIELDS, "fsdp"),
         ("src/oumi/core/configs/params/deepspeed_params.py", FIELDS, "deepspeed"),
     ),
+    "axolotl": (
+        *((f"src/axolotl/utils/schemas/{name}.py", MODELS) for name in ("config", "model", "peft", "training")),
+        *((f"src/axolotl/utils/schemas/{name}.py", MODELS) for name in ("deprecated", "multimodal", "integrations")),
+        ("src/axolotl/utils/schemas/fsdp.py", MODELS, "fsdp_config"),
+        ("src/axolotl/integrations/*/args.py", MODELS),
+    ),
     "llamafactory": (("src/llamafactory/hparams/*.py", FIELDS),),
     "swift": (
         ("swift/arguments/**/*.py", FIELDS),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
@@ -63,6 +64,14 @@ def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
             arguments.add(name, [known_value(text, word.line)], word.line)
         elif word.text.endswith(_SUFFIXES) and (word.known or launch.written(word.text) is not None):
             take_file(arguments, launch, word, take)
+
+
+def replaced(document: Configuration | None, words: Mapping[str, PlainValue], file: str) -> list[Key]:
+    """The keys of a document, with those that words of a command line in `file` replace, by dotted name."""
+    keys = [dataclasses.replace(key, file=document.file) for key in document.keys] if document is not None else []
+    left = [key for key in keys if key.dotted not in words]
+    own = (Key(tuple(name.split(".")), (word,), word.line, word.text, file) for name, word in words.items())
+    return [*left, *own]
 
 
 def _in_own_folder(file: str, name: str) -> str:

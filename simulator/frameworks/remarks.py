@@ -13,6 +13,7 @@ class Place:
     """A line of a file."""
 
     file: str
+    """Name of the file."""
     line: int
     """From 1."""
 
@@ -35,9 +36,12 @@ class Remark:
     rule: str
     """Stable id, such as `repeated-flag`."""
     severity: Severity
+    """An error is a refusal or a missing value."""
     message: str
+    """What is wrong, in one sentence."""
     place: Place | None = None
     fix: str = ""
+    """What to do; empty where nothing is known."""
     source: str = ""
     """Where the framework checks it: repository, version, file and line."""
 

@@ -15,12 +15,11 @@ from simulator.recipes.check.verdict import OUTCOMES, Checked, CheckOutcome, Gat
 from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.search.rules import RULES
-from simulator.show.cli.check import CHECK_FORMATS
-from simulator.show.report.check_answer import Answer
-from simulator.show.report.check_formats import CHECK_REPORTERS
+from simulator.show.answers.program import Checks
 from simulator.show.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
-from simulator.show.report.check_json import check_schema
 from simulator.show.report.check_text import changed_line
+from simulator.show.report.formats import ANSWERS
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.rule_text import rule_text
 from simulator.show.report.schema import schema
 from tests.check.recipes import EXAMPLES, judged
@@ -51,19 +50,15 @@ def every() -> tuple[Checked, ...]:
     return (fits(), judged(), refused(), judged(model=None), WRONG, warned())
 
 
-def answer(*results: Checked, **changes: Any) -> Answer:
-    return replace(Answer(results=results or every(), gates=Gates()), **changes)
+def checks(*results: Checked, changed: tuple[Changed, ...] | None = None) -> Checks:
+    return Checks(results=results or every(), gates=Gates(), changed=changed)
 
 
-def text(form: str, *results: Checked, **changes: Any) -> str:
-    return CHECK_REPORTERS[form](answer(*results, **changes))
+def text(form: str, *results: Checked, changed: tuple[Changed, ...] | None = None, **shown: Any) -> str:
+    return ANSWERS["verdicts"].text(checks(*results, changed=changed), form, Presentation(**shown))
 
 
-def test_registry_holds_the_words_of_the_option() -> None:
-    assert (*CHECK_REPORTERS, "html") == CHECK_FORMATS  # the page is written of what its answer holds
-
-
-@pytest.mark.parametrize("form", CHECK_REPORTERS)
+@pytest.mark.parametrize("form", ["table", "json", "markdown", "github", "junit", "sarif"])
 def test_formats_end_with_one_newline_and_are_the_same_twice(form: str) -> None:
     found = text(form)
     assert found.endswith("\n")
@@ -72,17 +67,13 @@ def test_formats_end_with_one_newline_and_are_the_same_twice(form: str) -> None:
 
 
 def test_json_keeps_its_schema() -> None:
-    before = Stored(outcome="fits", passed=True, device_mib=1.0, step_time_s=2.0)
+    before = Stored(outcome="fits", passed=True, device_bytes=2.0**20, step_seconds=2.0)
     changed = (Changed(file="a", title="", kind="removed", before=before, after=None),)
     found = json.loads(text("json", changed=changed))
-    jsonschema.Draft202012Validator(check_schema()).validate(found)
+    jsonschema.Draft202012Validator(schema()["$defs"]["verdicts"] | {"$defs": schema()["$defs"]}).validate(found)
+    assert found["changed"][0]["before"] == {"outcome": "fits", "passed": True, "device_mib": 1.0, "step_time_s": 2.0}
     assert [result["outcome"] for result in found["results"]][:3] == ["fits", "does_not_fit", "refused"]
     assert (found["exit_code"], found["counts"]["failed"], found["counts"]["recipes"]) == (2, 4, 6)
-
-
-def test_estimates_inside_keep_theirs() -> None:
-    found = json.loads(text("json", fits()))["results"][0]["estimate"]
-    jsonschema.Draft202012Validator(schema()).validate(found)
 
 
 def test_github_annotates_the_line_and_escapes() -> None:
@@ -120,10 +111,10 @@ def test_github_shows_one_reason_once() -> None:
 
 
 def test_summary_is_a_table_and_bounded() -> None:
-    found = github_summary(answer())
+    found = github_summary(checks(), Presentation())
     assert found.startswith("## Recipes\n\n6 recipes: 2 fits, 1 does not fit, 1 refused; 2 not judged (")
     huge = replace(WRONG, reasons=("x" * 3_000_000,))
-    cut = github_summary(answer(huge))
+    cut = github_summary(checks(huge), Presentation())
     assert len(cut.encode()) < MOST_SUMMARY_BYTES + 100
     assert cut.endswith("(cut)\n")
 
@@ -267,7 +258,7 @@ def test_changes_since_the_baseline_read_well(change: tuple[str, type[Stored], o
         if not isinstance(values, tuple):
             return None
         outcome, passed, memory, seconds = values
-        return Stored(outcome=outcome, passed=passed, device_mib=memory, step_time_s=seconds)
+        return Stored(outcome=outcome, passed=passed, device_bytes=memory, step_seconds=seconds)
 
     changed = Changed(file="a", title="", kind=kind, before=stored(before), after=stored(after))  # type: ignore[arg-type]  # a kind
     assert changed_line(changed) == line

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from simulator.recipes.check.verdict import OUTCOMES
-from simulator.show.cli.check import CHECK_FORMATS
+from simulator.show.report.formats import ANSWERS
 from tests.check.recipes import EXAMPLES, ROOT
 from tests.cli.running import run
 from tests.docs.pages import blocks, code_words, page
@@ -227,7 +227,7 @@ def test_page_says_what_its_placeholders_stand_for() -> None:
 def test_page_names_all_words() -> None:
     words = code_words(PAGE)
     assert set(OUTCOMES) <= words
-    assert set(CHECK_FORMATS) <= words
+    assert set(ANSWERS["verdicts"].formats) <= words
 
 
 def commands() -> list[str]:

@@ -13,10 +13,10 @@ import pytest
 from simulator.recipes.check.baseline import Changed, Stored
 from simulator.recipes.check.verdict import Checked, Gates
 from simulator.recipes.recipe import Place, Remark
-from simulator.show.cli.check import CHECK_FORMATS
-from simulator.show.report.check_answer import Answer
-from simulator.show.report.check_formats import CHECK_REPORTERS
+from simulator.show.answers.program import Checks
 from simulator.show.report.check_github import github_summary
+from simulator.show.report.formats import ANSWERS
+from simulator.show.report.presentation import Presentation
 from tests.check.junit_schema import violations
 from tests.check.recipes import EXAMPLES, judged
 
@@ -40,10 +40,18 @@ def hostile() -> tuple[Checked, ...]:
     )
 
 
-def answer() -> Answer:
-    before = Stored(outcome="fits", passed=True, device_mib=1.0, step_time_s=2.0)
+VERDICTS = ANSWERS["verdicts"]
+SHOWN = Presentation(verbosity=1)
+
+
+def written(form: str) -> str:
+    return VERDICTS.text(checks(), form, SHOWN)
+
+
+def checks() -> Checks:
+    before = Stored(outcome="fits", passed=True, device_bytes=2.0**20, step_seconds=2.0)
     changed = (Changed(file=EVIL, title=EVIL, kind="removed", before=before, after=None),)
-    return Answer(results=hostile(), gates=Gates(), changed=changed, verbosity=1, diff=True)
+    return Checks(results=hostile(), gates=Gates(), changed=changed, patches=True)
 
 
 def commands(text: str) -> list[str]:
@@ -51,24 +59,24 @@ def commands(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip().startswith("::") or "##[" in line]
 
 
-@pytest.mark.parametrize("form", [form for form in CHECK_REPORTERS if form not in ("github", "json", "sarif")])
+@pytest.mark.parametrize("form", ["table", "markdown", "junit"])
 def test_no_name_or_value_begins_a_line(form: str) -> None:
-    text = CHECK_REPORTERS[form](answer())
+    text = written(form)
     assert commands(text) == []
     assert "\x1b" not in text
     text.encode("utf-8")
 
 
 def test_annotations_are_our_own() -> None:
-    lines = CHECK_REPORTERS["github"](answer()).splitlines()
+    lines = written("github").splitlines()
     assert all(line.startswith(("::error file=", "::warning file=", "3 recipes: ")) for line in lines)
     assert not any("##[" in line for line in lines)
-    github_summary(answer()).encode("utf-8")
+    github_summary(checks(), SHOWN).encode("utf-8")
 
 
 @pytest.mark.parametrize("form", ["json", "sarif"])
 def test_machines_get_whole_json(form: str) -> None:
-    text = CHECK_REPORTERS[form](answer())
+    text = written(form)
     text.encode("utf-8")
     # Every line of ours begins with a bracket or a quotation mark.
     assert not [line for line in text.split("\n") if line.strip().startswith("::")]
@@ -78,7 +86,7 @@ def test_machines_get_whole_json(form: str) -> None:
 
 
 def test_junit_is_what_jenkins_takes() -> None:
-    root = ET.fromstring(CHECK_REPORTERS["junit"](answer()))  # noqa: S314  our own text
+    root = ET.fromstring(written("junit"))  # noqa: S314  our own text
     assert list(violations(root)) == []
     # The check itself finds what is not allowed.
     root[0][0].set("line", "3")
@@ -91,7 +99,7 @@ def test_junit_is_what_jenkins_takes() -> None:
     ]
 
 
-@pytest.mark.parametrize("form", CHECK_FORMATS)
+@pytest.mark.parametrize("form", VERDICTS.formats)
 def test_a_name_that_is_no_utf8_leaves_the_answer_whole(form: str, tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/odd-\xff.sh"
     text = (EXAMPLES / "llama3-8b-megatron.sh").read_bytes()

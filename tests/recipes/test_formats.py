@@ -350,7 +350,6 @@ def test_the_command_of_llamafactory(tmp_path: Path) -> None:
     [
         ("llamafactory", "v1/train_full/train_full_deepspeed.yaml", "LLaMA-Factory's v1 format"),
         ("llamafactory", "megatron/qwen3_moe_full.yaml", "mcore_adapter"),
-        ("axolotl", "mixtral-qlora-fsdp.yml", "axolotl"),
         ("nanotron", "config_tiny_llama.yaml", "nanotron"),
     ],
 )

@@ -73,3 +73,110 @@ def test_torchtitan_programs_that_train_nothing(tmp_path: Path) -> None:
         read(tmp_path, "x.sh", launch.replace("PROGRAM", "convert_hf_to_dcp_with_gpus.py"))
     with pytest.raises(InputError, match="no such file beside"):
         read(tmp_path, "x.sh", launch.replace("PROGRAM", "torchtitan/train.py"))
+
+
+AXOLOTL = """base_model: meta-llama/Llama-3.1-8B
+datasets: [{path: x, type: alpaca}]
+sequence_len: 4096
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+bf16: auto
+optimizer: adamw_torch_fused
+learning_rate: 2e-5
+attn_implementation: flash_attention_2
+"""
+QLORA = "adapter: qlora\nload_in_4bit: true\nlora_r: 32\n"
+TUNE = """model: {_component_: torchtune.models.llama3_1.lora_llama3_1_8b, lora_rank: 16}
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 2048}
+optimizer: {_component_: torch.optim.AdamW, fused: true}
+batch_size: 2
+dtype: bf16
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "options", "layout"),
+    [
+        ("", None, {"parameter_dtype": "bf16", "optimizer_dtype": "bf16"}, (0, "none")),
+        (
+            QLORA,
+            32,
+            {"quantised_base": "true", "quantised_scale_bytes": str(1 + 4 / 256), "widened_rest": "false"},
+            (0, "none"),
+        ),
+        (
+            f"{QLORA}fsdp_version: 2\nfsdp_config: {{offload_params: false}}\n",
+            32,
+            {"quantised_base": "true"},
+            (3, "none"),
+        ),
+        ("fsdp: [auto_wrap, full_shard]\nfsdp_config: {fsdp_activation_checkpointing: true}\n", None, {}, (3, "full")),
+        ("fsdp_config: {reshard_after_forward: false}\ngradient_checkpointing: true\n", None, {}, (2, "full")),
+        ("rl: ipo\n", None, {"frozen_reference": "true", "sequences_per_sample": "2"}, (0, "none")),
+        ("reward_model: true\n", None, {"score_head": "true"}, (0, "none")),
+    ],
+)
+def test_the_words_of_axolotl(
+    words: str, rank: int | None, options: dict[str, str], layout: tuple[int, str], tmp_path: Path
+) -> None:
+    recipe = read(tmp_path, "x.yml", AXOLOTL + words)
+    assert recipe.layout is not None
+    assert (recipe.model, recipe.seq_length, recipe.gradient_accumulation_steps) == ("llama3.1-8b", 4096, 4)
+    assert (recipe.layout.zero_stage, recipe.layout.recompute) == layout
+    assert recipe.layout.micro_batch_size == 2
+    assert recipe.lora_rank == rank
+    assert options.items() <= recipe.options.items()
+    assert not [remark for remark in recipe.remarks if remark.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("rl: grpo\n", "grpo: training with a model that generates"),
+        ("plugins: [axolotl.integrations.kd.KDPlugin]\n", "plugin axolotl.integrations.kd.KDPlugin"),
+        ("load_in_8bit: true\nadapter: lora\n", "quantized weights"),
+        ("flash_attention: false\nattn_implementation: sdpa\n", "embeddings and norms in fp32"),
+        ("context_parallel_size: 2\n", "context_parallel_size"),
+        ("tune_what: 2\n", "tune_what is not read"),
+    ],
+)
+def test_words_of_axolotl_that_are_not_priced(words: str, said: str, tmp_path: Path) -> None:
+    text = AXOLOTL.replace("attn_implementation: flash_attention_2\n", "") if "sdpa" in words else AXOLOTL
+    remarks = read(tmp_path, "x.yml", text + words).remarks
+    assert any(said in remark.message for remark in remarks if remark.severity == "error")
+
+
+@pytest.mark.parametrize(
+    ("command", "nodes", "devices", "sequence", "zero"),
+    [
+        ("axolotl train x.yml --sequence-len 1024", 1, None, 1024, 0),
+        ("accelerate launch --num_processes 4 -m axolotl.cli.train x.yml", 1, 4, 4096, 0),
+        (
+            "tune run --nnodes 2 --nproc_per_node 8 lora_finetune_distributed --config t.yaml batch_size=2",
+            2,
+            8,
+            2048,
+            3,
+        ),
+        ("tune run lora_finetune_single_device --config t.yaml tokenizer.max_seq_len=512", 1, 1, 512, 0),
+        ("trl sft --model_name_or_path Qwen/Qwen2.5-7B --bf16 --accelerate_config zero2", 1, 8, 1024, 2),
+        (
+            "trl sft --model_name_or_path Qwen/Qwen2.5-7B --bf16 --accelerate_config fsdp1 --num_processes 4",
+            1,
+            4,
+            1024,
+            3,
+        ),
+        ("python -m trl.scripts.sft --model_name_or_path Qwen/Qwen2.5-7B --bf16 --max_length 512", 1, 1, 512, 0),
+    ],
+)
+def test_commands_of_tuners(  # noqa: PLR0917  what a command says
+    command: str, nodes: int, devices: int | None, sequence: int, zero: int, tmp_path: Path
+) -> None:
+    (tmp_path / "x.yml").write_text(AXOLOTL, encoding="utf-8")
+    (tmp_path / "t.yaml").write_text(TUNE, encoding="utf-8")
+    recipe = read(tmp_path, "x.sh", command)
+    assert recipe.layout is not None
+    assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
+    assert (recipe.seq_length, recipe.layout.zero_stage) == (sequence, zero)

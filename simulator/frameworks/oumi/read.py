@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import configuration
+from simulator.frameworks.configuration import configuration, replaced
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.remarks import Place
@@ -63,12 +63,8 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
         arguments.need(named.causes if named is not None else (), "model")
         return AskedRun(framework="torch")
     document = configuration(launch, arguments.file, named.values[0].text, named.value_line)
-    replaced = {name: entries[-1] for name, entries in flags.items() if "." in name}
-    keys = [key for key in (document.keys if document else ()) if key.dotted not in replaced]
-    keys += [
-        Key(tuple(name.split(".")), flag.values, flag.place.line, flag.text, arguments.file)
-        for name, flag in replaced.items()
-    ]
+    words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
+    keys = replaced(document, words, arguments.file)
     return read(arguments, keys, document.file if document else "")
 
 

@@ -1,13 +1,14 @@
-"""torchtune's folder: which files are its own. `read` says what they mean."""
+"""torchtune's folder: which launches and files are its own. `read` says what they mean."""
 
 from typing import Final
 
-from simulator.frameworks.framework import FileForm, Framework
-from simulator.frameworks.torchtune.read import is_file, read
+from simulator.frameworks.framework import FileForm, Framework, LaunchForm
+from simulator.frameworks.torchtune.read import is_file, is_launch, read, read_launch
 
 FRAMEWORK: Final = Framework(
     title="torchtune",
     profile="torch",
     tables=("torchtune",),
+    launches=(LaunchForm(dialect="torchtune-shell", order=10, is_own=is_launch, read=read_launch),),
     files=(FileForm(dialect="torchtune-yaml", order=20, is_own=is_file, read=read),),
 )

@@ -13,17 +13,21 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.configuration import configuration, replaced
 from simulator.frameworks.documents import Key
+from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.purpose import no_training
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.samples import with_longest_sample
 from simulator.frameworks.take import part, take
+from simulator.frameworks.values import known_value
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.documents import read_yaml
 
 _MODELS: Final = Path(__file__).with_name("models.yaml")
 _KEY: Final = "model._component_"
+_SHIPPED: Final = "recipes/configs"
 _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text", "quantizer._component_": "quantises"}
 """Keys of files that train nothing, where no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
 _LORA_RANK: Final = 8
@@ -46,8 +50,32 @@ def is_file(names: Collection[str]) -> bool:
     return "_component_" in names and not {"tokenizer._component_", "model._component_"}.isdisjoint(names)
 
 
-def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file."""
+def is_launch(launch: LaunchCommand) -> bool:
+    """Whether a launch is `tune run`, which takes `torchrun`'s options before the name of its recipe."""
+    return launch.program == "tune"
+
+
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+    """The run of a command line, whose `key=value` count over the keys of the file that it names.
+
+    A name without a suffix is of a file that torchtune ships, where its checkout is at hand.
+    """
+    named = arguments.entry("config")
+    if named is None or not named.values or not named.values[0].known:
+        arguments.need(named.causes if named is not None else (), "model")
+        return AskedRun(framework="torch")
+    name = named.values[0].text
+    file = name if name.endswith((".yaml", ".yml")) else f"{_SHIPPED}/{name}.yaml"
+    document = configuration(launch, arguments.file, file, named.value_line)
+    pairs = [(word.text.partition("="), word.line) for word in named.values[1:] if word.known]
+    words = {key: known_value(text, line) for (key, equals, text), line in pairs if equals}
+    arguments.entries.clear()
+    keys = replaced(document, words, arguments.file)
+    return read(arguments, keys, launch.script.text)
+
+
+def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> AskedRun:
+    """The run of a configuration file, by the recipe of this name where one is started by hand."""
     for key in keys:
         arguments.add(key.dotted, key.values, key.line, key.file)
     _require_training(arguments)
@@ -57,7 +85,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     model, longest = _model(arguments, builder.removeprefix("q").removeprefix("lora_") if adapters else builder)
     rank = arguments.integer("lora_rank", "model.lora_rank", high=2**16) or _LORA_RANK if adapters else None
     quantised = builder.startswith("qlora_") or arguments.switch("quantised_base", "model.quantize_base")
-    layout = Layout(**_alone(arguments) | part(targets, "layout"))
+    layout = Layout(**_alone(arguments, recipe) | part(targets, "layout"))
     options = _types(arguments) | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
     if quantised and adapters:
         options["quantised_base"] = "true"
@@ -94,9 +122,9 @@ def _model(arguments: Arguments, builder: str) -> tuple[str | None, int | None]:
     return model, longest or None
 
 
-def _alone(arguments: Arguments) -> dict[str, Any]:
-    """One device where the file's name says so, whose recipe shards nothing (`_recipe_registry.py`); else FSDP2."""
-    if "_single_device" not in PurePath(arguments.file).name:
+def _alone(arguments: Arguments, recipe: str) -> dict[str, Any]:
+    """One device, without shards, where the recipe's or the file's name says so (`_recipe_registry.py`); else FSDP2."""
+    if "_single_device" not in (recipe or PurePath(arguments.file).name):
         return {"zero_stage": 3}
     arguments.devices = 1
     arguments.places["devices"] = Place(arguments.file, 1)

@@ -8,14 +8,24 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks.accelerate.words import cluster
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.trl.read import SUFFIXES, read, read_file, take_words
+from simulator.frameworks.trl.read import OWN_MODULES, SUFFIXES, as_accelerate, read, read_file, take_words
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")
 """Names of TRL's scripts and of those after them, which take a file in place of flags."""
 _ENGINE: Final = frozenset(["deepspeed", "deepspeed_config", "zero_stage"])
+
+
+def _is_command(launch: LaunchCommand) -> bool:
+    """Whether a launch is TRL's own command, or starts one of its scripts as a module."""
+    return launch.program == "trl" or launch.script.text.startswith(OWN_MODULES)
+
+
+def _command_cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
+    return (1, 1) if launch.launcher == "python" else cluster(arguments, as_accelerate(launch))
 
 
 def _is_trainer(launch: LaunchCommand) -> bool:
@@ -46,6 +56,15 @@ FRAMEWORK: Final = Framework(
     profile="torch",
     tables=_TABLES,
     launches=(
+        LaunchForm(
+            dialect="trl-shell",
+            order=10,
+            is_own=_is_command,
+            read=read,
+            take_words=take_words,
+            cluster=_command_cluster,
+            is_named_by_program=True,
+        ),
         LaunchForm(
             dialect="accelerate-shell",
             order=60,

@@ -7,8 +7,9 @@ output layer (TRL 1.9, `trl/trainer`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Final
 
@@ -22,6 +23,7 @@ from simulator.frameworks.run import AskedRun
 from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
 
+OWN_MODULES: Final = "trl.scripts."
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 _SECTIONS: Final = frozenset(
     (
@@ -35,6 +37,16 @@ _PREFERENCE: Final = re.compile(
 )
 """Names of scripts and folders that train on preferences or rewards."""
 _LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "cutoff_len", "block_size")
+
+
+_EIGHT: Final = {"mixed_precision": "bf16", "num_processes": "8"}
+_SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
+    "single_gpu": _EIGHT | {"num_processes": "1"},
+    "multi_gpu": _EIGHT,
+    **{f"fsdp{version}": _EIGHT | {"use_fsdp": "use_fsdp"} for version in (1, 2)},
+    **{f"zero{stage}": _EIGHT | {"use_deepspeed": "use_deepspeed", "zero_stage": str(stage)} for stage in (1, 2, 3)},
+}
+"""Options of accelerate for the configurations that TRL ships (`trl/accelerate_configs`)."""
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
@@ -56,11 +68,28 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
                 arguments.add(key.path[0] if section else key.dotted, key.values, key.line, file)
 
 
+def as_accelerate(launch: LaunchCommand) -> LaunchCommand:
+    """TRL's own command as the `accelerate launch` that it stands for (TRL f2cd577, `cli/accelerate_config.py`)."""
+    if launch.program != "trl":
+        return launch
+    words = {word.text.removeprefix("--"): after for word, after in pairwise(launch.arguments)}
+    named = words.get("accelerate_config")
+    shipped = _SHIPPED.get(named.text, {}) if named is not None else {}
+    options = {name: known_value(text, launch.line) for name, text in shipped.items()}
+    options |= {name: words[name] for name in ("num_processes", "num_machines") if name in words}
+    if named is not None and not shipped:
+        options["config_file"] = named
+    return replace(launch, launcher="accelerate", options=options)
+
+
 def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     """The run of a script that trains with the Trainer."""
+    launch = as_accelerate(launch)
     if launch.launcher == "accelerate":
         take_accelerate(arguments, launch)
     deepspeed = _is_chat(arguments) or add_deepspeed(arguments, launch)
+    if launch.program == "trl" or launch.script.text.startswith(OWN_MODULES):
+        _add_defaults(arguments)
     nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
     return _with_purpose(arguments, PurePath(launch.script.text).name, deepspeed=deepspeed or nested, padded=False)
 
@@ -71,12 +100,17 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     deepspeed = add_deepspeed(arguments, None)
     if not deepspeed:
         note_unsharded(arguments)
+    _add_defaults(arguments)
+    title = "/".join(PurePath(arguments.file).parts[-3:])
+    return _with_purpose(arguments, title, deepspeed=deepspeed)
+
+
+def _add_defaults(arguments: Arguments) -> None:
+    """Take what TRL's own scripts do where nobody says otherwise."""
     arguments.add_defaults(("max_length=1024",) if not arguments.has(*_LENGTHS) else (), 1)
     if not arguments.has("gradient_checkpointing"):
         said = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
         arguments.remark("activations-bound", "warning", said)
-    title = "/".join(PurePath(arguments.file).parts[-3:])
-    return _with_purpose(arguments, title, deepspeed=deepspeed)
 
 
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:

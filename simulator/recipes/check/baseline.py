@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from simulator.errors import InputError
 from simulator.question.specs.documents import parse_json, read_limited
-from simulator.question.units import to_mib
+from simulator.question.units import MIB
 from simulator.recipes.check.verdict import OUTCOMES, Checked
 
 ChangeKind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
@@ -27,9 +27,13 @@ class Stored:
     """A result as an earlier run wrote it."""
 
     outcome: str
+    """The verdict."""
     passed: bool
-    device_mib: float | None
-    step_time_s: float | None
+    """Whether it passed the gates."""
+    device_bytes: float | None
+    """Need of the fullest device."""
+    step_seconds: float | None
+    """Time of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +41,11 @@ class Changed:
     """One recipe that is no longer what it was."""
 
     file: str
+    """Name of the file."""
     title: str
+    """Which launch of the file."""
     kind: ChangeKind
+    """What became of it."""
     before: Stored | None
     after: Stored | None
 
@@ -50,12 +57,12 @@ class Changed:
     @property
     def memory_ratio(self) -> float | None:
         """Need after over before."""
-        return _of_both(self.before, self.after, lambda stored: stored.device_mib)
+        return _of_both(self.before, self.after, lambda stored: stored.device_bytes)
 
     @property
     def time_ratio(self) -> float | None:
         """Step time after over before."""
-        return _of_both(self.before, self.after, lambda stored: stored.step_time_s)
+        return _of_both(self.before, self.after, lambda stored: stored.step_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +127,8 @@ def _stored(value: Mapping[str, Any]) -> Stored:
     return Stored(
         outcome=_text(value["outcome"]),
         passed=value["passed"],
-        device_mib=None if estimate is None else _figure(estimate["memory"]["device_mib"], 1e-3),
-        step_time_s=None if estimate is None else _figure(estimate["throughput"]["step_time_s"], 1e-9),
+        device_bytes=None if estimate is None else MIB * _figure(estimate["memory"]["device_mib"], 1e-3),
+        step_seconds=None if estimate is None else _figure(estimate["throughput"]["step_time_s"], 1e-9),
     )
 
 
@@ -151,8 +158,8 @@ def _present(result: Checked) -> Stored:
     return Stored(
         outcome=result.outcome,
         passed=result.passed,
-        device_mib=None if estimate is None else to_mib(estimate.memory.device_bytes),
-        step_time_s=None if estimate is None else estimate.throughput.step_seconds,
+        device_bytes=None if estimate is None else estimate.memory.device_bytes,
+        step_seconds=None if estimate is None else estimate.throughput.step_seconds,
     )
 
 
@@ -181,7 +188,7 @@ def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
         return "fixed"
     if old.outcome != new.outcome:
         return "outcome"
-    ratios = (_ratio(old.device_mib, new.device_mib), _ratio(old.step_time_s, new.step_time_s))
+    ratios = (_ratio(old.device_bytes, new.device_bytes), _ratio(old.step_seconds, new.step_seconds))
     moved = any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios)
     return "drift" if moved else None
 

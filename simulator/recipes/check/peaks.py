@@ -19,8 +19,16 @@ class Peak:
     """What the worst rank needs in one part of the step."""
 
     stage: int
+    """Pipeline rank, from 0."""
     device_bytes: float
+    """What it needs of the device."""
     capacity_bytes: float
+    """What a framework can use of it."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is within what is usable."""
+        return self.device_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ class Gates:
     max_memory_fraction: float | None = None
     """Largest share of the usable memory that the worst rank may need."""
     min_fit_probability: float | None = None
+    """Least probability to fit; None for any."""
     fail_on: tuple[CheckOutcome, ...] | None = None
     """Outcomes that fail; None for all but `fits`, `starved` and `skipped`. Where a gate above is broken, `fits` and
     `starved` fail whatever stands here."""
@@ -94,11 +95,17 @@ class Checked:
     """The verdict on one launch of one file."""
 
     file: str
+    """Name of the file, as it was given."""
     title: str = ""
+    """Which launch of the file; empty where it has one."""
     framework: str = ""
+    """Training stack of the launch."""
     dialect: str = ""
+    """Kind of recipe, by its reader."""
     outcome: CheckOutcome
+    """The verdict."""
     passed: bool
+    """Whether it passes the gates."""
     known: bool = False
     """Whether a baseline has the same failure, which then fails no more."""
     reasons: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ _PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "litgpt": "other",
     "oumi": "other",
     "trl": "other",
-    "tune": "other",
+    "tune": "torch",
 }
 _TRAINING: Final = {
     "accelerate": ("launch",),
@@ -42,7 +42,7 @@ _TRAINING: Final = {
     "axolotl": ("train",),
     "litgpt": ("pretrain", "finetune", "finetune_full", "finetune_lora", "finetune_adapter"),
     "oumi": ("train", "distributed", "tune"),
-    "trl": ("sft", "dpo", "kto", "grpo", "reward"),
+    "trl": ("sft", "dpo", "kto", "grpo", "reward", "rloo"),
     "tune": ("run",),
 }
 """Subcommands that train, of programs that do other things too."""
@@ -54,11 +54,10 @@ _MODULES: Final[Mapping[str, LauncherName]] = {
     "deepspeed.launcher.runner": "deepspeed",
     "accelerate.commands.launch": "accelerate",
 }
-_UNREAD: Final = frozenset(["axolotl", "colossalai", "composer", "litgpt", "trl", "tune", "xtuner"])
-_UNREAD_MODULES: Final = re.compile(
-    r"axolotl\.cli\.train|openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*"
-    r"|trl\.scripts\.(sft|dpo|kto|grpo|reward|rloo)"
-)
+_WORDS_BEFORE_OPTIONS: Final = ("accelerate", "tune")
+"""Programs whose subcommand takes a launcher's options, a script, and the script's words."""
+_UNREAD: Final = frozenset(["colossalai", "composer", "litgpt", "xtuner"])
+_UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*")
 """Programs, and modules that `python -m` starts, that train by themselves: their flags are not read."""
 _SUBMITTERS: Final = frozenset(["mason.py"])
 _FARTHEST: Final = 64
@@ -139,10 +138,10 @@ def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value],
         if found is None:
             return _plain_python(program, rest, environment, line)
         launcher, rest = found
-    by_word = program in ("erniekit", "paddleformers-cli", "accelerate") or launcher == "other"
+    by_word = program in ("erniekit", "paddleformers-cli", *_WORDS_BEFORE_OPTIONS) or launcher == "other"
     if by_word and (not rest or rest[0].text not in _TRAINING.get(program, (rest[0].text,))):
         return None
-    if program == "accelerate":
+    if program in _WORDS_BEFORE_OPTIONS:
         rest = rest[1:]
     elif by_word:
         return TrainingCommand(launcher, program, line, rest[0], tuple(rest[1:]), {}, environment)

@@ -14,6 +14,7 @@ from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.typed import OpenFields
 from simulator.question.units import to_gib
 from simulator.recipes.check.asked import asked_of
+from simulator.recipes.check.baseline import Changed
 from simulator.recipes.check.case import Case
 from simulator.recipes.check.judge import check_files, estimate_of
 from simulator.recipes.check.verdict import OUTCOMES, Checked, CheckOutcome, Gates, exit_code
@@ -34,6 +35,10 @@ class Checks(Tabular):
     """One for each launch of each file."""
     gates: Gates
     """What passes."""
+    changed: tuple[Changed, ...] | None = None
+    """What differs from the baseline; None where none was given."""
+    patches: bool = False
+    """Whether the changes that help were asked for as patches."""
 
     @property
     def exit_code(self) -> int:

@@ -15,19 +15,20 @@ from simulator.show.cli.options import (
     QUESTION,
     Option,
     Sectioned,
+    answer_options,
     general_options,
     layout_options,
-    listing_options,
     question_options,
 )
 from simulator.show.cli.parameters import Percentage, Setting, WordSet, shown
-from simulator.show.cli.streams import colour_of, note, progress_bar, typed, verbosity_of, width_of, write
+from simulator.show.cli.streams import answer, note, presentation, progress_bar, verbosity_of
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
     from simulator.recipes.check.verdict import Gates
+    from simulator.show.answers.program import Checks
+    from simulator.show.report.presentation import Presentation
 
-CHECK_FORMATS = ("table", "json", "markdown", "github", "junit", "sarif", "html")
 RECIPE, PASS = "Recipe", "What passes"
 
 
@@ -73,7 +74,7 @@ def check_command() -> click.Command:
             *recipe,
             *open_options(),
             *gates,
-            *listing_options(CHECK_FORMATS),
+            *answer_options("verdicts"),
             Option("--diff", OUTPUT, _DIFF, is_flag=True),
             *general_options(),
         ],
@@ -98,9 +99,8 @@ def _check(**values: Any) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
     from simulator.recipes.check.baseline import compared, ratcheted, read_baseline  # noqa: PLC0415  start-up time
     from simulator.recipes.check.judge import check_files  # noqa: PLC0415  start-up time
+    from simulator.show.answers.program import Checks  # noqa: PLC0415  start-up time
     from simulator.show.cli.layouts import told_once  # noqa: PLC0415  start-up time
-    from simulator.show.report.check_answer import Answer  # noqa: PLC0415  start-up time
-    from simulator.show.report.check_formats import CHECK_REPORTERS  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     if not values["files"]:
@@ -118,24 +118,12 @@ def _check(**values: Any) -> None:
         from simulator.recipes.emit.patch import patched  # noqa: PLC0415  start-up time
 
         results = patched(results, settings, environment or {}, root)
-    answer = Answer(
-        results=results,
-        gates=gates,
-        changed=None if before is None else compared(results, before),
-        verbosity=verbosity_of(ctx),
-        width=width_of(values["output"]),
-        colour=colour_of(ctx, values["output"]) and values["format"] == "table",
-        diff=values["diff"],
-    )
-    if values["format"] == "html":
-        from simulator.show.pages.check import check_page  # noqa: PLC0415  start-up time
-
-        write(check_page(answer, typed(ctx)), values["output"])
-        ctx.exit(answer.exit_code)
-    write(CHECK_REPORTERS[values["format"]](answer), values["output"], commands=values["format"] == "github")
+    changed = None if before is None else compared(results, before)
+    checks = Checks(results=results, gates=gates, changed=changed, patches=values["diff"])
+    answer(ctx, "verdicts", checks, presentation(ctx))
     if values["format"] == "github":
-        _append_summary(answer)
-    ctx.exit(answer.exit_code)
+        _append_summary(checks, presentation(ctx))
+    ctx.exit(checks.exit_code)
 
 
 def _root(folder: str | None) -> Path | None:
@@ -147,7 +135,7 @@ def _root(folder: str | None) -> Path | None:
     return Path(folder)
 
 
-def _append_summary(answer: Any) -> None:
+def _append_summary(checks: Checks, shown_as: Presentation) -> None:
     """Add the verdicts to the job summary, where there is one."""
     from simulator.show.report.check_github import github_summary  # noqa: PLC0415  start-up time
 
@@ -156,7 +144,7 @@ def _append_summary(answer: Any) -> None:
         return
     try:
         with open(file, "a", encoding="utf-8", newline="\n") as stream:  # noqa: PTH123  appends
-            stream.write(github_summary(answer))
+            stream.write(github_summary(checks, shown_as))
     except (OSError, ValueError) as error:
         note(f"GITHUB_STEP_SUMMARY cannot be written: {getattr(error, 'strerror', None) or error}", quiet=False)
 

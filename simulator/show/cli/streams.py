@@ -165,7 +165,7 @@ def answer(ctx: click.Context, name: str, value: object, shown: Presentation) ->
     with progress_bar(quiet=shown.verbosity < 0, label="questions of the page priced") as progress:
         on_page = form in ("html", "sliders")
         text = ANSWERS[name].write(value, form, replace(shown, progress=progress) if on_page else shown)
-    write(text, ctx.params.get("output"))
+    write(text, ctx.params.get("output"), commands=form == "github")
 
 
 def write(text: str | Iterable[str], output: str | None, option: str = "--output", *, commands: bool = False) -> None:

@@ -6,23 +6,26 @@ from collections.abc import Iterator
 
 from simulator.errors import one_line
 from simulator.recipes.check.verdict import Checked
+from simulator.show.answers.program import Checks
 from simulator.show.pages.answers import spec_sources
 from simulator.show.pages.figures import PlotlyFigure, memory_figure, verdict_figure
 from simulator.show.pages.page import PageSection, Table, page_html
-from simulator.show.report.check_answer import Answer
 from simulator.show.report.check_table import HEADERS, TEXTS, summary_rows
 from simulator.show.report.check_text import changed_line, detail_lines, tally, verdict_line
 from simulator.show.report.footer import status_line
+from simulator.show.report.presentation import Presentation
 
 MOST_FIGURES = 24
 """Recipes whose memory a page shows by stage and part, those that fail first."""
 
 
-def check_page(answer: Answer, command: str) -> str:
+def check_page(checks: Checks, presentation: Presentation) -> str:
     """The page of verdicts. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
-    priced = [result for result in answer.results if result.estimate is not None and result.outcome != "refused"]
-    table = Table(headers=HEADERS, rows=summary_rows(answer), text_columns=frozenset(TEXTS), keys=[*_keys(answer)])
+    priced = [result for result in checks.results if result.estimate is not None and result.outcome != "refused"]
+    table = Table(
+        headers=HEADERS, rows=summary_rows(checks.results), text_columns=frozenset(TEXTS), keys=[*_keys(checks)]
+    )
     sections = [PageSection(title="Verdicts", table=table)]
     if priced:
         figures["recipes"] = verdict_figure([(_name(r), r.estimate) for r in priced if r.estimate is not None])
@@ -35,22 +38,22 @@ def check_page(answer: Answer, command: str) -> str:
             ),
         )
     drawn = {id(result) for result in sorted(priced, key=lambda result: result.passed)[:MOST_FIGURES]}
-    for number, result in enumerate(answer.results):
+    for number, result in enumerate(checks.results):
         name = f"recipe-{number}" if id(result) in drawn and result.estimate is not None else ""
         if name and result.estimate is not None:
             figures[name] = memory_figure(result.estimate)
         sections.append(_recipe(result, name))
-    if answer.changed is not None:
-        lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
+    if checks.changed is not None:
+        lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
         sections.append(PageSection(title="Since the baseline", lines=lines))
     known = dict.fromkeys(f"{r.estimate.hardware}: {status_line(r.estimate)}" for r in priced if r.estimate)
     scenarios = [result.case.scenario for result in priced if result.case is not None]
     return page_html(
-        title=f"Recipes on {', '.join(_hardware(answer)) or 'no hardware'}",
-        lead=f"{tally(answer.results)}.",
+        title=f"Recipes on {', '.join(_hardware(checks)) or 'no hardware'}",
+        lead=f"{tally(checks.results)}.",
         sections=sections,
         figures=figures,
-        command=command,
+        command=presentation.command,
         notes=[*known, *spec_sources(scenarios)],
     )
 
@@ -71,13 +74,13 @@ def _name(result: Checked) -> str:
     return one_line(result.name)
 
 
-def _hardware(answer: Answer) -> list[str]:
-    return list(dict.fromkeys(r.estimate.hardware for r in answer.results if r.estimate is not None))
+def _hardware(checks: Checks) -> list[str]:
+    return list(dict.fromkeys(r.estimate.hardware for r in checks.results if r.estimate is not None))
 
 
-def _keys(answer: Answer) -> Iterator[list[float | str]]:
+def _keys(checks: Checks) -> Iterator[list[float | str]]:
     """What each cell is sorted by."""
-    for result, row in zip(answer.results, summary_rows(answer), strict=True):
+    for result, row in zip(checks.results, summary_rows(checks.results), strict=True):
         keys: list[float | str] = list(row)
         if result.estimate is not None and result.outcome != "refused":
             memory = result.estimate.memory

@@ -30,7 +30,6 @@ from simulator.show.pages.figures import (
     timeline_figure,
     verdict_figure,
 )
-from simulator.show.report.check_answer import Answer, printable
 from simulator.show.report.check_table import check_table
 from simulator.show.report.compare_table import compare_table
 from simulator.show.report.estimate_table import estimate_table
@@ -50,6 +49,7 @@ _TABLES: Final[Mapping[type, Callable[..., str]]] = MappingProxyType(
         Plan: plan_table,
         Comparison: compare_table,
         Explanation: explain_table,
+        Checks: check_table,
     }
 )
 
@@ -57,10 +57,9 @@ _TABLES: Final[Mapping[type, Callable[..., str]]] = MappingProxyType(
 def answer_html(answer: Tabular) -> str:
     """An answer as a line and the terminal's table; rows as they are for an answer that has none."""
     summary = f"<p>{escape(repr(answer))}</p>"
-    if isinstance(answer, Checks):
-        return summary + check_table(printable(Answer(results=answer.results, gates=answer.gates)), "html")
     table = _TABLES.get(type(answer))
-    return summary + (_rows(answer) if table is None else table(answer, Presentation(verbosity=-1), "html"))
+    shown = Presentation(verbosity=0 if isinstance(answer, Checks) else -1)
+    return summary + (_rows(answer) if table is None else table(answer, shown, "html"))
 
 
 def _rows(answer: Tabular) -> str:

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import TERA, to_mib
 from simulator.search.result import Ranking
-from simulator.show.report.keys import DERIVED, ITSELF, JsonKey, key_of, keys_of
+from simulator.show.report.keys import DERIVED, ITSELF, JsonKey, keys_of
 from simulator.show.report.presentation import Presentation
 
 ToUnit = Callable[[float], float]
@@ -126,20 +126,6 @@ def _plain(value: Any, presentation: Presentation, unit: ToUnit, row: str = "") 
 def plain(value: object) -> Any:
     """Return a value in the types JSON has, numbers in base units; anything unknown as text."""
     return _plain(value, Presentation(), significant)
-
-
-SCHEMA_VERSION = "2"
-
-
-def estimate_object(estimate: Estimate, presentation: Presentation) -> dict[str, Any]:
-    """Return one estimate as plain values."""
-    return json_object(estimate, presentation)
-
-
-def told(value: object, *names: str) -> dict[str, Any]:
-    """Return attributes of a value by their names, with the unit in the key."""
-    keys = (key_of(name) for name in names)
-    return {key.name: _plain(getattr(value, key.path), Presentation(), _unit(key.name)) for key in keys}
 
 
 def mib(size_bytes: float) -> float:

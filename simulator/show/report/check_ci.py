@@ -11,17 +11,19 @@ from simulator import __version__
 from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Checked
 from simulator.recipes.recipe import Place
 from simulator.recipes.rules.rule import FRAMEWORK_RULES
+from simulator.show.answers.program import Checks
 from simulator.show.report.as_json import dumps
-from simulator.show.report.check_answer import Answer
+from simulator.show.report.check_printable import printable
 from simulator.show.report.check_text import change_lines, detail_lines, verdict_line
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.rule_text import rule_text
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def check_junit(answer: Answer) -> str:
+def check_junit(checks: Checks, _presentation: Presentation) -> str:
     """Return a test suite with one case per recipe."""
-    results = answer.results
+    results = printable(checks).results
     failing = [result for result in results if not result.passed and not result.known]
     failures = sum(result.outcome not in NOT_JUDGED for result in failing)
     errors = len(failing) - failures
@@ -59,9 +61,9 @@ def _xml(text: str) -> str:
     )
 
 
-def check_sarif(answer: Answer) -> str:
+def check_sarif(checks: Checks, _presentation: Presentation) -> str:
     """Return the failures and warnings as SARIF."""
-    results = [item for result in answer.results for item in _sarif_results(result)]
+    results = [item for result in printable(checks).results for item in _sarif_results(result)]
     ids = dict.fromkeys(item["ruleId"] for item in results)
     rules = [_sarif_rule(rule) for rule in ids]
     for item in results:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from simulator.recipes.check.verdict import NOT_JUDGED, Checked
 from simulator.recipes.recipe import Place
-from simulator.show.report.check_answer import Answer, printable
+from simulator.show.answers.program import Checks
+from simulator.show.report.check_printable import printable
 from simulator.show.report.check_table import check_table
 from simulator.show.report.check_text import change_lines, reason, tally, verdict_line
+from simulator.show.report.presentation import Presentation
 
 MOST_ANNOTATIONS = 10
 """GitHub shows this many of a kind for a step."""
@@ -36,13 +38,14 @@ class _Annotation:
         return f"::{self.kind} {place}title={_property(self.title)}::{_data(said)}"
 
 
-def check_github(answer: Answer) -> str:
+def check_github(checks: Checks, _presentation: Presentation) -> str:
     """Return the tally and the annotations, at most ten of a kind: each failure, and each reason for anything else."""
-    lines = [tally(answer.results)]
-    found = [item for result in answer.results for item in _annotations(result)]
+    results = printable(checks).results
+    lines = [tally(results)]
+    annotations = [item for result in results for item in _annotations(result)]
     for kind in ("error", "warning", "notice"):
         groups: dict[str, list[_Annotation]] = {}
-        for item in found:
+        for item in annotations:
             if item.kind == kind:
                 groups.setdefault(item.group, []).append(item)
         ordered = sorted(groups.values(), key=lambda group: -len(group))
@@ -60,9 +63,9 @@ def _listed(names: Collection[str]) -> str:
     return f"{', '.join(list(names)[:MOST_NAMES])}{more}"
 
 
-def github_summary(answer: Answer) -> str:
+def github_summary(checks: Checks, presentation: Presentation) -> str:
     """Return the job summary as Markdown, cut to what GitHub takes."""
-    text = f"## Recipes\n\n{check_table(printable(answer), 'markdown')}\n"
+    text = f"## Recipes\n\n{check_table(checks, presentation, 'markdown')}\n"
     data = text.encode()
     if len(data) <= MOST_SUMMARY_BYTES:
         return text

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from simulator.errors import one_line
 from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
 from simulator.recipes.check.verdict import OUTCOMES, Checked
-from simulator.show.report.check_answer import Answer
+from simulator.show.answers.program import Checks
+from simulator.show.report.check_printable import printable
 from simulator.show.report.check_text import (
     changed_line,
     detail_lines,
@@ -20,34 +21,37 @@ from simulator.show.report.check_text import (
 )
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
 from simulator.show.report.grid import Style, filled, heading, paragraph, titled
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, gib, in_colour, margin_text, words
 
 
-def check_table(answer: Answer, style: Style) -> str:
+def check_table(checks: Checks, presentation: Presentation, style: Style) -> str:
     """Return the verdicts for people: how many there are of each, a row each, and what a reader must look at.
 
     Of very many, the reasons and what fails alone; all with more verbosity.
     """
-    many = len(answer.results) > MANY and answer.verbosity < 1
-    failing = tuple(result for result in answer.results if not result.passed and not result.known)
-    results = failing if many else answer.results
-    blocks = [tally(answer.results)]
-    width = answer.width if style == "table" else None
+    checks, verbosity = printable(checks), presentation.verbosity
+    many = len(checks.results) > MANY and verbosity < 1
+    failing = tuple(result for result in checks.results if not result.passed and not result.known)
+    results = failing if many else checks.results
+    blocks = [tally(checks.results)]
+    width = presentation.width if style == "table" else None
     if many:
-        blocks.append(_reasons(answer, style, width))
+        blocks.append(_reasons(checks.results, style, width))
     if results:
-        columns, left_out = fitting(_with_short_names(_columns(results, colour=answer.colour), width), width)
+        colour = presentation.colour and style == "table"
+        columns, left_out = fitting(_with_short_names(_columns(results, colour=colour), width), width)
         blocks.append("\n".join([columns_grid(columns, style), *narrow_line(left_out)]))
-    if answer.verbosity >= 0:
+    if verbosity >= 0:
         for result in results:
-            lines = list(_shown(result, answer.verbosity))
+            lines = list(_shown(result, verbosity))
             if lines:
                 told = (filled(one_line(line), width) for line in lines)
                 blocks.append(titled(one_line(result.name), paragraph(told, style), style))
-    if answer.diff:
-        blocks += [_patches(result, style) for result in answer.results if result.changes]
-    if answer.changed is not None:
-        lines = [one_line(changed_line(change)) for change in answer.changed] or ["nothing changed"]
+    if checks.patches:
+        blocks += [_patches(result, style) for result in checks.results if result.changes]
+    if checks.changed is not None:
+        lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
         blocks.append(titled("Since the baseline", paragraph(lines, style), style))
     return "\n\n".join(blocks) + "\n"
 
@@ -60,20 +64,20 @@ _SHORTEST = 24
 """Characters that a reason, or the name of a file, has at least."""
 
 
-def _reasons(answer: Answer, style: Style, width: int | None) -> str:
+def _reasons(results: Sequence[Checked], style: Style, width: int | None) -> str:
     """Return how many files have which verdict for which reason, with one of them."""
     groups: dict[tuple[str, str], list[Checked]] = {}
-    for result in answer.results:
+    for result in results:
         groups.setdefault((result.outcome, reason(result)), []).append(result)
     ranked = sorted(groups.items(), key=lambda group: (OUTCOMES.index(group[1][0].outcome), -len(group[1])))
     shown = sorted(ranked, key=lambda group: -len(group[1]))[:MOST_REASONS]
     rows = [group for group in ranked if group in shown]
     room = max(((width or 160) - _FIXED) // 2, _SHORTEST)
     columns = [
-        Column("recipes", tuple(str(len(found)) for _, found in rows)),
+        Column("recipes", tuple(str(len(group)) for _, group in rows)),
         Column("verdict", tuple(words(outcome) for (outcome, _), _ in rows), is_text=True),
         Column("reason", tuple(_cut(one_line(why), room) for (_, why), _ in rows), is_text=True),
-        Column("such as", tuple(_tail(one_line(found[0].file), room) for _, found in rows), is_text=True),
+        Column("such as", tuple(_tail(one_line(group[0].file), room) for _, group in rows), is_text=True),
     ]
     rest = len(groups) - len(rows)
     more = [f"and {rest} more reasons; all with -v"] if rest else []
@@ -147,9 +151,9 @@ _BETWEEN = 2
 """Spaces between columns."""
 
 
-def summary_rows(answer: Answer) -> list[list[str]]:
+def summary_rows(results: Sequence[Checked]) -> list[list[str]]:
     """Return a row for each recipe."""
-    return [_row(result, colour=answer.colour) for result in answer.results]
+    return [_row(result, colour=False) for result in results]
 
 
 def _row(result: Checked, *, colour: bool) -> list[str]:

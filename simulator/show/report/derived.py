@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from simulator._version import __version__
+from simulator.recipes.check.verdict import OUTCOMES
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import sharded_layout_text
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from simulator.lab.runner.campaign import Refused
     from simulator.lab.runner.compare import LayoutComparison
     from simulator.lab.runner.learn import Learned
+    from simulator.show.answers.program import Checks
     from simulator.show.answers.run import TrainingRun
 
 
@@ -36,6 +38,13 @@ def trace_schema_version(_answer: object, _presentation: Presentation) -> Litera
 def tool_version(_answer: object, _presentation: Presentation) -> str:
     """Version of simulate."""
     return __version__
+
+
+def outcome_counts(checks: Checks, _presentation: Presentation) -> Mapping[str, int]:
+    """Recipes, those that passed and failed, and those of each verdict."""
+    outcomes, passed = [result.outcome for result in checks.results], sum(one.passed for one in checks.results)
+    ended = {"recipes": len(outcomes), "passed": passed, "failed": len(outcomes) - passed}
+    return ended | {outcome: outcomes.count(outcome) for outcome in OUTCOMES}
 
 
 def training(estimate: Estimate, presentation: Presentation) -> TrainingRun | None:

@@ -75,6 +75,14 @@ ANSWERS: Mapping[str, AnswerFormats] = MappingProxyType(
             _answer("trace", "trace_table:trace_table"),
             _answer("probe", "probe_table:probe_table"),
             _answer("probe plan", "probe_table:outlook_table"),
+            _answer(
+                "verdicts",
+                "check_table:check_table",
+                page="check:check_page",
+                github="report.check_github:check_github",
+                junit="report.check_ci:check_junit",
+                sarif="report.check_ci:check_sarif",
+            ),
             _answer("listing", "listing:listing_table", **_RECORDS),
             _answer("spec listing", "listing:listing_table", **_RECORDS, yaml="report.listing:listing_yaml"),
         )

@@ -121,6 +121,14 @@ _ROWS: Mapping[str, str] = MappingProxyType(
         "Probed": f"{_probe('prepared.')} launches=compared undetermined rows=prepared.request.rows_file "
         "calibration=calibration_file interrupted=@interrupted",
         "Planned": "title=candidate.title predicted_step_s=step_seconds launch_s=launch_seconds pins",
+        "Checks": "schema_version=@schema_version tool_version=@tool_version exit_code gates counts=@outcome_counts "
+        "results changed",
+        "Checked": "file title framework dialect outcome passed known reasons blame remarks estimate peaks "
+        "without_offload changes largest=room",
+        "Peak": "stage device_bytes capacity_bytes fits",
+        "Remark": "rule severity message fix source place",
+        "Change": "options=text speed_ratio patch estimate",
+        "Stored": "outcome passed device_bytes step_time_s=step_seconds",
         "Compared": "title=planned.candidate.title predicted_step_s=planned.step_seconds "
         "launch_s=planned.launch_seconds pins=planned.pins measured_step_s=measured_seconds "
         "fitted_step_s=after_seconds",

@@ -28,6 +28,7 @@ from simulator.search.result import Ranking
 from simulator.show.answers.compare import Comparison
 from simulator.show.answers.explain import Explanation
 from simulator.show.answers.plan import Plan
+from simulator.show.answers.program import Checks
 from simulator.show.answers.run import TrainingRun
 from simulator.show.answers.sweep.run import Sweep
 from simulator.show.report import derived
@@ -45,13 +46,14 @@ ROOTS: Mapping[str, type] = {
     "trace": TraceComparison,
     "probe": Probed,
     "probe_plan": Prepared,
+    "verdicts": Checks,
 }
 """Types of whole answers, by the name of their definition."""
 _NONE = re.compile(r"\bNone\b")
 _NAMES = {kind: name for name, kind in ROOTS.items()}
 _OF_DERIVED = {
     kind.__name__: kind
-    for kind in (Estimate, LayoutComparison, Learned, Path, Probed, Refused, StageMemory, TrainingRun)
+    for kind in (Checks, Estimate, LayoutComparison, Learned, Path, Probed, Refused, StageMemory, TrainingRun)
 }
 """Types that `derived` imports for type checkers alone."""
 _ROWS = {

@@ -1,44 +1,24 @@
-"""The answer that every report of verdicts shows, with names and values in one spelling."""
+"""Verdicts with every name and value in one spelling, for texts that a terminal, a page or a CI runner reads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from simulator.errors import one_line
 from simulator.recipes.check.baseline import Changed
-from simulator.recipes.check.verdict import Checked, Gates, exit_code
+from simulator.recipes.check.verdict import Checked
 from simulator.recipes.recipe import Place, Remark
+from simulator.show.answers.program import Checks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Verdicts with what they were held against."""
-
-    results: tuple[Checked, ...]
-    gates: Gates
-    changed: tuple[Changed, ...] | None = None
-    """What differs from the baseline; None where none was given."""
-    verbosity: int = 0
-    width: int | None = None
-    """Characters in a line of a table; None is no limit."""
-    colour: bool = False
-    diff: bool = False
-    """Show patches of the recipes."""
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the command."""
-        return exit_code(self.results, self.gates)
-
-
-def printable(answer: Answer) -> Answer:
-    """Return the answer with every text of a file or its name on one line, without control marks or lone surrogates.
+def printable(checks: Checks) -> Checks:
+    """Return the verdicts with every text of a file or its name on one line, without control marks or lone surrogates.
 
     A runner of GitHub takes a line of any output for a command that begins with two colons, or that holds the older
     mark; no name or value begins a line so, or holds it.
     """
-    changed = answer.changed and tuple(_changed(change) for change in answer.changed)
-    return replace(answer, results=tuple(_result(result) for result in answer.results), changed=changed)
+    changed = checks.changed and tuple(_changed(change) for change in checks.changed)
+    return replace(checks, results=tuple(_result(result) for result in checks.results), changed=changed)
 
 
 def _text(text: str) -> str:
@@ -47,8 +27,8 @@ def _text(text: str) -> str:
 
 def _name(text: str) -> str:
     """A name that may begin a line; one that would be a command gets the folder in front."""
-    found = _text(text)
-    return f"./{found}" if found.startswith("::") else found
+    shown = _text(text)
+    return f"./{shown}" if shown.startswith("::") else shown
 
 
 def _place(place: Place | None) -> Place | None:
