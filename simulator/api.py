@@ -18,7 +18,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.frameworks.stacks import stack_for
 from simulator.question.scenario.complete import NAMES, Wording, asked_layout, devices_taken, resolve
-from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, WORKLOAD
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, WORKLOAD, chosen_options
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.scenario.scenario import Scenario, scenario_on
 from simulator.question.scenario.settings import check_count, check_share
@@ -100,7 +100,8 @@ def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
         BY_INPUT[name].check(value)
     machines = cluster(inputs["hardware"], inputs["nodes"], inputs["devices"], inputs["calibration"])
     model, layers, framework = model_of(inputs["model"]), inputs["num_layers"], inputs["framework"]
-    profile = framework_profile(framework, inputs["options"], stack_for(framework, inputs["stack"], *machines.stacks))
+    stack = stack_for(framework, inputs["stack"], *machines.stacks)
+    profile = framework_profile(framework, chosen_options(inputs), stack)
     shape = model if layers is None else model.with_layers(layers)
     return scenario_on(machines, shape, profile, **{setting.name: inputs[setting.name] for setting in WORKLOAD})
 
@@ -138,7 +139,7 @@ def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) 
     else:
         fields = {field.name: getattr(layout, field.name) for field in FIELDS}
         scenario, chosen = resolve(scenario_of(**question), fields, filled=False)  # type: ignore[arg-type]  # checked
-    return answer(scenario, chosen, question.get("options"))  # type: ignore[arg-type]  # checked above
+    return answer(scenario, chosen, chosen_options(question))
 
 
 def resolved(
@@ -322,7 +323,7 @@ def _query(question: QuestionFields, space: Space | None, min_fit_probability: f
     return Query(
         scenario=scenario_of(**question),
         space=space or Space(),
-        options=question.get("options") or {},
+        options=chosen_options(question),
         min_fit_probability=min_fit_probability,
     )
 
@@ -338,6 +339,7 @@ def _inputs(query: Query, model: str) -> dict[str, object]:
         **scenario.workload,
         "num_layers": scenario.model.num_hidden_layers,
         "framework": scenario.framework.name,
+        "optimizer": scenario.framework.optimizer,
         "options": dict(query.options),
         "stack": scenario.framework.stack,
         "calibration": scenario.coefficients.name,

@@ -11,10 +11,10 @@ import numpy as np
 
 from benchmarks.accuracy.rows import Judgement, fitted_sources
 from benchmarks.accuracy.tables import percent
-from benchmarks.accuracy.targets import WORSE_BY, own_lines, target_lines
+from benchmarks.accuracy.targets import own_lines, target_lines
 from simulator.evidence.calibration.hierarchy import Linearization, learned
 from simulator.evidence.calibration.holdouts import RELEARNED
-from simulator.evidence.calibration.judge import summary
+from simulator.evidence.calibration.judge import WORSE_BY, summary
 from simulator.show.report.sections import Section
 
 REASONS: Final = Path(__file__).with_name("missed.csv")

@@ -91,8 +91,8 @@ class JudgedRow:
     """By what was left out, the source and organisation too."""
     beyond: bool
     """Whether without its source it lies beyond the other rows' stacks, nodes or features."""
-    few: tuple[Residual, ...]
-    """With three other rows of its source, for several draws."""
+    few: Mapping[int, Residual]
+    """With three other rows of its source, by the number of the draw."""
 
     @property
     def organisation_out(self) -> Residual:

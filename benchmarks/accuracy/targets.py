@@ -13,10 +13,10 @@ import numpy as np
 
 from benchmarks.accuracy.choices import choices, chosen
 from benchmarks.accuracy.own import CLUSTER, OWN, OwnRow, in_order, mean, own_verdicts, worst
-from benchmarks.accuracy.rows import JudgedRow, Judgement
+from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement
 from benchmarks.accuracy.tables import percent
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.judge import Residual, summary
+from simulator.evidence.calibration.judge import WORSE_BY, Residual, draws_judged, summary
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.show.report.coverage import APART, pairs_judged
@@ -24,8 +24,6 @@ from simulator.show.report.sections import Section
 
 SIMUMAX: Final = "b200-megatron"
 """The table whose authors publish the errors of their own simulator."""
-WORSE_BY: Final = 0.005
-"""Share by which a source may come out worse than with the priors."""
 MANY_DEVICES: Final = 512
 
 
@@ -54,6 +52,7 @@ def target_lines(found: Judgement) -> tuple[Line, ...]:
         *_against_priors(found.rows),
         *_order(time),
         *_pairs(found),
+        *_draws(found),
     )
 
 
@@ -135,6 +134,19 @@ def _pairs(found: Judgement) -> Iterator[Line]:
         yield _at_least("pairs_right", text, order.right, 0.95)
         text = f"pairs measured more than {100 * APART:.0f} % apart ({order.apart}), said to differ"
         yield _at_least("pairs_told", text, order.apart_said_to_differ, 0.5)
+
+
+def _draws(found: Judgement) -> Iterator[Line]:
+    """What three own rows do to the other rows of their source."""
+    judged = {kind: draws_judged(found.of_kind(kind)) for kind in KINDS}
+    told = [one for one in judged.values() if one is not None]
+    if (time := judged["time"]) is not None:
+        yield _at_most(_Aim("few", "speed, three own rows", 0.045), time.few)
+        draws, worse = (sum(getattr(one, name) for one in told) for name in ("draws", "worse"))
+        text = f"draws of three own rows (of {draws}) that make their source's other rows worse by 0.5 points"
+        share = worse / draws
+        most = 2 / 74
+        yield Line("few_worse", text, str(worse), f"at most {most * draws:.0f} (2 of 74)", share <= most, share)
 
 
 def _at_least(name: str, text: str, value: float, least: float) -> Line:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from simulator.question.frameworks.profile import DTYPE_BYTES, DType, FrameworkProfile
+from simulator.question.specs.optimizers import OPTIMIZERS, TensorClass
 from simulator.question.vocabulary import NARROW
 
 HALF: Final = 2.0
@@ -107,9 +108,11 @@ def reduced_bytes(scenario: Typed) -> float:
     return gradient_bytes(scenario) if reduced == "gradient" else float(DTYPE_BYTES[reduced])
 
 
-def optimizer_bytes_per_parameter(scenario: Typed) -> float:
-    """Master copy (none where the parameters themselves are fp32) and two moments."""
-    return master_bytes(scenario) + 2.0 * DTYPE_BYTES[scenario.framework.optimizer_dtype]
+def optimizer_bytes_per_parameter(scenario: Typed, tensor: TensorClass = "matrix") -> float:
+    """Master copy (none where the parameters themselves are fp32) and the moments of a class of tensor."""
+    optimizer = OPTIMIZERS[scenario.framework.optimizer]
+    each = optimizer.moment_bytes or DTYPE_BYTES[scenario.framework.optimizer_dtype]
+    return master_bytes(scenario) + optimizer.moments[tensor] * each
 
 
 def master_bytes(scenario: Typed) -> float:

@@ -50,6 +50,8 @@ AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "c
 """Generations of attention kernels, by their speed: products and softmax apart; FlashAttention 1 and Triton's;
 PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; AMD's Composable Kernel;
 CANN's."""
+OptimizerName = Literal["adamw", "adamw_8bit", "adafactor", "lion", "sgd", "sgd_momentum", "muon"]
+"""What updates parameters: the rows of `specs/optimizers.csv`."""
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
 """How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
@@ -75,4 +77,5 @@ ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomp
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 OFFLOADS: tuple[Offload, ...] = get_args(Offload)

@@ -12,18 +12,18 @@ _SURE = 0.99
 """Probability to fit from which more room makes no layout surer."""
 
 
-def equal_to_first(found: Sequence[PricedLayout]) -> tuple[int, ...]:
+def equal_to_first(layouts: Sequence[PricedLayout]) -> tuple[int, ...]:
     """Return the positions of the layouts whose step time may be that of the first: within the range of the difference.
 
     None without a calibration, which alone tells.
     """
-    if len(found) <= 1 or (known := found[0].query.scenario.calibration) is None:
+    if len(layouts) <= 1 or (known := layouts[0].query.scenario.calibration) is None:
         return ()
-    widths = known.difference_half_widths([(priced.query.scenario, priced.layout) for priced in found])
-    first = found[0].step_seconds
+    widths = known.difference_half_widths([(priced.query.scenario, priced.layout) for priced in layouts])
+    first = layouts[0].step_seconds
     return tuple(
         position
-        for position, (priced, width) in enumerate(zip(found, widths, strict=True))
+        for position, (priced, width) in enumerate(zip(layouts, widths, strict=True))
         if position and math.log(priced.step_seconds / first) <= width
     )
 

@@ -14,6 +14,7 @@ from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
 from simulator.evidence.calibration.judge import summary
 from simulator.evidence.calibration.store import Calibration, read_calibration
+from simulator.show.report.accuracy import draws_sections
 from simulator.show.report.coverage import TITLES, coverage_sections
 from simulator.show.report.grid import grid
 from simulator.show.report.sections import Section
@@ -43,6 +44,7 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
         "worse": _table(worse_sources(found)),
         "classes": "\n\n".join(map(_table, by_class(found))),
         "coverage": _coverage(found),
+        "draws": "\n\n".join(map(_table, draws_sections({kind: found.of_kind(kind) for kind in KINDS}))),
         "news": _news(found),
     }
     return {ROOT / "docs" / "accuracy.md": page, ROOT / "README.md": {"accuracy": accuracy_line(found)}}

@@ -14,7 +14,7 @@ import pytest
 
 import simulator
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.own import fit_own, shipped_knowledge, unused
+from simulator.evidence.calibration.own import fit_own, own_errors, shipped_knowledge, unused
 from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import read_rows
@@ -75,6 +75,42 @@ def test_own_rows_are_shown_before_and_after(tmp_path: Path) -> None:
     assert "Speed of own rows" in told
     assert "left out %" in told
     assert "needs the own rows" in run("accuracy", "--calibration", "none").stderr
+
+
+def test_memory_learns_from_own_rows(tmp_path: Path) -> None:
+    """Three rows that hold 2 GiB more than predicted: so does the next layout, after the calibration."""
+    held = 2.0
+    lines = mine(tmp_path).read_text(encoding="utf-8").splitlines()
+    more = [line.rpartition(",") for line in lines[1:]]
+    (tmp_path / "mine.csv").write_text(
+        "\n".join([lines[0], *(f"{front},{float(memory) + held}" for front, _, memory in more)]) + "\n",
+        encoding="utf-8",
+    )
+    assert run("calibrate", str(tmp_path / "mine.csv"), "--output", str(tmp_path)).exit_code == 0
+    asked = ASKED | {"tensor_parallel": 1, "pipeline_parallel": 4}
+    before, after = (
+        simulator.estimate(**asked, calibration=choice).memory for choice in (None, str(tmp_path / "hopper.yaml"))
+    )
+    assert after.device_bytes - before.device_bytes == pytest.approx(held * 2**30, rel=0.3)
+    wide = [one.interval_bytes.high / one.interval_bytes.low for one in (before, after) if one.interval_bytes]
+    assert wide[1] < wide[0]
+
+
+def test_rows_that_do_not_predict_one_another_change_nothing(tmp_path: Path) -> None:
+    """One fast, one slow, one as predicted: what was known before stays, and the command says so."""
+    lines = mine(tmp_path).read_text(encoding="utf-8").splitlines()
+    cells = [line.split(",") for line in lines]
+    for row, factor in zip(cells[1:], (0.85, 1.0, 1.15), strict=True):
+        row[-2] = str(float(row[-2]) / SLOWER * factor)
+    (tmp_path / "mine.csv").write_text("\n".join(map(",".join, cells)) + "\n", encoding="utf-8")
+    rows = read_rows(tmp_path / "mine.csv")
+    fitted = fit_own("hopper", prepared(rows))
+    assert fitted.fits["time"].belief == "prior"
+    assert "what was known before stays" in fitted.not_stored("time")
+    for error in own_errors(prepared(rows)):
+        if error.kind == "time":
+            assert error.before == pytest.approx(error.after)
+            assert error.before == pytest.approx(error.left_out)
 
 
 def test_a_row_that_agrees_changes_nothing(tmp_path: Path) -> None:

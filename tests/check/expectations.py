@@ -14,7 +14,10 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import run
+from tests.search.bare import without_advice
 
 TABLE = Path(__file__).with_name("expectations.csv")
 SHARED = Path(os.environ.get("SIMULATE_SHARED") or Path(__file__).resolve().parents[3] / "shared")
@@ -55,7 +58,9 @@ def expectations() -> tuple[Expectation, ...]:
 @cache
 def outcomes(row: Expectation) -> tuple[str, ...]:
     """The verdict on each launch of a row's recipe."""
-    answer = run("check", str(row.file), *shlex.split(row.options), "--format", "json")
+    with pytest.MonkeyPatch.context() as patches:
+        without_advice(patches)
+        answer = run("check", str(row.file), *shlex.split(row.options), "--format", "json")
     return tuple(result["outcome"] for result in json.loads(answer.stdout)["results"])
 
 

@@ -164,7 +164,7 @@ def test_training_columns() -> None:
 
 
 def test_nothing_fits_is_an_answer() -> None:
-    question = ("--model", "llama3.1-405b", "--hardware", "a100-sxm-40g", "--nodes", "1")
+    question = ("--model", "llama3.1-405b", "--hardware", "a100-sxm-40g", "--nodes", "1", "--tp", "8")
     result = run(*question)
     assert result.exit_code == 0
     assert "Nothing fits. Nearest miss: " in result.stdout

@@ -376,8 +376,15 @@ STACKS = [
     for stack in stacks_of(framework_of(target))
     if (target, stack.name) != ("torchtitan", "deepspeed")
 ]
+ONE_OF_EACH_STACK = {load_hardware(name).stack: name for name in hardware_names()}.values()
 EVERYWHERE = [
-    (target, question, name, None) for target in SMALL for question in SMALL[target] for name in hardware_names()
+    *((target, SMALL[target][0], name, None) for target in SMALL for name in hardware_names()),
+    *(
+        (target, question, name, None)
+        for target in SMALL
+        for question in SMALL[target][1:]
+        for name in ONE_OF_EACH_STACK
+    ),
 ]
 
 

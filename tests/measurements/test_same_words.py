@@ -309,7 +309,7 @@ def row_of(more: dict[str, object], folder: Path) -> MeasuredRow:
         ({"some_new_offload_depth": 3}, "unpriced", "some_new_offload_depth is not read"),
         ({"some_new_offload_depth": 0}, "consistent", ""),
         ({"recompute_granularity": "some"}, "unpriced", "recompute_granularity some: allowed are selective, full"),
-        ({"optimizer": "muon"}, "unpriced", "optimizer muon: only Adam is modelled"),
+        ({"optimizer": "soap"}, "unpriced", "optimizer soap is not priced; priced are adamw, sgd_momentum, lion, muon"),
         (
             {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"},
             "unpriced",

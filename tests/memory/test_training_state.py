@@ -186,7 +186,7 @@ def test_adapters_are_all_that_trains() -> None:
     adapters = 4 * 4 * 928
     assert state(scenario, zero_stage=0) == (2 * DENSE + 2 * adapters, 4 * adapters, 12 * adapters)
     here = pricing(scenario, tensor_parallel=2)
-    cut = device_parameters(here, adapters=True)
+    cut = device_parameters(here, "adapters")
     # Column weights split their outputs' side (q 64, k 32, v 32, gate 160, up 160), row weights their inputs' (o 64,
     # down 160): 672 in halves, the other 256 whole.
     assert only(cut.dense) == 4 * 4 * (672 / 2 + 256)
@@ -194,7 +194,7 @@ def test_adapters_are_all_that_trains() -> None:
 
 def test_adapters_on_every_expert() -> None:
     here = pricing(scenario_of(small_moe(), lora_rank=4), expert_parallel=4)
-    found = device_parameters(here, adapters=True)
+    found = device_parameters(here, "adapters")
     # Gate and up share an adapter.
     assert only(found.routed) == 3 * 4 * (64 + 2 * 48 + 48 + 64) * 8 / 4
 

@@ -263,7 +263,7 @@ def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
     off = Residual(0.1, 0.2)
     left_out = {"source": off, "organisation": off}
     known = tuple(
-        RowJudged(sample, "dense", 0.1, off, off, left_out, beyond=False, few=()) for sample in prepared(rows)
+        RowJudged(sample, "dense", 0.1, off, off, left_out, beyond=False, few={}) for sample in prepared(rows)
     )
     judged = SourcesJudged("time", cast("Any", None), known, ())
     text = accuracy_page([judged], "simulate accuracy")

@@ -180,8 +180,11 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--cpu-offloading-num-layers 2", "not-modelled", "activations of 2 layers only"),
         ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", "not-modelled", "FSDP of gradients"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "not-modelled", "FSDP"),
-        ("--optimizer sgd", "not-modelled", "sgd: only Adam"),
-        ("--optimizer muon", "not-modelled", "muon: only Adam"),
+        (
+            "--optimizer soap",
+            "not-modelled",
+            "soap is not priced; priced are adamw, sgd_momentum, lion, muon",
+        ),
         ("--seq-length 2048", "repeated-flag", "'4096' on line 2, then '2048' on line 2"),
         ("--recompute-activation", "unknown-flag", "did you mean 'recompute_activations'?"),
         ("--fancy-kernel-fusion", "unknown-flag", "--fancy-kernel-fusion is not read"),

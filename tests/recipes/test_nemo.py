@@ -209,7 +209,9 @@ exp_manager: {new_parallel_thing: 4}
         "model.some_new_memory_switch is not read; it may change memory or speed",
         "model.optim.grad_sync_mode is not read; it may change memory or speed",
     ]
-    assert [text.partition(":")[0] for text in about(recipe, "not-modelled")] == ["optimizer adafactor"]
+    assert [text.partition(":")[0] for text in about(recipe, "not-modelled")] == [
+        "optimizer adafactor is not priced; priced are adamw, sgd_momentum, lion, muon"
+    ]
     assert recipe.options["fp8_param_gather"] == "true"
 
 

@@ -75,15 +75,12 @@ def test_samples_are_no_longer_than_the_longest_of_their_data_set(tmp_path: Path
         assert read(tmp_path, "8B_lora.yaml", TUNE, DATA=data, PACKED=packed).seq_length == length
 
 
-def test_another_optimizer_than_adamw_only_lessens_the_need(tmp_path: Path) -> None:
-    rules = {remark.rule: remark.message for remark in oumi(tmp_path, optimizer="adafactor").remarks}
-    assert "adafactor" in rules["upper-bound"]
-    asked = Asked(hardware="rtx-4090", nodes=1, devices=None)
-    (found,) = check_files([str(tmp_path / "train.yaml")], asked, Gates())
-    assert (found.outcome, [remark.rule for remark in found.remarks if remark.severity == "error"]) == (
-        "not_modelled",
-        ["bound-decides"] * 2,
-    )
+@pytest.mark.parametrize(
+    ("word", "optimizer"),
+    [("adafactor", "adafactor"), ("adamw_bnb_8bit", "adamw_8bit"), ("lion_32bit", "lion"), ("adamw_torch_fused", None)],
+)
+def test_optimizers_of_transformers_are_priced(word: str, optimizer: str | None, tmp_path: Path) -> None:
+    assert oumi(tmp_path, optimizer=word).options.get("optimizer") == optimizer
 
 
 def test_what_mason_starts_is_read_with_its_machines(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_two_nodes_train_together(tmp_path: Path) -> None:
         assert [rank["rank"] for rank in one["ranks"]] == [0, 1]
         assert [abs(rank["error"]) < 0.03 for rank in one["ranks"]] == [True, True], one["ranks"]
     [row] = read_rows(tmp_path / "rows.csv")
-    assert (row.outcome, row.pipeline_parallel, row.step_samples) == ("ok", 2, 2)
+    assert (row.outcome, row.pipeline_parallel, row.step_samples, row.memory_kind) == ("ok", 2, 2, "allocated")
+    assert "torch " in row.source_notes
 
 
 def test_each_launch_takes_the_next_port(tmp_path: Path) -> None:

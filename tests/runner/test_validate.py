@@ -1,4 +1,4 @@
-"""The command `simulate validate`, with ranks that train nothing; and two launches that train."""
+"""The command `simulate validate`, with ranks that train nothing; those of `test_nodes` train."""
 
 from __future__ import annotations
 
@@ -305,24 +305,6 @@ def test_what_cannot_be_launched_is_refused(
 
 def test_the_model_must_be_named() -> None:
     assert refusal("validate").startswith("missing option '--model'")
-
-
-@pytest.mark.launch
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
-def test_two_ranks_train() -> None:
-    """Tensor parallel; a pipeline's ranks train in test_nodes."""
-    split = ("--tp", "2", "--micro-batch-size", "1")
-    result = run(*QUESTION, *split, "--top", "1", "--format", "json", *SHORT)
-    assert result.exit_code == 0, result.stdout + result.stderr
-    [one] = json.loads(result.stdout)["layouts"]
-    assert (one["runs"], one["failures"]) == (1, [])
-    assert [rank["rank"] for rank in one["ranks"]] == [0, 1]
-    # A few tensors of the exchange may live longer in one launch than in another.
-    assert [abs(rank["error"]) < 0.10 for rank in one["ranks"]] == [True, True], one["ranks"]
-    assert one["step_time_s"]["measured"] > 0.0
-    [row] = read_rows(Path("simulate-validate/local-cpu.csv"))
-    assert (row.outcome, row.step_samples, row.memory_kind) == ("ok", 2, "allocated")
-    assert "torch " in row.source_notes
 
 
 def test_what_starts_processes_imports_no_torch() -> None:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from simulator.question.vocabulary import (
     FrameworkName,
     Offload,
+    OptimizerName,
     Precision,
     RecomputeMethod,
     RecomputeMode,

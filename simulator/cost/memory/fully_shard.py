@@ -35,8 +35,10 @@ from simulator.cost.memory.parameters import (
     linear_parameters,
     model_totals,
     optimizer_on_device,
+    orthogonal_step,
     shard,
     shard_degrees,
+    state_by_class,
     whole_layer,
 )
 from simulator.cost.memory.rank_activations import in_flight, recompute_plan, stage_activations
@@ -59,7 +61,8 @@ def shards_by_unit(scenario: Scenario) -> bool:
 def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
     """What is alive at the moments of the first backward pass, of a later one, and of what follows them (M16)."""
     scenario, does, units = pricing.scenario, _policy(pricing), _units(pricing)
-    states, states_in_step = optimizer_on_device(pricing, units.shards / FP32 * optimizer_bytes_per_parameter(scenario))
+    state = units.shards / FP32 * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
+    states, states_in_step = optimizer_on_device(pricing, state)
     rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
     lasting = _Allocate(resident=states, workspace=scenario.coefficients.memory.workspace_bytes + rotary)
     return _replay(lasting, _scenes(_Step(pricing, does, units, _ranks(pricing, does)), states_in_step))
@@ -349,7 +352,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         yield _end(last, left, (layer - no_layer, table - no_table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
     gradients = np.where(does.wrapped, units.shards, units.accumulated)
-    foreach = units.shards * pricing.scenario.framework.foreach_optimizer
+    foreach = units.shards * pricing.scenario.framework.foreach_optimizer + orthogonal_step(pricing)
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
     yield _Allocate(activations=ranks.buffers), in_step, _Mark("optimizer step")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,15 +21,25 @@ from simulator.cost.dtypes import (
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
+from simulator.cost.memory.matrices import gathered_bytes, largest_matrix, orthogonal_bytes
 from simulator.cost.operations.conditions import Conditions, conditions_of
 from simulator.cost.operations.ends import embedding, inputs, output_layer, prediction
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation
-from simulator.cost.operations.sums import WeightTotals, adapters_of, classed, weight_totals, weights_of
+from simulator.cost.operations.sums import (
+    WeightTotals,
+    adapters_of,
+    class_totals,
+    classed,
+    side_totals,
+    weight_totals,
+    weights_of,
+)
 from simulator.cost.stages import StageContents, over_layers
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
+from simulator.question.specs.optimizers import OPTIMIZERS, TENSOR_CLASSES, TensorClass
 from simulator.question.vocabulary import NARROW
 
 
@@ -50,15 +60,27 @@ class ModelTotals:
     """A next-token prediction module, its layer apart."""
 
 
-def model_totals(scenario: Scenario, *, adapters: bool = False) -> ModelTotals:
+Counted = TensorClass | Literal["parameters", "adapters", "sides"]
+"""What is counted: parameters, all or of a class of tensor, those of LoRA adapters, or rows and columns of matrices."""
+
+
+def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTotals:
     """Totals of the model's pieces, or of the LoRA adapters on them."""
-    return _model_totals(conditions_of(scenario), adapters=adapters)
+    return _model_totals(conditions_of(scenario), counted)
 
 
 @lru_cache(maxsize=64)
-def _model_totals(conditions: Conditions, *, adapters: bool) -> ModelTotals:
+def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
     def totals(operations: tuple[Operation, ...]) -> WeightTotals:
-        return adapters_of(conditions, operations) if adapters else weight_totals(operations)
+        match counted:
+            case "parameters":
+                return weight_totals(operations)
+            case "adapters":
+                return adapters_of(conditions, operations)
+            case "sides":
+                return side_totals(operations)
+            case _:
+                return class_totals(operations, counted)
 
     return ModelTotals(
         layers=tuple(totals(layer_operations(conditions, kind)) for kind in conditions.model.layer_kinds),
@@ -80,14 +102,14 @@ class DeviceParameters(NamedTuple):
 
 
 @of_sizes
-def device_parameters(pricing: Pricing, *, adapters: bool = False) -> DeviceParameters:
-    """Parameters (or adapter parameters) per kind of pipeline rank before any ZeRO sharding (M1).
+def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> DeviceParameters:
+    """Parameters (or what else is counted) per kind of pipeline rank before any ZeRO sharding (M1).
 
     Three classes with their own divisors: tensor parallel; none; expert parallel x expert tensor parallel.
     """
     scenario, block = pricing.scenario, pricing.block
     tied = scenario.model.tie_word_embeddings and not scenario.framework.score_head
-    split, replicated, routed = _by_class(model_totals(scenario, adapters=adapters), pricing.contents, tied=tied)
+    split, replicated, routed = _by_class(model_totals(scenario, counted), pricing.contents, tied=tied)
     return DeviceParameters(split / block.tensor_parallel + replicated, routed / block.expert_ranks)
 
 
@@ -175,7 +197,7 @@ def training_state(pricing: Pricing) -> TrainingState:
     weights = device_parameters(pricing)
     lora = scenario.lora_rank is not None
     frozen = 1.0 if profile.frozen_reference else 0.0
-    trained = device_parameters(pricing, adapters=True) if lora else weights
+    trained = device_parameters(pricing, "adapters") if lora else weights
     parameters = _stored_bytes(pricing, weights, cast=profile.parameter_dtype == "fp32" and not lora)
     if lora and profile.quantised_base:
         parameters = _quantised(pricing, weights)
@@ -193,7 +215,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         gradients = gradients + shard(pricing, trained, 2) * element_bytes(scenario)
     if frozen and not lora and profile.reference_gradients:
         gradients = gradients * np.where(block.zero_stage >= 1, 1.0, 2.0)
-    optimizer = trained_shard * optimizer_bytes_per_parameter(scenario)
+    optimizer = trained_shard * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     if profile.fp32_router and scenario.model.is_moe and parameter_dtype(scenario) == "bf16":
         routers = _routers(pricing)
         parameters = parameters + shard(pricing, routers, 3) * (FP32 - HALF)
@@ -223,6 +245,53 @@ def _unused_bytes(pricing: Pricing) -> KindArray | float:
     return pricing.contents.heads * (element_bytes(scenario) * weights)
 
 
+@derived
+def state_by_class(pricing: Pricing) -> KindArray | float:
+    """Optimizer state beside what every parameter has if it is one of a matrix, in bytes, shape (kinds, n) (M2).
+
+    More of tables and vectors; fp32 means of rows and columns; and, where ranks hold whole matrices, what the largest
+    one is above an equal share (Megatron-LM core_v0.19.0, core/optimizer/layer_wise_optimizer.py). Adapters are
+    matrices, and shared evenly.
+    """
+    scenario = pricing.scenario
+    optimizer = OPTIMIZERS[scenario.framework.optimizer]
+    of_matrix = optimizer_bytes_per_parameter(scenario)
+    state: KindArray | float = 0.0
+    if scenario.lora_rank is not None:
+        return state
+    for tensor in TENSOR_CLASSES[1:]:
+        more = optimizer_bytes_per_parameter(scenario, tensor) - of_matrix
+        if more:
+            state = state + more * shard(pricing, device_parameters(pricing, tensor), 1)
+    if optimizer.factored:
+        state = state + FP32 * shard(pricing, device_parameters(pricing, "sides"), 1)
+    if optimizer.newton_schulz_steps and not scenario.framework.fully_shard:
+        state = state + of_matrix * _uneven_shares(pricing)
+    return state
+
+
+def orthogonal_step(pricing: Pricing) -> KindArray | float:
+    """What making updates of matrices orthogonal holds in the optimizer step, shape (kinds, n) (M2)."""
+    scenario, block = pricing.scenario, pricing.block
+    if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
+        return 0.0
+    held = np.broadcast_to(orthogonal_bytes(pricing), (len(pricing.contents.ranks), len(pricing)))
+    if not scenario.framework.fully_shard:
+        return held
+    ranks = np.where(block.zero_stage >= 1, shard_degrees(pricing).dense, 1.0)
+    return held + gathered_bytes(pricing, ranks)
+
+
+def _uneven_shares(pricing: Pricing) -> KindArray:
+    """Parameters by which the largest matrix of a device exceeds its share of all, dense ones and experts'."""
+    matrices, degrees, largest = device_parameters(pricing, "matrix"), shard_degrees(pricing), largest_matrix(pricing)
+    above = sum(
+        np.maximum(np.minimum(one, whole) - whole / degree, 0.0)
+        for whole, degree, one in zip(matrices, degrees, largest, strict=True)
+    )
+    return np.asarray(np.where(pricing.block.zero_stage >= 1, above, 0.0))
+
+
 def _widens(scenario: Scenario) -> bool:
     """Whether the optimizer makes fp32 copies of gradients: where it has master weights and they come in 16 bits."""
     return scenario.framework.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
@@ -231,6 +300,8 @@ def _widens(scenario: Scenario) -> bool:
 def _step_temporary(pricing: Pricing, trained: KindArray) -> KindArray:
     """An fp32 temporary of all a rank updates, or of the largest tensor of it."""
     scenario = pricing.scenario
+    if OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps:
+        return np.zeros_like(trained) + orthogonal_step(pricing)
     if scenario.framework.foreach_optimizer:
         return trained * FP32
     if scenario.framework.step_parameters:
@@ -425,4 +496,4 @@ def largest_state_tensor(pricing: Pricing) -> Array:
         ranks = np.where(pricing.block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
         sizes.append(whole_layer(pricing, classed(weight, float(weight.parameters))) / ranks)
     largest: Array = np.max(sizes, axis=0)
-    return largest * optimizer_bytes_per_parameter(scenario)
+    return largest * max(optimizer_bytes_per_parameter(scenario, tensor) for tensor in TENSOR_CLASSES)

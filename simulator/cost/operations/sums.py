@@ -11,6 +11,7 @@ from simulator.cost.operations.ends import embedding, inputs, output_layer, pred
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation, Spread, Weight, Window, summed
 from simulator.question.specs.model import LayerKind, ModelSpec
+from simulator.question.specs.optimizers import TensorClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,34 @@ def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = Fals
     for weight in weights_of(operations):
         if weight.matmul or not matmul_only:
             result += classed(weight, float(weight.parameters))
+    return result
+
+
+@lru_cache(maxsize=1024)
+def class_totals(operations: tuple[Operation, ...], tensor: TensorClass) -> WeightTotals:
+    """Parameters of operations whose weights are of one class of tensor."""
+    result = WeightTotals()
+    for operation in operations:
+        for weight in operation.weights:
+            if tensor_class(operation, weight) == tensor:
+                result += classed(weight, float(weight.parameters))
+    return result
+
+
+def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
+    """The class of tensor that a weight is to an optimizer."""
+    if weight.inputs == 1:
+        return "vector"
+    return "embedding" if operation.group in ("embedding", "output") else "matrix"
+
+
+@lru_cache(maxsize=1024)
+def side_totals(operations: tuple[Operation, ...]) -> WeightTotals:
+    """Rows and columns of every weight that is no vector: what a factored second moment keeps numbers for."""
+    result = WeightTotals()
+    for weight in weights_of(operations):
+        if weight.inputs > 1:
+            result += classed(weight, float(weight.copies * (weight.inputs + weight.outputs)))
     return result
 
 

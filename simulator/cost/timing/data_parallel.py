@@ -130,7 +130,7 @@ def _gather(pricing: Pricing) -> Exchange:
     scenario, lora = pricing.scenario, pricing.scenario.lora_rank is not None
     always, sharded = pricing.block.zero_stage >= _GATHERS_ALWAYS, pricing.block.zero_stage >= 1
     weights = device_parameters(pricing)
-    trained = device_parameters(pricing, adapters=True) if lora else weights
+    trained = device_parameters(pricing, "adapters") if lora else weights
     gathered_dense = np.where(always, weights.dense, trained.dense)
     gathered_routed = np.where(always, weights.routed, trained.routed)
     dense, routed = shard_seconds_per_byte(pricing)
@@ -146,7 +146,7 @@ def _gather(pricing: Pricing) -> Exchange:
 def _reduction(pricing: Pricing) -> Exchange:
     """Reducing all gradients once, in the type that they are reduced in."""
     scenario, block = pricing.scenario, pricing.block
-    trained = device_parameters(pricing, adapters=scenario.lora_rank is not None)
+    trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
     # An all-reduce is a reduction and a gather.
     each = reduced_bytes(scenario) * (scenario.coefficients.time.reduce_slowdown + (block.zero_stage == 0))
     dense, routed = shard_seconds_per_byte(pricing)

@@ -9,15 +9,18 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import (
+    HALF,
     gradient_bytes,
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
 from simulator.cost.memory.activations import swapped_bytes
-from simulator.cost.memory.parameters import device_parameters, shard
+from simulator.cost.memory.matrices import orthogonal_flops
+from simulator.cost.memory.parameters import DeviceParameters, device_parameters, shard, state_by_class
 from simulator.cost.memory.peak import MemoryByStage
+from simulator.cost.stages import over_layers
 from simulator.cost.timing.captured import passes_are_captured
-from simulator.cost.timing.data_parallel import data_parallel_seconds, on_own_devices
+from simulator.cost.timing.data_parallel import data_parallel_seconds, on_own_devices, shard_seconds_per_byte
 from simulator.cost.timing.parts import Parts
 from simulator.cost.timing.pipeline import (
     PipelineSeconds,
@@ -27,11 +30,12 @@ from simulator.cost.timing.pipeline import (
     stage_work,
     with_waits,
 )
-from simulator.cost.timing.rates import memory_rate
+from simulator.cost.timing.rates import memory_rate, wide_gemm_rate
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.scenario import Scenario
+from simulator.question.specs.optimizers import OPTIMIZERS
 
 
 class StepSeconds(NamedTuple):
@@ -131,12 +135,33 @@ def optimizer_seconds(pricing: Pricing) -> KindArray:
     over all gradients of a device, sharded or not, come beside it (`gradient_passes`).
     """
     scenario = pricing.scenario
-    trained = device_parameters(pricing, adapters=scenario.lora_rank is not None)
+    trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
     written = DTYPE_BYTES[parameter_dtype(scenario)]
     per_parameter = 2.0 * optimizer_bytes_per_parameter(scenario) + gradient_bytes(scenario) + written
     per_byte = on_own_devices(pricing, lambda member: member.coefficients.time.optimizer_slowdown / memory_rate(member))
     whole = float(scenario.framework.gradient_passes) * gradient_bytes(scenario) * (trained.dense + trained.routed)
-    return (shard(pricing, trained, 1) * per_parameter + whole) * per_byte
+    moved = shard(pricing, trained, 1) * per_parameter + 2.0 * state_by_class(pricing) + whole
+    return moved * per_byte + _orthogonal_seconds(pricing)
+
+
+def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
+    """Making updates of matrices orthogonal, spread over the ranks that share them, at the rate of 16-bit products.
+
+    Matrices that are stored in equal parts are exchanged whole in 16 bits before, and back behind (T21).
+    """
+    scenario, contents = pricing.scenario, pricing.contents
+    if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
+        return 0.0
+    of_layers = [orthogonal_flops(pricing, kind) for kind in contents.layer_kinds]
+    flops = DeviceParameters(
+        over_layers(contents.with_prediction, [figure.dense for figure in of_layers]),
+        over_layers(contents.with_prediction, [figure.routed for figure in of_layers]),
+    )
+    seconds = shard(pricing, flops, 1) * on_own_devices(pricing, lambda member: 1.0 / wide_gemm_rate(member))
+    if not scenario.framework.fully_shard:
+        return seconds
+    parts = shard(pricing, device_parameters(pricing, "matrix"), 1)
+    return seconds + 2.0 * HALF * parts * shard_seconds_per_byte(pricing).dense
 
 
 class HostMoves(NamedTuple):

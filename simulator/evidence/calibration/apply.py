@@ -244,7 +244,8 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
     result = replace(part, sizes=sizes, coverage=both[0] | both[-1] if both else None)
     if covered or part.noise_by:
         return result
-    return replace(result, noise=max(part.noise, others.noise), noise_by=dict(others.noise_by))
+    scatter = {sort: noise * others.sizes.get(f"scatter {sort}", 1.0) for sort, noise in others.noise_by.items()}
+    return replace(result, noise_by={sort: max(part.noise, noise) for sort, noise in scatter.items()})
 
 
 def _beyond_stack(unit: Unit) -> Unit:

@@ -16,6 +16,7 @@ import numpy as np
 from simulator.evidence.calibration.coverage import coverage_of
 from simulator.evidence.calibration.hierarchy import (
     HUBER,
+    Belief,
     Design,
     Gauss,
     Hyper,
@@ -95,6 +96,8 @@ class ClusterFit:
     used: Mask
     noise: float
     """Relative scatter of the rows used."""
+    belief: Belief = "posterior"
+    """How far the rows are believed: as far as they predict one another better than what was known before does."""
     residuals: Mapping[str, float] = field(default_factory=dict)
     """Relative error, predicted over measured less one, of every row, left-out ones too."""
 
@@ -136,7 +139,7 @@ class ClusterFit:
 
     def known_by(self, rows: Mask) -> Gauss:
         """What would be known with only these of the rows used."""
-        return self.prior.told(self.state.message(self.used & rows, cap=False))
+        return self.state.posterior(self.prior, self.used & rows, self.belief)
 
     def error(self, index: int, by: Gauss) -> float:
         """How far off a row is predicted, in the logarithm."""
@@ -161,11 +164,6 @@ class ClusterFit:
     @property
     def _samples_used(self) -> list[Sample]:
         return [s for s, used in zip(self.state.design.samples, self.used, strict=True) if used]
-
-    @property
-    def helped(self) -> bool:
-        """Whether rows left out one by one are predicted better by the others than by what was known before."""
-        return self.state.helped(self.prior, self.used)
 
     def _decided_by(self) -> dict[str, tuple[str, ...]]:
         """For each coefficient, the rows that hold most of what is known of it, beside what was known before."""
@@ -192,6 +190,9 @@ def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> 
         fit = replace(fit, state=replace(fit.state, slopes=slopes, target=target))
         for _ in range(_ROUNDS):
             fit = _refined(fit, expected)
+    fit = replace(fit, belief=fit.state.belief(prior, fit.used))
+    if fit.belief == "factor":
+        fit = replace(fit, found=fit.known_by(fit.used))
     errors = (fit.error(index, fit.found) for index in range(len(samples)))
     residuals = {s.key: float(np.expm1(error)) for s, error in zip(found.samples, errors, strict=True)}
     return replace(fit, residuals=residuals)

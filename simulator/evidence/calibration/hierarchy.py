@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
 
 Labels = NDArray[np.str_]
+Belief = Literal["posterior", "factor", "prior"]
+"""What own rows change: every coefficient that they tell, one direction that their mean tells, or nothing."""
 
 MOST_ROWS = 15
 """Rows that a source counts for at most: its rows share whatever is odd about it."""
@@ -33,8 +36,8 @@ LEAST_NOISE = 0.003
 """Relative scatter below which no source's rows are believed: figures are printed with so many digits."""
 FIRST_NOISE = 0.08
 """Relative scatter that learning starts from."""
-HELPED = 1.5
-"""Standard errors of their gain from which own rows are believed to help."""
+HELPED = 2.33
+"""Deviations of the scatter of a mean of own rows from which their gain is believed: chance has it one time in 100."""
 _LEAST_OWN = 2
 _STEP = 0.01
 """Change of a coefficient's logarithm by which slopes are taken."""
@@ -258,22 +261,39 @@ class Linearization:
         told = self.message(mine if rows is None else rows, cap=cap)
         return self.unseen(family, {source}).told(told)
 
-    def helped(self, prior: Gauss, rows: Mask) -> bool:
-        """Whether some rows of one source are predicted better by the others of them than by the prior alone.
+    def posterior(self, prior: Gauss, rows: Mask, belief: Belief) -> Gauss:
+        """What is known of a source's cluster with some of its rows, as far as they are believed."""
+        if belief == "prior" or not rows.any():
+            return prior
+        if belief == "posterior":
+            return prior.told(self.message(rows, cap=False))
+        slopes, variance = np.mean(self.slopes[rows], axis=0), np.mean(self._variance[rows]) / np.sum(rows)
+        information = np.outer(slopes, slopes) / variance
+        return prior.told(Message(information, slopes * np.mean(self.target[rows]) / variance))
 
-        The gain, in absolute error, has to be more than so many of its standard errors; a single row tells nothing.
+    def belief(self, prior: Gauss, rows: Mask) -> Belief:
+        """How far some rows of one source are believed: what predicts each of them better by the others than the prior.
+
+        The mean gain, in absolute error, has to be more than the scatter of a mean of so many rows explains; a single
+        row is weighed by its scatter alone.
         """
         mine = np.flatnonzero(rows)
         if len(mine) < _LEAST_OWN:
-            return True
+            return "posterior"
+        needed = HELPED * np.sqrt(np.mean(noises(self.design, self.hyper)[rows] ** 2) / len(mine))
+        ways: tuple[Belief, ...] = ("posterior", "factor")
+        return next((way for way in ways if self._gain(prior, rows, way) > needed), "prior")
+
+    def _gain(self, prior: Gauss, rows: Mask, belief: Belief) -> float:
+        """Mean by which rows left out one by one are predicted better by the others than by the prior."""
         gains = []
-        for index in mine:
+        for index in np.flatnonzero(rows):
             others = rows.copy()
             others[index] = False
-            told = prior.told(self.message(others, cap=False))
-            before, after = (abs(self.target[index] - self.slopes[index] @ by.mean) for by in (prior, told))
+            learned = self.posterior(prior, others, belief)
+            before, after = (abs(self.target[index] - self.slopes[index] @ by.mean) for by in (prior, learned))
             gains.append(before - after)
-        return bool(np.mean(gains) > HELPED * np.std(gains, ddof=1) / np.sqrt(len(gains)))
+        return float(np.mean(gains))
 
     def restricted(self, rows: Mask) -> Linearization:
         """The model with only some of the rows."""
@@ -353,8 +373,11 @@ def noises(found: Design, hyper: Hyper) -> Vector:
     return np.array([scatter_of(hyper, str(group), str(family)) for group, family in pairs])
 
 
-def scatter_of(hyper: Hyper, group: str, family: str) -> float:
-    """Relative scatter of a group of rows; of one not seen, the usual one of its family and sort, or of its sort."""
+def scatter_of(hyper: Hyper, group: str, family: str = "") -> float:
+    """Relative scatter of a group of rows; of one not seen, the usual one of its family and sort, or of its sort.
+
+    A range of a source not seen takes that of the sort: the few sources of a family say little of the next one's.
+    """
     sort = group.rpartition("/")[2]
     known = (hyper.noise[name] for name in (group, f"{family}/{sort}", sort) if name in hyper.noise)
     return next(known, FIRST_NOISE)

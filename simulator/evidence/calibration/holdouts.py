@@ -22,7 +22,7 @@ from simulator.evidence.calibration.hierarchy import (
     scatter_of,
 )
 from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.sizes import fitted_sizes
+from simulator.evidence.calibration.sizes import fitted_sizes, level_of
 from simulator.question.arrays import Mask
 from simulator.question.coefficients.values import CoefficientKind
 
@@ -30,10 +30,9 @@ NODES: Final = (64, 256)
 """Devices above which all rows are left out, to see how predictions widen with doublings."""
 RELEARNED: Final = 3
 """Rounds of learning the spreads again without what is left out."""
-_FAMILY_ROWS: Final = 50.0
-"""Weight of a device family that is left out whole, in rows of a source."""
 _OTHERS: Final = 30.0
-"""Most weight of the predictions that lack one further thing, in rows of a source."""
+"""Weight of a device family that is left out whole, and most of the predictions that lack one further thing, in rows of
+a source."""
 
 
 class Held(NamedTuple):
@@ -120,7 +119,7 @@ def _predicted(state: Linearization, name: str, judged: Mask, part: _Part) -> It
             unit=Unit(
                 sort=sort,
                 coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
-                scatter=scatter_of(part.state.hyper, sort, family),
+                scatter=scatter_of(state.hyper, sort),  # the same for all: its size decides
                 distance=covered.distance(sample.scenario, sample.layout),
             ),
         )
@@ -150,7 +149,7 @@ def pairs(state: Linearization) -> Iterator[Pair]:
             if _question(found.samples[one]) == _question(found.samples[other]):
                 measured = float(found.logs[one] - found.logs[other])
                 apart = state.slopes[one] - state.slopes[other]
-                scatter = (scatter_of(part.state.hyper, found.sort(i), str(found.families[i])) for i in (one, other))
+                scatter = (scatter_of(state.hyper, found.sort(i)) for i in (one, other))
                 unit = difference_unit(float(apart @ known.covariance @ apart), *scatter)
                 yield Pair(source, measured, measured + errors[one] - errors[other], unit)
 
@@ -166,7 +165,8 @@ def pair_sizes(found: Sequence[Pair]) -> dict[str, float]:
     counts = Counter(pair.source for pair in found)
     weights = np.array([min(1.0, MOST_ROWS / counts[pair.source]) for pair in found])
     errors = np.array([pair.predicted - pair.measured for pair in found])
-    sizes = fitted_sizes((DIFFERENCE,), [pair.unit for pair in found], errors, weights)
+    levels = np.full(len(found), level_of(len(counts)))
+    sizes = fitted_sizes((DIFFERENCE,), [pair.unit for pair in found], errors, weights, levels)
     return {name: size for name, size in sizes.items() if name.endswith(DIFFERENCE)}
 
 
@@ -182,7 +182,17 @@ def family_coverage(state: Linearization, family: str) -> RowsCoverage:
 def sizes_of(kind: CoefficientKind, held: Sequence[Held]) -> dict[str, float]:
     """Sizes of a range's contributions by predictions with something left out."""
     errors = np.array([one.error for one in held])
-    return fitted_sizes(SORTS[kind], [one.unit for one in held], errors, _weights(held))
+    return fitted_sizes(SORTS[kind], [one.unit for one in held], errors, _weights(held), _levels(held))
+
+
+def _levels(held: Sequence[Held]) -> np.ndarray:
+    """Share of the predictions that their ranges hold, by how many sources, organisations or families were left out."""
+    field = {"organisation": "organisation", "device": "family"}
+    lacking = [one.left_out.partition(" ")[0] for one in held]
+    groups: dict[str, set[str]] = {}
+    for name, one in zip(lacking, held, strict=True):
+        groups.setdefault(name, set()).add(getattr(one, field.get(name, "source")))
+    return np.array([level_of(len(groups[name])) for name in lacking])
 
 
 def _weights(held: Sequence[Held]) -> np.ndarray:
@@ -199,7 +209,7 @@ def _weights(held: Sequence[Held]) -> np.ndarray:
         if name == "device":
             for family in _distinct(families[same]):
                 mine = same & (families == family)
-                weights[mine] *= _FAMILY_ROWS / weights[mine].sum()
-        if name != "source":
+                weights[mine] *= _OTHERS / weights[mine].sum()
+        elif name != "source":
             weights[same] *= min(1.0, _OTHERS / weights[same].sum())
     return weights

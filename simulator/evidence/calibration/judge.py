@@ -22,8 +22,6 @@ FEW = 3
 """Own rows of the few-shot errors."""
 DRAWS = 8
 """Random subsets of a source."""
-
-"""Rounds of learning the spreads again without what is left out."""
 PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell", "cdna3": "MI300"}
 """What the device families are called in reports."""
 
@@ -81,8 +79,8 @@ class WithErrors(Protocol):
         """Without all sources of its organisation."""
 
     @property
-    def few(self) -> tuple[Residual, ...]:
-        """With FEW other rows of its source, once for every draw that does not hold it."""
+    def few(self) -> Mapping[int, Residual]:
+        """With FEW other rows of its source, by the number of the draw, which does not hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +99,8 @@ class RowJudged:
     """By what was left out, a word of `holdouts`; its range is sized by the other sources."""
     beyond: bool
     """Whether, with its source left out, it lies beyond the other rows' stacks, nodes or features."""
-    few: tuple[Residual, ...]
-    """With FEW other rows of its source, once for every draw that does not hold it."""
+    few: Mapping[int, Residual]
+    """With FEW other rows of its source, by the number of the draw, which does not hold it."""
 
     @property
     def source(self) -> str:
@@ -206,17 +204,17 @@ def _judged_source(
     family = str(found.families[mine[0]])
     alone = learned(state, RELEARNED, {source})
     fitted, apart = state.cluster(source), alone.unseen(family, {source})
-    few: dict[int, list[Gauss]] = {int(i): [] for i in mine}
-    for _ in range(DRAWS if len(mine) > FEW else 0):
+    few: dict[int, dict[int, Gauss]] = {int(i): {} for i in mine}
+    for draw in range(DRAWS if len(mine) > FEW else 0):
         chosen = np.isin(np.arange(len(found.samples)), random.choice(mine, FEW, replace=False))
-        told = alone.cluster(source, chosen) if alone.helped(apart, chosen) else apart
+        known = alone.posterior(apart, chosen, alone.belief(apart, chosen))
         for index in mine[~chosen[mine]]:
-            few[int(index)].append(told)
+            few[int(index)][draw] = known
     for index in mine.tolist():
         others = (found.sources == source) & (np.arange(len(found.samples)) != index)
         known = state.cluster(source, others)
         levels = [(state, fitted, True), (state, known, True)]
-        levels += [(alone, told, False) for told in few[index]]
+        levels += [(alone, by, False) for by in few[index].values()]
         prior, *errors = _errors(found, index, [found.centre, *(state.point(by) for _, by, _ in levels)])
         residuals = [
             Residual(error, _deviation(level, by, index, known=seen))
@@ -233,7 +231,7 @@ def _judged_source(
             known=known_by,
             left_out={name: sized.residual(one) for name, one in lacking.items()},
             beyond=bool(distance.device or distance.stack or distance.doublings or distance.features),
-            few=tuple(with_few),
+            few=dict(zip(few[index], with_few, strict=True)),
         )
 
 
@@ -287,7 +285,7 @@ def summary(rows: Iterable[WithErrors]) -> Summary:
     by_source: dict[str, list[float]] = {}
     for row in rows:
         by_source.setdefault(row.source, []).append(abs(row.source_out.relative))
-    few = [abs(judged.relative) for row in rows for judged in row.few]
+    few = [abs(judged.relative) for row in rows for judged in row.few.values()]
     return Summary(
         rows=len(rows),
         sources=len(by_source),
@@ -303,4 +301,49 @@ def summary(rows: Iterable[WithErrors]) -> Summary:
         half_width=mean([row.source_out.half_width for row in rows]),
         known_coverage=mean([row.known.inside for row in rows]),
         known_half_width=mean([row.known.half_width for row in rows]),
+    )
+
+
+WORSE_BY = 0.005
+"""Mean absolute error by which a draw of own rows counts as worse than none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawsJudged:
+    """What own rows do to the other rows of their source; errors are mean absolute relative errors."""
+
+    draws: int
+    """Random subsets of FEW rows, DRAWS of each source with more rows than that."""
+    worse: int
+    """Draws with which the source's other rows are predicted worse than with none, by more than WORSE_BY."""
+    kept: int
+    """Draws that left-out rows do not show to help: what was known before stays."""
+    none: float
+    """Without any own row."""
+    few: float
+    """With those of the draw."""
+    every: float
+    """With all rows of the source in the fit, the row itself too: what the coefficients cannot explain."""
+
+
+def draws_judged(rows: Iterable[WithErrors]) -> DrawsJudged | None:
+    """Count the draws of some rows; None where no source has more than FEW."""
+    draws: dict[tuple[str, int], list[WithErrors]] = {}
+    for row in rows:
+        for draw in row.few:
+            draws.setdefault((row.source, draw), []).append(row)
+    if not draws:
+        return None
+    none = [np.mean([abs(row.source_out.relative) for row in members]) for members in draws.values()]
+    few = [np.mean([abs(row.few[draw].relative) for row in members]) for (_, draw), members in draws.items()]
+    every = [np.mean([abs(row.fitted.relative) for row in members]) for members in draws.values()]
+    sizes = [len(members) for members in draws.values()]
+    gains = np.array(none) - np.array(few)
+    return DrawsJudged(
+        draws=len(draws),
+        worse=int(np.sum(gains < -WORSE_BY)),
+        kept=int(np.sum(np.abs(gains) < 1e-9)),
+        none=float(np.average(none, weights=sizes)),
+        few=float(np.average(few, weights=sizes)),
+        every=float(np.average(every, weights=sizes)),
     )

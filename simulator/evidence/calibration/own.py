@@ -68,7 +68,7 @@ class OwnFit:
     def stored(self, kind: CoefficientKind) -> ClusterFit | None:
         """The fit of one kind, where it describes its rows well enough to be used, and is better than none."""
         found = self.fit(kind)
-        return None if found is None or found.scatter > MOST_SCATTER or not found.helped else found
+        return None if found is None or found.scatter > MOST_SCATTER or found.belief == "prior" else found
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """The fitted set; what was not fitted comes from `base`."""
@@ -86,6 +86,16 @@ class OwnFit:
             memory=parts.get("memory", self.known_memory),
             time=parts.get("time"),
             range=range_of((s.scenario, s.layout) for s in rows),
+        )
+
+    def believed(self, kind: CoefficientKind) -> str:
+        """How far the rows are believed where it is less than each of them, in one sentence; empty elsewhere."""
+        fit = self.stored(kind)
+        if fit is None or fit.belief != "factor":
+            return ""
+        return (
+            f"{kind} of family {self.family} is moved by one factor, the mean of its {len(fit.keys)} rows: left out "
+            "one by one, the others predict them better so than by all that each says"
         )
 
     def not_stored(self, kind: CoefficientKind) -> str:

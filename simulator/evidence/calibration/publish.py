@@ -54,7 +54,7 @@ def unseen_part(found: SourcesJudged, family: str, without: Collection[str] = ()
     usual, *others = SORTS[found.kind] if found.kind == "time" else tuple(reversed(SORTS[found.kind]))
     values = _values(found, known)
     scale = values * state.design.spread
-    noise = {sort: scatter_of(state.hyper, sort, family) for sort in (usual, *others)}
+    noise = {sort: scatter_of(state.hyper, sort) for sort in (usual, *others)}
     return FittedPart(
         values=dict(zip(state.design.names, values.tolist(), strict=True)),
         covariance=known.covariance * np.outer(scale, scale),

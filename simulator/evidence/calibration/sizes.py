@@ -22,16 +22,29 @@ _FIRST: Final[Mapping[str, float]] = {
     "layout": 0.05,
 }
 """Sizes that learning starts from, and stays at where no row tells."""
-_HELD: Final = 0.94
-"""Share of the rows at hand that ranges hold: of classes that the sizes were not learned of, 85 to 95 %."""
+_HELD: Final = 0.90
+"""Share of the rows of what was not seen that ranges are to hold."""
+_MOST_HELD: Final = 0.99
+"""Share of the rows at hand that they are sized to hold at most."""
 _SMOOTH: Final = 0.003
 """Relative error within which the two sides of the pinball loss meet."""
 _BELIEF: Final = 2e-5
 """Weight of the first sizes beside the rows."""
 
 
-def fitted_sizes(sorts: Sequence[str], units: Sequence[Unit], errors: Vector, weights: Vector) -> dict[str, float]:
-    """Sizes by which ranges hold 90 % of the weight of some errors, and are no wider than that needs.
+def level_of(groups: int) -> float:
+    """Share of the rows of so many groups that a range holds which is to hold 90 % of the next group's.
+
+    Conformal prediction: of n groups that are as good as the next one, the quantile is `0.9 (n + 1) / n` (V. Vovk, A.
+    Gammerman and G. Shafer, *Algorithmic Learning in a Random World*, 2005).
+    """
+    return min(_MOST_HELD, _HELD * (groups + 1) / groups)
+
+
+def fitted_sizes(
+    sorts: Sequence[str], units: Sequence[Unit], errors: Vector, weights: Vector, levels: Vector
+) -> dict[str, float]:
+    """Sizes by which ranges hold the share `levels` of some errors, and are no wider than that needs.
 
     They minimise the pinball loss of the half-widths as quantiles of the absolute errors. Coefficients and scatter have
     a size for each of the `sorts`.
@@ -40,7 +53,7 @@ def fitted_sizes(sorts: Sequence[str], units: Sequence[Unit], errors: Vector, we
     variances = np.array([[_unit(unit, name) ** 2 for name in names] for unit in units]).reshape(-1, len(names))
     first = np.log([_FIRST[name.split(maxsplit=1)[0]] for name in names])
     shares = weights / max(weights.sum(), 1.0)
-    found = minimize(_loss, first, (variances, np.abs(errors), shares, first), jac=True)
+    found = minimize(_loss, first, (variances, np.abs(errors), shares, levels, first), jac=True)
     return dict(zip(names, np.exp(found.x).tolist(), strict=True))
 
 
@@ -49,13 +62,15 @@ def _unit(unit: Unit, key: str) -> float:
     return unit.of(name) if unit.key(name) == key else 0.0
 
 
-def _loss(logs: Vector, variances: Matrix, errors: Vector, weights: Vector, first: Vector) -> tuple[float, Vector]:
+def _loss(  # noqa: PLR0913, PLR0917  what scipy passes
+    logs: Vector, variances: Matrix, errors: Vector, weights: Vector, levels: Vector, first: Vector
+) -> tuple[float, Vector]:
     """Pinball loss of the half-widths with its slopes by the logarithms of the sizes."""
     squares = np.exp(2.0 * logs)
     deviations = np.sqrt(variances @ squares + 1e-8)
     left = (errors - NORMAL_90 * deviations) / _SMOOTH
-    loss = _SMOOTH * (_HELD * left + np.logaddexp(0.0, -left))
-    slope = -NORMAL_90 * (_HELD - 1.0 / (1.0 + np.exp(np.clip(left, -50.0, 50.0))))
+    loss = _SMOOTH * (levels * left + np.logaddexp(0.0, -left))
+    slope = -NORMAL_90 * (levels - 1.0 / (1.0 + np.exp(np.clip(left, -50.0, 50.0))))
     by_size = (weights * slope / deviations) @ variances * squares
     away = 2.0 * (logs - first)
     return float(weights @ loss + _BELIEF * away @ away), np.asarray(by_size + 4.0 * _BELIEF * away)

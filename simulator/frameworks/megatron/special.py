@@ -12,6 +12,7 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.megatron.captured import set_captured
+from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.take import Targets
 from simulator.frameworks.values import PlainValue
 from simulator.question.frameworks.profiles import MEGATRON
@@ -262,6 +263,8 @@ def _set_types(arguments: Arguments, targets: Targets) -> None:
             arguments.not_modelled("moments in this type are not modelled", "exp-avg-dtype", "exp-avg-sq-dtype")
         if masters in _DTYPES:
             targets.setdefault("option.master_weight_dtype", _DTYPES[masters])
+    named = read_optimizer(arguments, "optimizer", "megatron", own={"sgd": "sgd_momentum"})
+    targets |= {f"option.{name}": text for name, text in named.items()}
     recipe = arguments.text("fp8_recipe", "fp8-recipe")
     if recipe in FP8_RECIPES:
         targets["option.fp8_recipe"] = recipe
@@ -325,9 +328,6 @@ def remark_contradictions(arguments: Arguments, layout: Layout) -> None:
         arguments.remark("no-sequence-parallel", "warning", said, "tensor-model-parallel-size", fix=fix)
     if arguments.has("rampup-batch-size"):
         arguments.remark("not-modelled", "warning", "the global batch after its ramp is priced", "rampup-batch-size")
-    optimizer = arguments.text("optimizer", "optimizer")
-    if optimizer and "adam" not in optimizer.lower():
-        arguments.not_modelled(f"optimizer {optimizer[:40]}: only Adam is modelled", "optimizer")
     if arguments.text("transformer", "transformer-type") == "huggingface":
         # Pai-Megatron-Patch a098ca5, examples/*/finetune_huggingface_*.py: AutoModelForCausalLM.from_pretrained, whose
         # sizes are the checkpoint's and whose layers are those of transformers; megatron_patch/training.py wraps it.

@@ -15,6 +15,7 @@ from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.configuration import take_file
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.run import A_NODE, AskedRun
 from simulator.frameworks.take import Targets, part, take
 from simulator.frameworks.values import PlainValue
@@ -159,7 +160,5 @@ def _options(arguments: Arguments) -> dict[str, str]:
     if "hybrid" in (arguments.text("zero_stage", "fsdp.sharding_strategy") or "").lower():
         # scripts/train.py: a replica on each node where their number is not given.
         options |= {"sharding_replicas": str(replicas)} if replicas else {"sharding_degree": A_NODE}
-    name = (arguments.text("optim", "optimizer.name") or "lionw").lower()
-    if name != "adamw":
-        arguments.remark("upper-bound", "warning", f"optimizer {name[:30]} is priced as AdamW", "optimizer.name")
-    return options
+    # LionW: Lion with decoupled weight decay.
+    return options | read_optimizer(arguments, "optimizer.name", "torch", default="lionw", own={"lionw": "lion"})

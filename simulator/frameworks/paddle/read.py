@@ -18,6 +18,7 @@ from simulator.frameworks.configuration import take_files
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import QUANTIZED, known_model, note_fewer_bits
+from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.paddle.special import layout_of, options_of, pipeline_config, usual_options
 from simulator.frameworks.purpose import require_training_switches
 from simulator.frameworks.run import AskedRun
@@ -215,9 +216,7 @@ def _note_contradictions(arguments: Arguments, layout: Layout, *, whole_sends: b
     if arguments.has("lr_scheduler") and arguments.has("lr_scheduler_type"):
         said = "lr_scheduler and lr_scheduler_type are two names of one setting"
         arguments.remark("repeated-flag", "note", said, "lr_scheduler", fix="keep lr_scheduler_type")
-    optimizer = arguments.text("optimizer", "optim")
-    if optimizer and not optimizer.lower().startswith("adamw"):
-        arguments.not_modelled(f"optimizer {optimizer[:40]}: only AdamW is modelled", "optim")
+    read_optimizer(arguments, "optim", "paddle")
     steps, warmup = arguments.text("steps", "max_steps"), arguments.text("steps", "warmup_steps")
     counts = [int(text) for text in (steps, warmup) if text and re.fullmatch(r"[0-9]{1,9}", text, re.ASCII)]
     if len(counts) == 2 and counts[1] > counts[0] > 0:

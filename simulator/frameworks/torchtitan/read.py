@@ -12,6 +12,7 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
 from simulator.frameworks.torchtitan.flavors import shape_of
@@ -99,9 +100,6 @@ def torchtitan_run(arguments: Arguments) -> AskedRun:
     virtual = arguments.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
     batch = arguments.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
     batch = batch if batch and batch > 0 else None
-    optimizer = arguments.text("optimizer", "optimizer.name")
-    if optimizer and not optimizer.lower().startswith("adam"):
-        arguments.remark("not-modelled", "warning", f"optimizer {optimizer[:40]} is priced as AdamW", "optimizer.name")
     return AskedRun(
         framework="torch",
         model=model,
@@ -110,7 +108,9 @@ def torchtitan_run(arguments: Arguments) -> AskedRun:
         global_batch_size=batch,
         gradient_accumulation_steps=None if batch else steps,
         precision=_precision(arguments),
-        options=_options(arguments, layout) | part(targets, "option"),
+        options=_options(arguments, layout)
+        | read_optimizer(arguments, "optimizer.name", "torch", bound=True)
+        | part(targets, "option"),
         layout=layout,
         virtual_stage_layers=virtual,
     )

@@ -16,6 +16,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration, replaced
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.purpose import no_training
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
@@ -158,18 +159,17 @@ def _types(arguments: Arguments) -> dict[str, str]:
 
 
 def _optimizer(arguments: Arguments) -> dict[str, str]:
-    """Whether the step works on all tensors at once, and the moments of bitsandbytes' optimizers."""
-    name = arguments.text("optimizer_dtype", "optimizer._component_") or ""
-    kind = name.rpartition(".")[2].lower()
+    """Which it is, whether the step works on all tensors at once, and the moments of bitsandbytes' optimizers."""
+    kind = (arguments.text("optimizer_dtype", "optimizer._component_") or "").rpartition(".")[2].lower()
+    momentum = arguments.has("optimizer.momentum")
+    named = read_optimizer(
+        arguments, "optimizer._component_", "torch", own={"sgd": "sgd_momentum" if momentum else "sgd"}
+    )
     fused = arguments.switch("foreach_optimizer", "optimizer.fused")
     if kind.startswith("paged"):
-        said = f"{name[:60]}: state that may move to the host is priced on the device"
-        arguments.remark("upper-bound", "warning", said, "optimizer._component_")
         # bitsandbytes keeps moments in fp32 unless its name says 8 bits (optim/adamw.py).
-        return {"foreach_optimizer": "false"} | ({} if kind.endswith("8bit") else {"optimizer_dtype": "fp32"})
-    if not kind.startswith("adam"):
-        arguments.not_modelled(f"optimizer {name[:60]} is not modelled", "optimizer._component_")
-    return {"foreach_optimizer": str(not fused).lower()}
+        return {"foreach_optimizer": "false"} | ({} if kind.endswith("8bit") else {"optimizer_dtype": "fp32"}) | named
+    return {"foreach_optimizer": str(not fused).lower()} | named
 
 
 def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Final
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, half_precision
 from simulator.frameworks.named import QUANTIZED, named_model
+from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.run import A_NODE, AskedRun
 from simulator.frameworks.take import part, take
 from simulator.question.frameworks.stacks import stacks_of
@@ -25,7 +26,6 @@ _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
 _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard": 3, "shard_grad_op": 2}
 """The ZeRO stage of each strategy, names that hold another one first."""
-_ADAM: Final = ("adamw_torch", "adamw_hf", "adamw_apex")
 
 
 def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
@@ -43,10 +43,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     batch, sequence = workload.get("global_batch_size"), workload.get("seq_length")
     options = _types(arguments, deepspeed=deepspeed, adapters=rank is not None) | _quantised(arguments, rank)
     options |= _shard_group(arguments) | part(targets, "option")
-    optimizer = arguments.text("optim", "optim")
-    if optimizer and not optimizer.lower().startswith(_ADAM):
-        said = f"optimizer {optimizer[:40]} is priced as AdamW, which keeps more than others"
-        arguments.remark("upper-bound", "warning", said, "optim")
+    options |= read_optimizer(arguments, "optim", "torch", own={"sgd": "sgd"}, bound=True)
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)

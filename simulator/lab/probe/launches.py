@@ -75,7 +75,7 @@ def launch_all(
     campaign = run(launch_plan(ready, engine, record), launcher or LocalLauncher(), engine, record, tell)
     if campaign.unwritten:
         tell(campaign.unwritten)
-    rows = [row for one in campaign.comparisons for row in one.ran]
+    rows = [row for compared in campaign.comparisons for row in compared.ran]
     family = ready.hardware.family
     known = {kind: Known.of_priors(kind, ready.base, spread=SPREAD, noise=NOISE["time"]) for kind in KINDS}
     fitted = fit_own(family, prepared(rows), known, ready.base) if rows else None

@@ -157,8 +157,10 @@ def _prior_covariance(kind: CoefficientKind, names: Sequence[str]) -> Matrix:
     return np.diag([known[name].spread ** 2 for name in names])
 
 
-def _gain(one: _Priced, known: dict[CoefficientKind, Matrix]) -> float:
-    return sum(float(np.log1p(slopes @ known[kind] @ slopes / NOISE[kind] ** 2)) for kind, slopes in one.slopes.items())
+def _gain(launch: _Priced, known: dict[CoefficientKind, Matrix]) -> float:
+    return sum(
+        float(np.log1p(slopes @ known[kind] @ slopes / NOISE[kind] ** 2)) for kind, slopes in launch.slopes.items()
+    )
 
 
 def _updated(covariance: Matrix, slopes: Vector, noise: float) -> Matrix:

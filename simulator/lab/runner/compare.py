@@ -89,7 +89,7 @@ class LayoutComparison:
     @property
     def earlier(self) -> int:
         """Rows that an earlier campaign measured, a count."""
-        return len(self.rows) - len([one for one in self.launched if one.outcome.row is not None])
+        return len(self.rows) - len([launched for launched in self.launched if launched.outcome.row is not None])
 
     @property
     def scatter(self) -> float:

@@ -43,5 +43,7 @@ class FrameworkLimits:
     """Whether experts are split over the tensor-parallel group unless told otherwise, as the other layers are."""
     expert_dispatches: tuple[ExpertDispatch, ...] = ()
     """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
+    optimizers: tuple[str, ...] = ("adamw",)
+    """Optimizers that the framework has."""
     offloads: tuple[Offload, ...] = ()
     """What the framework can move to the host to make a layout fit, least intrusive first."""

@@ -18,6 +18,7 @@ from simulator.question.vocabulary import (
     CONTEXT_EXCHANGES,
     EXPERT_DISPATCHES,
     FP8_RECIPES,
+    OPTIMIZERS,
     ExpertDispatch,
     StackName,
 )
@@ -153,7 +154,8 @@ class FrameworkProfile:
         "type of exchanged gradients: the accumulated ones', or another",
         choices=("gradient", "fp32", "bf16"),
     )
-    optimizer_dtype: MomentDType = switch("fp32", "the two Adam moments", choices=("fp32", "bf16", "fp8"))
+    optimizer: str = switch("adamw", "what updates parameters (--optimizer)", choices=OPTIMIZERS)
+    optimizer_dtype: MomentDType = switch("fp32", "the optimizer's moments", choices=("fp32", "bf16", "fp8"))
     master_weights: bool = switch(default=True, about="the optimizer keeps fp32 copies of parameters stored in 16 bits")
     master_weight_dtype: DType = switch("fp32", "the optimizer's copy of 16-bit parameters", choices=("fp32", "bf16"))
     fp32_router: bool = switch(
@@ -183,9 +185,7 @@ class FrameworkProfile:
     fused_projections: bool = switch(
         default=True, about="q, k and v are one matrix product, and so are gate and up; off, each is its own"
     )
-    shared_adapters: bool = switch(
-        default=False, about="LoRA puts one adapter on q, k and v together, and one on gate and up"
-    )
+    shared_adapters: bool = switch(default=False, about="LoRA has one adapter for q, k and v, one for gate and up")
     adapter_targets: str = switch(
         "all", "linear layers with LoRA adapters; others keep no inputs", choices=("all", "attention")
     )

@@ -149,4 +149,7 @@ def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> Framework
                 f"--option {key}: unknown switch{did_you_mean(key, list(known))}; `simulate frameworks` lists them"
             )
         changes[key] = switch_value(known[key], text, getattr(profile, key))
+    offered = profile.limits.optimizers
+    if (optimizer := changes.get("optimizer", offered[0])) not in offered:
+        raise InputError(f"optimizer {optimizer}: framework {profile.name} has {', '.join(offered)}")
     return replace(profile, **changes)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.errors import InputError
 from simulator.question.scenario.settings import REQUIRED, InputSetting, input_field, settings_of
-from simulator.question.vocabulary import FRAMEWORKS, PRECISIONS, STACKS, Precision
+from simulator.question.vocabulary import FRAMEWORKS, OPTIMIZERS, PRECISIONS, STACKS, Precision
 
 MOST_DEVICES = 2**24
 """Largest cluster priced."""
@@ -44,6 +45,7 @@ _STACK = (
     "`default`: what the framework's arguments default to."
 )
 _OPTIONS = "Switch of the framework; repeatable. `simulate frameworks` lists them."
+_OPTIMIZER = "What updates parameters; by default that of the stack, else adamw."
 _CALIBRATION = "Own coefficients, or none for the priors; by default those shipped for the hardware."
 INPUTS: tuple[InputSetting, ...] = (
     InputSetting("model", "model", "model", REQUIRED, "Shipped model, own YAML, or Hugging Face config.json."),
@@ -58,6 +60,7 @@ INPUTS: tuple[InputSetting, ...] = (
     ),
     InputSetting("framework", "framework", "word", "megatron", "What trains the model.", choices=FRAMEWORKS),
     InputSetting("stack", "stack", "word", None, _STACK, choices=STACKS),
+    InputSetting("optimizer", "optimizer", "word", None, _OPTIMIZER, choices=OPTIMIZERS),
     InputSetting("options", "option", "switches", None, _OPTIONS),
     InputSetting("calibration", "calibration", "file", None, _CALIBRATION),
 )
@@ -65,3 +68,11 @@ INPUTS: tuple[InputSetting, ...] = (
 DEFAULTS: Mapping[str, Any] = {setting.name: setting.default for setting in INPUTS if setting.default is not REQUIRED}
 DEFAULT_WORKLOAD: Mapping[str, Any] = {setting.name: setting.default for setting in WORKLOAD}
 BY_INPUT: Mapping[str, InputSetting] = {setting.name: setting for setting in INPUTS}
+
+
+def chosen_options(question: Mapping[str, Any]) -> dict[str, str]:
+    """The switches of a question, its optimizer among them. Raises InputError for two optimizers."""
+    options, optimizer = dict(question.get("options") or {}), question.get("optimizer")
+    if optimizer is not None and options.setdefault("optimizer", optimizer) != optimizer:
+        raise InputError(f"optimizer: given as '{optimizer}' and, among the switches, as '{options['optimizer']}'")
+    return options

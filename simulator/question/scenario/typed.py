@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from simulator.question.vocabulary import (
     FrameworkName,
     Offload,
+    OptimizerName,
     Precision,
     RecomputeMethod,
     RecomputeMode,
@@ -197,6 +198,7 @@ class QuestionFields(WorkloadFields, total=False):
     num_layers: int | None
     framework: FrameworkName
     stack: StackName | None
+    optimizer: OptimizerName | None
     options: Mapping[str, str] | None
     calibration: str | None
 
@@ -215,6 +217,7 @@ class OpenFields(WorkloadFields, LayoutFields, total=False):
     num_layers: int | None
     framework: FrameworkName
     stack: StackName | None
+    optimizer: OptimizerName | None
     options: Mapping[str, str] | None
     calibration: str | None
 
@@ -232,5 +235,6 @@ class PlanFields(TypedDict, total=False):
     num_layers: int | None
     framework: FrameworkName
     stack: StackName | None
+    optimizer: OptimizerName | None
     options: Mapping[str, str] | None
     calibration: str | None

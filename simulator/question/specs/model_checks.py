@@ -1,4 +1,4 @@
-"""Checks on the shape of a model: one message for each thing that does not fit together."""
+"""Contradictions in the shape of a model, a message each. Raises nothing and mends nothing."""
 
 from __future__ import annotations
 

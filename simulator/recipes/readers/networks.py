@@ -1,4 +1,7 @@
-"""Remarks on networks that a recipe names and that are not priced: an architecture, a mixer, a program of its own."""
+"""Remarks on networks that a recipe names and that are not priced: RWKV, BERT, a program of its own.
+
+Reads names in words of the recipe, no weights and no code; what is priced is read elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from simulator.api import answer, resolved, scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, SimulateError
 from simulator.question.frameworks.profile import switches
-from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD, chosen_options
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.recipes.check.case import Case
@@ -85,7 +85,7 @@ class Comparison(Tabular):
         """One line: what differs, in how much memory and time."""
         memory = self.second.memory.device_bytes / self.first.memory.device_bytes - 1
         step = self.second.throughput.step_seconds / self.first.throughput.step_seconds - 1
-        told = ", ".join(one.name for one in self.inputs) or "nothing"
+        told = ", ".join(differing.name for differing in self.inputs) or "nothing"
         return f"<Comparison {self.first.model}: {told} differs, memory {memory:+.1%}, step {step:+.1%}>"
 
 
@@ -113,7 +113,7 @@ def _side(asked: object) -> tuple[_Side, Estimate]:
     given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
     question = {name: asked[name] for name in asked if name not in BY_NAME}
     side = resolved(question, given)
-    return side, answer(*side, question.get("options"))
+    return side, answer(*side, chosen_options(question))
 
 
 def side_of_estimate(asked: Estimate) -> tuple[_Side, Estimate]:

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from simulator.api import resolved, spelled
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
+from simulator.question.scenario.inputs import chosen_options
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.scenario.typed import OpenFields
 from simulator.question.units import to_gib
@@ -150,4 +151,4 @@ def _case(what: Estimate | str | None, question: Mapping[str, Any]) -> Case:
         raise InputError("model: name one, give an estimate, or a file")
     layout = {name: value for name, value in question.items() if name in BY_NAME and value is not None}
     others = {name: value for name, value in question.items() if name not in BY_NAME and value is not None}
-    return question_of_scenario(*resolved(others, layout), others.get("options"))
+    return question_of_scenario(*resolved(others, layout), chosen_options(others))

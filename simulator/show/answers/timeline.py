@@ -39,7 +39,7 @@ class Timeline:
     @property
     def seconds(self) -> float:
         """From the first pass to the end of the step."""
-        return self.passes.makespan_seconds + sum(one.seconds for one in self.after)
+        return self.passes.makespan_seconds + sum(pass_.seconds for pass_ in self.after)
 
     @property
     def difference(self) -> float:
@@ -60,9 +60,9 @@ class Timeline:
         """Seconds from the start of the step, and bytes alive from then on, whenever they change."""
         of_pass, alive = self.bytes_of_a_pass(rank), self.resident_bytes(rank)
         yield 0.0, alive
-        for one in self.passes.events[rank]:
-            alive += of_pass * float(HELD[PASSES.index(one.ran.kind)])
-            yield (one.start_seconds if one.ran.kind == "forward" else one.end_seconds), alive
+        for event in self.passes.events[rank]:
+            alive += of_pass * float(HELD[PASSES.index(event.ran.kind)])
+            yield (event.start_seconds if event.ran.kind == "forward" else event.end_seconds), alive
 
 
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:

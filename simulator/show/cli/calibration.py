@@ -68,7 +68,8 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["output"] is not None:
         _store_own(fits, Path(values["output"]))
     _show([fitted.calibration() for fitted in fits], values["format"])
-    for reason in (*_not_stored(fits), *unused(rows, fits)):
+    believed = [text for fitted in fits for kind in fitted.fits if (text := fitted.believed(kind))]
+    for reason in (*believed, *_not_stored(fits), *unused(rows, fits)):
         note(reason, quiet=verbosity_of(ctx) < 0)
 
 
@@ -96,7 +97,7 @@ def _list(values: Mapping[str, Any]) -> None:
         write(report.meaning_tables("markdown" if values["format"] == "markdown" else "table"), None)
 
 
-def _show(found: Sequence[Calibration], format_name: str) -> None:
+def _show(calibrations: Sequence[Calibration], format_name: str) -> None:
     """Print calibrations."""
     reporters: dict[str, Callable[[Sequence[Calibration]], str]] = {
         "table": lambda all_found: report.calibration_tables(all_found, "table"),
@@ -104,7 +105,7 @@ def _show(found: Sequence[Calibration], format_name: str) -> None:
         "json": lambda all_found: dumps(report.calibration_object(all_found)) + "\n",
         "yaml": report.calibration_yaml,
     }
-    write(reporters[format_name](found), None)
+    write(reporters[format_name](calibrations), None)
 
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -129,17 +130,17 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     write(text, values["output"])
 
 
-def _asked(found: Sequence[SourcesJudged], values: Mapping[str, Any]) -> list[SourcesJudged]:
+def _asked(judged: Sequence[SourcesJudged], values: Mapping[str, Any]) -> list[SourcesJudged]:
     """Return what is asked of the rows: those of some families, or of a table."""
-    families = _chosen(tuple(dict.fromkeys(f for one in found for f in one.state.design.families)), values["family"])
-    tables, table = sorted({row.source for one in found for row in one.rows}), values["table"]
+    families = _chosen(tuple(dict.fromkeys(f for one in judged for f in one.state.design.families)), values["family"])
+    tables, table = sorted({row.source for one in judged for row in one.rows}), values["table"]
     if table is not None and table not in tables:
         raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
 
     def is_asked(row: RowJudged) -> bool:
         return row.sample.scenario.hardware.family in families and table in (None, row.source)
 
-    return [replace(one, rows=tuple(filter(is_asked, one.rows))) for one in found]
+    return [replace(one, rows=tuple(filter(is_asked, one.rows))) for one in judged]
 
 
 def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:

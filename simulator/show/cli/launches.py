@@ -78,7 +78,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         plan = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=wanted).plan(ranking.estimates)
     finally:
         with suppress(OSError):
-            folder.rmdir()  # only one in which there is nothing to launch
+            folder.rmdir()  # only compared in which there is nothing to launch
     if (found := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
         note(f"--top {wanted.top}: the ranking has {found} of different splits that can be launched", quiet=quiet)
     if plan.failed_before:
@@ -90,7 +90,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     keeper = record if values["node_rank"] == 0 else None
     campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
     learned = None
-    if values["calibrate"] and keeper and any(one.ran for one in campaign.comparisons):
+    if values["calibrate"] and keeper and any(compared.ran for compared in campaign.comparisons):
 
         def ranked(file: str) -> Sequence[Estimate]:
             asked = question | {"calibration": file}

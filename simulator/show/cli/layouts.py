@@ -19,8 +19,9 @@ def check_cluster(values: Mapping[str, Any]) -> None:
 
 
 def framework_options(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the framework's switches; one that is given twice is refused."""
-    return told_once("--option", values["option"])
+    """Return the framework's switches, the optimizer among them; one that is given twice is refused."""
+    optimizer = values.get("optimizer")
+    return told_once("--option", [*values["option"], *([("optimizer", optimizer)] if optimizer else [])])
 
 
 def told_once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -59,12 +59,12 @@ def _beginning(texts: Sequence[str]) -> str:
     return " ".join(words[0] for words in shared).rstrip(",;:(") or texts[0]
 
 
-def own_page(found: Sequence[OwnError], command: str) -> str:
+def own_page(errors: Sequence[OwnError], command: str) -> str:
     """The page of own rows before and after their calibration. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     sections = []
     for kind, title in _TITLES.items():
-        mine = [one for one in found if one.kind == kind]
+        mine = [one for one in errors if one.kind == kind]
         rows = [
             Measured(group=when, key=one.key, measured=float(number), error=error)
             for when in ("before", "after", "left out")
@@ -74,8 +74,8 @@ def own_page(found: Sequence[OwnError], command: str) -> str:
         if rows:
             figures[kind] = error_figure(rows, "row", linear=True)
             sections.append(PageSection(title=title, figure=kind, about="Scatter: error of each row in per cent."))
-    sections += map(_section, own_sections(found))
-    keys = len({one.key for one in found})
+    sections += map(_section, own_sections(errors))
+    keys = len({one.key for one in errors})
     title, lead = "Own rows against predictions", f"{keys} rows of your own."
     return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command)
 

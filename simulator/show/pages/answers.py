@@ -158,12 +158,12 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
     )
 
 
-def _explanation_sections(found: Explanation) -> Iterator[PageSection]:
+def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
     """The causes, the changes that help, the longest sequence."""
-    yield PageSection(title="Why", lines=[f"{cause}." for cause in found.causes])
-    if found.changes:
-        yield PageSection(title=changes_title(found), table=_cells_table(*changes_cells(found)))
-    yield PageSection(title="How long a sequence may be", text=[longest_text(found)])
+    yield PageSection(title="Why", lines=[f"{cause}." for cause in explanation.causes])
+    if explanation.changes:
+        yield PageSection(title=changes_title(explanation), table=_cells_table(*changes_cells(explanation)))
+    yield PageSection(title="How long a sequence may be", text=[longest_text(explanation)])
 
 
 def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -26,45 +26,47 @@ from simulator.show.report.text import cluster_speed, gib, percent, step_unit
 _FIRST = frozenset({0})
 
 
-def compare_page(found: Comparison, presentation: Presentation) -> str:
+def compare_page(comparison: Comparison, presentation: Presentation) -> str:
     """The page of a comparison and of its scenarios' sources. Raises UnsupportedError without the plotting library."""
-    unit, per_second = step_unit(max(e.throughput.step_seconds for e in (found.first, found.second)))
+    unit, per_second = step_unit(max(e.throughput.step_seconds for e in (comparison.first, comparison.second)))
     gibibytes = 1.0 / GIB
     figures: dict[str, PlotlyFigure] = {
-        "memory": change_figure(found.memory, gibibytes, "GiB"),
-        "step": change_figure(found.step, per_second, unit),
+        "memory": change_figure(comparison.memory, gibibytes, "GiB"),
+        "step": change_figure(comparison.step, per_second, unit),
     }
     sides = [
         f"{letter}: {name} - {side_text(priced)}"
-        for letter, name, priced in zip("AB", found.names, (found.first, found.second), strict=True)
+        for letter, name, priced in zip("AB", comparison.names, (comparison.first, comparison.second), strict=True)
     ]
-    inputs = Table(headers=INPUTS, rows=input_rows(found), text_columns=frozenset({0, 1, 2}))
+    inputs = Table(headers=INPUTS, rows=input_rows(comparison), text_columns=frozenset({0, 1, 2}))
     sections = [
         PageSection(title="A and B", lines=sides),
         PageSection(
             title="Figures",
-            table=Table(headers=FIGURES, rows=figure_rows(found, colour=False), text_columns=_FIRST),
+            table=Table(headers=FIGURES, rows=figure_rows(comparison, colour=False), text_columns=_FIRST),
         ),
         PageSection(
             title="Inputs that differ, and what each does to A alone",
-            text=list(idle_lines(found)) if found.inputs else ["None: both ask the same."],
+            text=list(idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."],
             table=inputs if inputs.rows else None,
         ),
-        _parts("Memory of the fullest device, from A to B", "memory", found.memory, part_rows(found.memory, gib)),
+        _parts(
+            "Memory of the fullest device, from A to B", "memory", comparison.memory, part_rows(comparison.memory, gib)
+        ),
         _parts(
             f"Time of one step, {unit}, from A to B",
             "step",
-            found.step,
-            part_rows(found.step, lambda value: f"{value * per_second:.3f}"),
+            comparison.step,
+            part_rows(comparison.step, lambda value: f"{value * per_second:.3f}"),
         ),
     ]
     return page_html(
         title="A against B",
-        lead=_lead(found),
+        lead=_lead(comparison),
         sections=sections,
         figures=figures,
         command=presentation.command,
-        notes=(*compare_notes(found, presentation), *spec_sources(presentation.scenarios)),
+        notes=(*compare_notes(comparison, presentation), *spec_sources(presentation.scenarios)),
     )
 
 
@@ -79,8 +81,8 @@ def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Seque
     )
 
 
-def _lead(found: Comparison) -> str:
-    a, b = found.first, found.second
+def _lead(comparison: Comparison) -> str:
+    a, b = comparison.first, comparison.second
     rates = [cluster_speed(e) for e in (a, b)]
     memory = b.memory.device_bytes - a.memory.device_bytes
     needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"

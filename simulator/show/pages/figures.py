@@ -328,10 +328,10 @@ def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
     return {"tickvals": ticks, "ticktext": [f"{step:,.15g}" for step in ticks]}
 
 
-def timeline_figure(found: Timeline) -> PlotlyFigure:
+def timeline_figure(timeline: Timeline) -> PlotlyFigure:
     """The passes of a step by pipeline rank: bars from their start to their end."""
-    names = [f"rank {rank}" for rank in range(len(found.passes.events))]
-    every = [event for events in found.passes.events for event in events]
+    names = [f"rank {rank}" for rank in range(len(timeline.passes.events))]
+    every = [event for events in timeline.passes.events for event in events]
     data = []
     colours = {
         "forward": _COLOURS[4],
@@ -367,12 +367,12 @@ def timeline_figure(found: Timeline) -> PlotlyFigure:
     )
 
 
-def memory_over_step_figure(found: Timeline) -> PlotlyFigure:
+def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
     """What every pipeline rank's device needs while its passes run: the peak is that of the estimate."""
     data = []
-    stages = found.estimate.memory.stages
+    stages = timeline.estimate.memory.stages
     for rank, stage in enumerate(stages[:MOST_RANKS]):
-        points = list(found.bytes_alive(rank))
+        points = list(timeline.bytes_alive(rank))
         outside = stage.device_bytes - stage.allocated_bytes
         data.append(
             {
@@ -389,7 +389,7 @@ def memory_over_step_figure(found: Timeline) -> PlotlyFigure:
         data,
         xaxis=_axis("seconds"),
         yaxis=_axis("GiB", rangemode="tozero"),
-        shapes=[_level(_gib(found.estimate.memory.capacity_bytes))],
+        shapes=[_level(_gib(timeline.estimate.memory.capacity_bytes))],
     )
 
 

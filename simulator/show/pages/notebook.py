@@ -107,11 +107,11 @@ def _plan(plan: Plan) -> PlotlyFigure:
 
 
 def _verdicts(checks: Checks) -> PlotlyFigure:
-    return verdict_figure([(one.name, one.estimate) for one in checks.results if one.estimate is not None])
+    return verdict_figure([(result.name, result.estimate) for result in checks.results if result.estimate is not None])
 
 
-def _change(found: Comparison, *, of: str) -> PlotlyFigure:
-    parts, scale, unit = (found.memory, to_gib(1.0), "GiB") if of == "memory" else (found.step, 1.0, "s")
+def _change(comparison: Comparison, *, of: str) -> PlotlyFigure:
+    parts, scale, unit = (comparison.memory, to_gib(1.0), "GiB") if of == "memory" else (comparison.step, 1.0, "s")
     return change_figure(parts, scale, unit)
 
 

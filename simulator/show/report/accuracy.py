@@ -13,10 +13,12 @@ from simulator.evidence.calibration.judge import (
     DRAWS,
     FEW,
     SEED,
+    WORSE_BY,
     Residual,
     RowJudged,
     SourcesJudged,
     WithErrors,
+    draws_judged,
     summary,
 )
 from simulator.evidence.calibration.own import OwnError
@@ -43,23 +45,46 @@ _EXPLAINED: Final = (
 _Row = TypeVar("_Row", bound=WithErrors)
 
 
-def class_sections(found: Sequence[SourcesJudged]) -> Iterator[Section]:
+def class_sections(judged: Sequence[SourcesJudged]) -> Iterator[Section]:
     """Yield errors by class of device and of model, or kind of memory figure."""
     lines: tuple[str, ...] = (_EXPLAINED,)
-    for one in found:
+    for one in judged:
         if one.rows:
             title = f"{TITLES[one.kind]} by class"
             yield grouped(title, one.rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
             lines = ()
-    yield from coverage_sections({one.kind: one.rows for one in found})
-    for one in found:
+    yield from coverage_sections({one.kind: one.rows for one in judged})
+    for one in judged:
         if (order := pairs_judged(pair_widths(one))) is not None:
             yield pairs_section(order)
+    yield from draws_sections({one.kind: one.rows for one in judged})
 
 
-def pair_widths(found: SourcesJudged) -> Iterator[tuple[float, float, float]]:
+def draws_sections(rows: Mapping[CoefficientKind, Sequence[WithErrors]]) -> Iterator[Section]:
+    """Yield what a few own rows do to the other rows of their source, one line a kind of figure."""
+    judged = {TITLES[kind]: draws_judged(of_kind) for kind, of_kind in rows.items()}
+    cells = [
+        [
+            *(title, str(one.draws), str(one.kept), f"{one.worse} ({74 * one.worse / one.draws:.1f})"),
+            *map(_percent, (one.none, one.few, one.every)),
+        ]
+        for title, one in judged.items()
+        if one is not None
+    ]
+    text = (
+        f"Random subsets of {FEW} rows of each source that has more, {DRAWS} a source, seed {SEED}. Nothing is learned "
+        "of those that do not predict one another better than what was known before. Worse: the source's other rows "
+        f"are missed by {100 * WORSE_BY:g} points more than without own rows. All rows: fitted with every row of the "
+        "source, themselves too, which is what the coefficients cannot explain."
+    )
+    headers = ("", "draws", "nothing\nlearned", "worse\n(of 74)", "no own\nrow %", f"{FEW} own\nrows %", "all\nrows %")
+    if cells:
+        yield Section(f"{FEW} own rows", (text,), headers, cells, text_columns=(0,))
+
+
+def pair_widths(judged: SourcesJudged) -> Iterator[tuple[float, float, float]]:
     """Yield measured and predicted difference of every pair, and the half-width of its range, in the logarithm."""
-    for pair, deviation in found.judged_pairs():
+    for pair, deviation in judged.judged_pairs():
         yield pair.measured, pair.predicted, NORMAL_90 * deviation
 
 
@@ -88,9 +113,9 @@ def _cells(rows: Iterable[WithErrors]) -> list[str]:
     ]
 
 
-def row_sections(found: Sequence[SourcesJudged]) -> Iterator[Section]:
+def row_sections(judged: Sequence[SourcesJudged]) -> Iterator[Section]:
     """Yield every row."""
-    for one in found:
+    for one in judged:
         unit = _UNITS[one.kind]
         cells = [
             [
@@ -118,17 +143,18 @@ def _figures(kind: CoefficientKind, row: RowJudged) -> tuple[float, float]:
     return measured, measured * float(np.exp(row.source_out.error))
 
 
-def accuracy_object(found: Sequence[SourcesJudged]) -> dict[str, Any]:
+def accuracy_object(judged: Sequence[SourcesJudged]) -> dict[str, Any]:
     """Return classes, sources and rows as plain values; errors and widths are shares."""
     parts = {
         TITLES[one.kind].lower(): {
             "coverage": coverage_object(one.kind, one.rows),
             "pairs": None if (order := pairs_judged(pair_widths(one))) is None else dataclasses.asdict(order),
+            "own_rows": None if (draws := draws_judged(one.rows)) is None else dataclasses.asdict(draws),
             "by_class": _summaries(one.rows, ("platform", "class"), lambda row: (row.platform, row.sort)),
             "by_source": _summaries(one.rows, ("source", "platform"), lambda row: (row.source, row.platform)),
             "rows": [_row_object(one.kind, row) for row in one.rows],
         }
-        for one in found
+        for one in judged
     }
     return {"schema_version": SCHEMA_VERSION, "tool_version": __version__, "seed": SEED, **parts}
 
@@ -168,18 +194,18 @@ def _row_object(kind: CoefficientKind, row: RowJudged) -> dict[str, Any]:
     }
 
 
-def rows_csv(found: Sequence[SourcesJudged]) -> str:
+def rows_csv(judged: Sequence[SourcesJudged]) -> str:
     """Return every row as CSV, errors as shares."""
-    objects = [{"kind": one.kind} | _row_object(one.kind, row) for one in found for row in one.rows]
+    objects = [{"kind": one.kind} | _row_object(one.kind, row) for one in judged for row in one.rows]
     for line in objects:
         del line["left_out"]  # columns that few rows have
     return table_csv(tuple(objects[0]), (tuple(row.values()) for row in objects))
 
 
-def own_sections(found: Sequence[OwnError]) -> Iterator[Section]:
+def own_sections(errors: Sequence[OwnError]) -> Iterator[Section]:
     """Yield own rows before and after their calibration, with the means."""
     for kind, title in TITLES.items():
-        mine = [one for one in found if one.kind == kind]
+        mine = [one for one in errors if one.kind == kind]
         rows = [[one.key, *(_share(value) for value in (one.before, one.after, one.left_out))] for one in mine]
         means = [_mean([getattr(one, name) for one in mine]) for name in ("before", "after", "left_out")]
         if mine:
@@ -187,15 +213,15 @@ def own_sections(found: Sequence[OwnError]) -> Iterator[Section]:
             yield Section(f"{title} of own rows", (), headers, [*rows, ["mean, absolute", *means]])
 
 
-def own_object(found: Sequence[OwnError]) -> dict[str, Any]:
+def own_object(errors: Sequence[OwnError]) -> dict[str, Any]:
     """Return the same as plain values; errors are shares."""
-    return {"own_rows": [dataclasses.asdict(one) for one in found]}
+    return {"own_rows": [dataclasses.asdict(error) for error in errors]}
 
 
-def own_csv(found: Sequence[OwnError]) -> str:
+def own_csv(errors: Sequence[OwnError]) -> str:
     """Return the same as CSV."""
     columns = tuple(field.name for field in dataclasses.fields(OwnError))
-    return table_csv(columns, (dataclasses.astuple(one) for one in found))
+    return table_csv(columns, (dataclasses.astuple(error) for error in errors))
 
 
 def _mean(values: Sequence[float | None]) -> str:
@@ -211,5 +237,5 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _signed(found: Residual) -> str:
-    return f"{100 * found.relative:+.1f}"
+def _signed(residual: Residual) -> str:
+    return f"{100 * residual.relative:+.1f}"

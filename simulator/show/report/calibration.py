@@ -20,35 +20,37 @@ from simulator.show.report.text import amount
 TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Time"}
 
 
-def calibration_tables(found: Sequence[Calibration], style: Style) -> str:
+def calibration_tables(calibrations: Sequence[Calibration], style: Style) -> str:
     """Return the coefficients of each calibration, with what they rest on."""
-    return sections_text([section for one in found for section in _sections(one)], style)
+    return sections_text([section for calibration in calibrations for section in _sections(calibration)], style)
 
 
-def calibration_yaml(found: Sequence[Calibration]) -> str:
+def calibration_yaml(calibrations: Sequence[Calibration]) -> str:
     """Return the calibration files, one document each."""
-    return "---\n".join(map(calibration_text, found))
+    return "---\n".join(map(calibration_text, calibrations))
 
 
-def calibration_object(found: Sequence[Calibration]) -> dict[str, Any]:
+def calibration_object(calibrations: Sequence[Calibration]) -> dict[str, Any]:
     """Return calibrations as plain values."""
     return {
         "families": [
             {
-                "family": one.family,
-                "tool_version": one.tool_version,
-                "tables": list(one.tables),
-                "parts": {kind: _part_object(kind, part) for kind in KINDS if (part := one.part(kind)) is not None},
+                "family": calibration.family,
+                "tool_version": calibration.tool_version,
+                "tables": list(calibration.tables),
+                "parts": {
+                    kind: _part_object(kind, part) for kind in KINDS if (part := calibration.part(kind)) is not None
+                },
             }
-            for one in found
+            for calibration in calibrations
         ]
     }
 
 
-def _sections(found: Calibration) -> Iterator[Section]:
+def _sections(calibration: Calibration) -> Iterator[Section]:
     for kind in KINDS:
-        part = found.part(kind)
-        title = f"{TITLES[kind]}, family {found.family}"
+        part = calibration.part(kind)
+        title = f"{TITLES[kind]}, family {calibration.family}"
         if part is None:
             text = f"Nothing is fitted: an estimate takes {TITLES[kind].lower()} from what ships for the hardware."
             yield Section(title, (text,))

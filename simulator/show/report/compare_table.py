@@ -28,19 +28,19 @@ FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), 
 """Headers of the tables."""
 
 
-def compare_table(found: Comparison, presentation: Presentation, style: Style) -> str:
+def compare_table(comparison: Comparison, presentation: Presentation, style: Style) -> str:
     """Return a comparison for people."""
     full = presentation.verbosity > 0
-    figures = [row for row in figure_rows(found, colour=presentation.colour) if full or row[0].startswith(_FIRST)]
+    figures = [row for row in figure_rows(comparison, colour=presentation.colour) if full or row[0].startswith(_FIRST)]
     blocks = [
-        paragraph(wrapped(list(_sides(found)), presentation, style), style),
+        paragraph(wrapped(list(_sides(comparison)), presentation, style), style),
         grid(FIGURES, figures, style, text_columns=[0]),
-        titled("Inputs that differ, and what each does to A alone", _inputs(found, style), style),
-        titled("Memory of the fullest device, GiB", _parts(found.memory, gib, style, full=full), style),
-        titled(*_step(found, style, full=full), style),
+        titled("Inputs that differ, and what each does to A alone", _inputs(comparison, style), style),
+        titled("Memory of the fullest device, GiB", _parts(comparison.memory, gib, style, full=full), style),
+        titled(*_step(comparison, style, full=full), style),
     ]
     if presentation.verbosity >= 0:
-        lines = list(compare_notes(found, presentation))
+        lines = list(compare_notes(comparison, presentation))
         blocks.append(paragraph(wrapped(lines if full else _first_notes(lines), presentation, style), style))
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
@@ -57,8 +57,8 @@ def _first_notes(lines: list[str]) -> list[str]:
     return [*told, "-v: every part and interval, assumptions."]
 
 
-def _sides(found: Comparison) -> Iterator[str]:
-    for letter, name, priced in zip("AB", found.names, (found.first, found.second), strict=True):
+def _sides(comparison: Comparison) -> Iterator[str]:
+    for letter, name, priced in zip("AB", comparison.names, (comparison.first, comparison.second), strict=True):
         yield f"{letter}: {name}"
         yield f"   {side_text(priced)}"
 
@@ -69,9 +69,9 @@ def side_text(priced: Estimate) -> str:
     return f"{where}, {priced.framework}: {sharded_layout_text(priced.layout)}"
 
 
-def figure_rows(found: Comparison, *, colour: bool) -> list[list[str]]:
+def figure_rows(comparison: Comparison, *, colour: bool) -> list[list[str]]:
     """Return the figures of A and B: name and both values."""
-    pair = (found.first, found.second)
+    pair = (comparison.first, comparison.second)
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in pair))
 
     def interval(range_: Interval | None, scale: Callable[[float], str]) -> str:
@@ -93,41 +93,45 @@ def figure_rows(found: Comparison, *, colour: bool) -> list[list[str]]:
     ]
 
 
-def _inputs(found: Comparison, style: Style) -> str:
-    if not found.inputs:
+def _inputs(comparison: Comparison, style: Style) -> str:
+    if not comparison.inputs:
         return "None: both ask the same."
-    rows = input_rows(found)
+    rows = input_rows(comparison)
     table = grid(INPUTS, rows, style, text_columns=[0, 1, 2]).rstrip("\n") if rows else ""
-    return "\n\n".join(block for block in (table, paragraph(list(idle_lines(found)), style)) if block.strip())
+    return "\n\n".join(block for block in (table, paragraph(list(idle_lines(comparison)), style)) if block.strip())
 
 
-def input_rows(found: Comparison) -> list[list[str]]:
+def input_rows(comparison: Comparison) -> list[list[str]]:
     """Return the inputs that differ: name, both values, and what B's alone does to A."""
     return [
         [
-            words(one.name),
-            _short(one.first),
-            _short(one.second),
-            "only with others" if one.memory_bytes is None else f"{_signed(one.memory_bytes, gib)}",
-            "" if one.step_seconds is None else _signed(one.step_seconds, _seconds),
+            words(differing.name),
+            _short(differing.first),
+            _short(differing.second),
+            "only with others" if differing.memory_bytes is None else f"{_signed(differing.memory_bytes, gib)}",
+            "" if differing.step_seconds is None else _signed(differing.step_seconds, _seconds),
         ]
-        for one in found.inputs
-        if not _idle(one)
+        for differing in comparison.inputs
+        if not _idle(differing)
     ]
 
 
-def idle_lines(found: Comparison) -> Iterator[str]:
+def idle_lines(comparison: Comparison) -> Iterator[str]:
     """Yield the inputs that differ and do nothing to A alone."""
-    idle = [f"{words(one.name)} ({_short(one.first)}, {_short(one.second)})" for one in found.inputs if _idle(one)]
+    idle = [
+        f"{words(differing.name)} ({_short(differing.first)}, {_short(differing.second)})"
+        for differing in comparison.inputs
+        if _idle(differing)
+    ]
     if idle:
         yield f"Without effect on A alone: {', '.join(idle)}."
 
 
-def _idle(one: Input) -> bool:
+def _idle(differing: Input) -> bool:
     """Whether an input moves nothing that would be shown."""
-    if one.memory_bytes is None or one.step_seconds is None:
+    if differing.memory_bytes is None or differing.step_seconds is None:
         return False
-    return not (gib(abs(one.memory_bytes)) + _seconds(abs(one.step_seconds))).strip("0.")
+    return not (gib(abs(differing.memory_bytes)) + _seconds(abs(differing.step_seconds))).strip("0.")
 
 
 def _short(text: str) -> str:
@@ -149,9 +153,13 @@ def part_rows(parts: Sequence[PartDifference], shown: Callable[[float], str]) ->
     return [*rows, ["total", shown(totals[0]), shown(totals[1]), _signed(totals[1] - totals[0], shown)]]
 
 
-def _step(found: Comparison, style: Style, *, full: bool) -> tuple[str, str]:
-    unit, per_second = step_unit(max(found.first.throughput.step_seconds, found.second.throughput.step_seconds))
-    return f"Time of one step, {unit}", _parts(found.step, lambda value: f"{value * per_second:.3f}", style, full=full)
+def _step(comparison: Comparison, style: Style, *, full: bool) -> tuple[str, str]:
+    unit, per_second = step_unit(
+        max(comparison.first.throughput.step_seconds, comparison.second.throughput.step_seconds)
+    )
+    return f"Time of one step, {unit}", _parts(
+        comparison.step, lambda value: f"{value * per_second:.3f}", style, full=full
+    )
 
 
 def _seconds(value: float) -> str:
@@ -165,11 +173,11 @@ def _signed(value: float, shown: Callable[[float], str]) -> str:
     return f"{'+' if value > 0 else '-'}{text}"
 
 
-def compare_notes(found: Comparison, presentation: Presentation) -> Iterator[str]:
+def compare_notes(comparison: Comparison, presentation: Presentation) -> Iterator[str]:
     """Yield what both rest on."""
-    if any(one.memory_bytes is None for one in found.inputs):
+    if any(differing.memory_bytes is None for differing in comparison.inputs):
         yield "Only with others: A with this input of B alone breaks a rule, though DP and the cut follow the rest."
-    both = [list(provenance_lines(priced, presentation)) for priced in (found.first, found.second)]
+    both = [list(provenance_lines(priced, presentation)) for priced in (comparison.first, comparison.second)]
     yield from (line for line in both[0] if line in both[1])
     for letter, mine, other in zip("AB", both, reversed(both), strict=True):
         yield from (f"{letter}: {line}" for line in mine if line not in other)

@@ -187,14 +187,14 @@ def pairs_judged(found: Iterable[tuple[float, float, float]]) -> PairsJudged | N
     )
 
 
-def pairs_section(found: PairsJudged) -> Section:
+def pairs_section(pairs: PairsJudged) -> Section:
     """Return the same as a table."""
     rows = [
-        ["pairs of layouts or stacks that one source measured for one question", str(found.pairs)],
-        ["measured difference inside the 90 % range of the predicted one", f"{100 * found.inside:.0f} %"],
-        ["said to differ, the range being on one side", str(found.said_to_differ)],
-        ["of those, in the order that was measured", f"{100 * found.right:.0f} %"],
-        [f"measured more than {100 * APART:.0f} % apart", str(found.apart)],
-        ["of those, said to differ", f"{100 * found.apart_said_to_differ:.0f} %"],
+        ["pairs of layouts or stacks that one source measured for one question", str(pairs.pairs)],
+        ["measured difference inside the 90 % range of the predicted one", f"{100 * pairs.inside:.0f} %"],
+        ["said to differ, the range being on one side", str(pairs.said_to_differ)],
+        ["of those, in the order that was measured", f"{100 * pairs.right:.0f} %"],
+        [f"measured more than {100 * APART:.0f} % apart", str(pairs.apart)],
+        ["of those, said to differ", f"{100 * pairs.apart_said_to_differ:.0f} %"],
     ]
     return Section("Order of two layouts, source left out", (), ("figure", "speed"), rows, text_columns=(0,))

@@ -1,4 +1,4 @@
-"""An explanation as tables: a bar per stage, causes, changes that help."""
+"""An explanation of a layout's memory as tables: a bar per stage, causes, changes that help. Computes nothing."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _WIDE = 160
 """Characters of a line where nothing limits it."""
 
 
-def explain_table(found: Explanation, presentation: Presentation, style: Style) -> str:
+def explain_table(explanation: Explanation, presentation: Presentation, style: Style) -> str:
     """Return an explanation for people."""
-    estimate = found.estimate
+    estimate = explanation.estimate
     about = wrapped(about_lines(estimate, colour=presentation.colour), presentation, style)
-    blocks = [titled("Layout", paragraph(about, style), style), *explanation_blocks(found, presentation, style)]
+    blocks = [titled("Layout", paragraph(about, style), style), *explanation_blocks(explanation, presentation, style)]
     if presentation.verbosity >= 0:
         full = presentation.verbosity > 0
         lines = list(provenance_lines(estimate, presentation)) if full else [basis_line(estimate)]
@@ -49,19 +49,19 @@ def explain_table(found: Explanation, presentation: Presentation, style: Style) 
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
-def explanation_blocks(found: Explanation, presentation: Presentation, style: Style) -> Iterator[str]:
+def explanation_blocks(explanation: Explanation, presentation: Presentation, style: Style) -> Iterator[str]:
     """Yield what an explanation adds to an estimate."""
-    bars = _bars(found.estimate, presentation.width, style)
+    bars = _bars(explanation.estimate, presentation.width, style)
     yield titled("Need of each pipeline rank against what is usable", bars, style)
-    if found.causes:
-        causes = wrapped([f"{cause}." for cause in found.causes], presentation, style)
+    if explanation.causes:
+        causes = wrapped([f"{cause}." for cause in explanation.causes], presentation, style)
         yield titled("Why", paragraph(causes, style), style)
-    if found.changes:
-        headers, rows = changes_cells(found)
+    if explanation.changes:
+        headers, rows = changes_cells(explanation)
         room = max((presentation.width or _WIDE) - _BESIDE_CHANGES, _NARROWEST)
         table = grid(headers, rows, style, text_columns=[0], wrapped={headers[0]: room})
-        yield titled(changes_title(found), table, style)
-    yield paragraph([longest_text(found)], style)
+        yield titled(changes_title(explanation), table, style)
+    yield paragraph([longest_text(explanation)], style)
 
 
 def contribution_lines(estimate: Estimate) -> Iterator[str]:
@@ -97,14 +97,14 @@ def _bars(estimate: Estimate, width: int | None, style: Style) -> str:
     return f"{table}\n{left} ranks that need less are left out." if left else table
 
 
-def changes_title(found: Explanation) -> str:
+def changes_title(explanation: Explanation) -> str:
     """Return the heading over the changes: how sure they make it."""
-    least = found.min_fit_probability
+    least = explanation.min_fit_probability
     sure = "" if least is None else f" with at least {100.0 * least:g} %"
     return f"What would make it fit{sure}"
 
 
-def changes_cells(found: Explanation) -> tuple[list[str], list[list[str]]]:
+def changes_cells(explanation: Explanation) -> tuple[list[str], list[list[str]]]:
     """Return headers and rows of the changes that help."""
     rows = [
         [
@@ -114,12 +114,12 @@ def changes_cells(found: Explanation) -> tuple[list[str], list[list[str]]]:
             f"{100 * (change.speed_ratio - 1):+.1f}",
             grouped(cluster_speed(change.estimate)),
         ]
-        for change in found.changes
+        for change in explanation.changes
     ]
     return ["options to add", "GiB", "fit\n%", "speed of a\ndevice, %", "tokens/s"], rows
 
 
-def longest_text(found: Explanation) -> str:
+def longest_text(explanation: Explanation) -> str:
     """Return how long a sequence may be."""
-    longest = "none" if found.longest_sequence is None else f"{grouped(found.longest_sequence)} tokens"
+    longest = "none" if explanation.longest_sequence is None else f"{grouped(explanation.longest_sequence)} tokens"
     return f"Longest sequence that fits with this layout: {longest}."

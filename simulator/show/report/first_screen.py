@@ -129,7 +129,9 @@ def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
 def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
     """What fp8 and another stack would give; only what is faster, or what the framework does by itself."""
     found = [] if ranking.fp8 is None else [("--precision fp8", ranking.fp8, True)]
-    found += [(f"--stack {one.stack}", one.estimate, False) for one in ranking.stacks if one.estimate is not None]
+    found += [
+        (f"--stack {stack.stack}", stack.estimate, False) for stack in ranking.stacks if stack.estimate is not None
+    ]
     for name, other, gains in found:
         base = best.throughput.tokens_per_second_per_device
         change = other.throughput.tokens_per_second_per_device / base - 1.0 if base > 0 else 0.0
@@ -155,7 +157,7 @@ def more_line(ranking: Ranking) -> str:
 
 def rules_block(broken: Sequence[Violation], said: str, presentation: Presentation, style: Style) -> str:
     """Return what rules say, under the header `said`, with a fix each."""
-    rows = [[one.rule, one.message, one.fix] for one in broken]
+    rows = [[violation.rule, violation.message, violation.fix] for violation in broken]
     beside = max(len(row[0]) for row in rows) + 2 * BETWEEN
     room = 2 * PROSE_WIDTH if presentation.width is None else max(presentation.width - beside, 2 * _NARROWEST)
     whole = sum(max(len(row[column]) for row in rows) for column in (1, 2))

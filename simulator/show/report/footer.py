@@ -89,14 +89,16 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
     """Yield whose switches are taken, and of those that nobody gave and that matter what each is worth."""
     whose = stack_name(estimate.stack, estimate.framework)
     yield f"Switches: {whose} (--stack, --option; `simulate frameworks {estimate.framework}`)."
-    for one in estimate.assumed:
-        worth = [f"{100.0 * one.other_speed_change:+.1f} % tokens/s"] if abs(one.speed_change) >= LEAST_CHANGE else []
-        if abs(one.memory_bytes) >= _LEAST_SHOWN:
-            worth.append(f"{-to_gib(one.memory_bytes):+.2f} GiB")
-        if one.verdict != estimate.verdict:
-            worth.append(_VERDICTS[one.verdict])
-        assumed = f"Assumed {one.switch} {_word(one.value)}"
-        yield f"{assumed}; with --option {one.switch}={one.other}: {', '.join(worth)}."
+    for switch in estimate.assumed:
+        worth = (
+            [f"{100.0 * switch.other_speed_change:+.1f} % tokens/s"] if abs(switch.speed_change) >= LEAST_CHANGE else []
+        )
+        if abs(switch.memory_bytes) >= _LEAST_SHOWN:
+            worth.append(f"{-to_gib(switch.memory_bytes):+.2f} GiB")
+        if switch.verdict != estimate.verdict:
+            worth.append(_VERDICTS[switch.verdict])
+        assumed = f"Assumed {switch.switch} {_word(switch.value)}"
+        yield f"{assumed}; with --option {switch.switch}={switch.other}: {', '.join(worth)}."
 
 
 _VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
@@ -111,17 +113,17 @@ def _word(value: str) -> str:
 
 def stack_lines(ranking: Ranking) -> Iterator[str]:
     """Yield the best layout under other named stacks."""
-    for one in ranking.stacks:
-        name = stack_name(one.stack, str(ranking.query.get("framework")))
-        if one.estimate is None:
+    for stack in ranking.stacks:
+        name = stack_name(stack.stack, str(ranking.query.get("framework")))
+        if stack.estimate is None:
             yield f"With {name}: nothing is likely enough to fit."
             continue
-        speed = one.estimate.throughput
-        text = f"{layout_text(one.estimate.layout)}, {teraflops(speed.flops_per_second_per_device)} TFLOPS/device"
+        speed = stack.estimate.throughput
+        text = f"{layout_text(stack.estimate.layout)}, {teraflops(speed.flops_per_second_per_device)} TFLOPS/device"
         if ranking.estimates:
             base = ranking.estimates[0].throughput.tokens_per_second_per_device
             text += f", {100.0 * (speed.tokens_per_second_per_device / base - 1.0):+.1f} %"
-        yield f"With {name} (--stack {one.stack}): best {text}."
+        yield f"With {name} (--stack {stack.stack}): best {text}."
 
 
 def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:

@@ -70,23 +70,25 @@ def plan_answer(plan: Plan) -> Iterator[str]:
     else:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
         yield f"{word}: {choice_text(best)}: {', '.join(_run_words(best))}."
-        yield from measured_lines(plan, best)
         yield f"Its layout: {_of(best, lambda e: brief_layout(e.layout, e.framework))}."
         yield _of(best, status_line)
+        yield from measured_lines(plan, best)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
             least = plan.least_nodes(position)
             if least is None:
                 yield f"{offer.hardware}: none of its sizes is in time."
             else:
-                yield f"{offer.hardware}: in time from {_nodes(least)} ({kept_text(least.in_time)})."
+                maybe = least.in_time is not None and least.in_time.answer == "maybe"
+                chance = f" with probability {kept_text(least.in_time).removeprefix('maybe ')}" if maybe else ""
+                yield f"{offer.hardware}: in time from {_nodes(least)} on{chance}."
 
 
 def measured_lines(plan: Plan, best: Choice) -> Iterator[str]:
     """Yield what was never measured beside what is booked, or what was measured beside what was not."""
     first, measured = plan.first, plan.best_measured
     if not best.measured:
-        yield f"No run of {_unmeasured(best)} was measured: the range says how far such devices are missed."
+        yield f"No run of {_unmeasured(best)} was measured: its range is as wide as unmeasured devices are missed."
         if measured is not None:
             yield f"Best that was measured: {choice_text(measured)}: {', '.join(_run_words(measured))}."
     elif first is not None and not first.measured:
@@ -138,7 +140,7 @@ def _columns(plan: Plan) -> Iterator[Column]:
     slowest = max(c.estimate.throughput.step_seconds for c in plan.priced if c.estimate is not None)
     unit, per_second = step_unit(slowest)
     yield column("offer", lambda c: c.hardware, is_text=True)
-    yield column("known", lambda c: _of(c, lambda e: e.provenance.device), 55, is_text=True)
+    yield column("device\nknown", lambda c: _of(c, lambda e: e.provenance.device), 55, is_text=True)
     yield column("nodes", lambda c: str(c.nodes))
     yield column("devices", lambda c: str(c.devices), 60)
     if len({c.precision for c in plan.priced}) > 1:
@@ -168,7 +170,7 @@ def _footer(plan: Plan, presentation: Presentation) -> Iterator[str]:
     yield from left_out_lines(plan)
     if plan.priced:
         yield "Figures in brackets are 90 % intervals; yes and no: the whole interval keeps a limit, or breaks it."
-        yield "known: the least known of device, stack and layout beside the measured runs."
+        yield "known: the least that runs say of device, stack and layout: measured, between, beyond or never."
     if presentation.verbosity <= 0:
         yield from availability_lines(plan.availability)
         yield "-v: defaults, switches, what each offer rests on. Next: simulate rank, estimate."

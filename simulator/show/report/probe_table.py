@@ -101,8 +101,8 @@ def _error(predicted: float | None, measured: float | None) -> str:
 
 def _closing(probed: Probed) -> Iterator[str]:
     ready = probed.prepared
-    for one in probed.campaign.comparisons:
-        yield from (f"{one.title}: {failure}" for failure in one.failures)
+    for compared in probed.campaign.comparisons:
+        yield from (f"{compared.title}: {failure}" for failure in compared.failures)
     if probed.campaign.interrupted_by:
         yield "Interrupted: what had been measured by then is kept; --resume continues."
     for sides, when in ((_sides(probed, "before_seconds"), "before"), (_sides(probed, "after_seconds"), "after")):
@@ -127,7 +127,7 @@ def _closing(probed: Probed) -> Iterator[str]:
 
 def _sides(probed: Probed, name: str) -> list[float]:
     return [
-        abs(getattr(one, name) / one.measured_seconds - 1.0)
-        for one in probed.compared
-        if one.measured_seconds is not None and getattr(one, name) is not None
+        abs(getattr(compared, name) / compared.measured_seconds - 1.0)
+        for compared in probed.compared
+        if compared.measured_seconds is not None and getattr(compared, name) is not None
     ]

@@ -1,4 +1,4 @@
-"""A timeline as Chrome trace events: what Perfetto and chrome://tracing open."""
+"""A timeline as Chrome trace events: what Perfetto and chrome://tracing open. Computes no time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _RANKS, _SENDS = 0, 1
 """Processes of the trace: what ranks compute, and what they send."""
 
 
-def trace_text(found: Timeline) -> str:
+def trace_text(timeline: Timeline) -> str:
     """Return the trace as JSON text: a track for each pipeline rank, one for its sends, and its bytes alive."""
-    estimate = found.estimate
+    estimate = timeline.estimate
     document = {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -25,30 +25,32 @@ def trace_text(found: Timeline) -> str:
             "model": estimate.model,
             "hardware": estimate.hardware,
             "step_time_s": significant(estimate.throughput.step_seconds),
-            "timeline_s": significant(found.seconds),
-            "difference": significant(found.difference),
+            "timeline_s": significant(timeline.seconds),
+            "difference": significant(timeline.difference),
         },
-        "traceEvents": [*_names(found), *_passes(found), *_after(found), *_bytes(found)],
+        "traceEvents": [*_names(timeline), *_passes(timeline), *_after(timeline), *_bytes(timeline)],
     }
     return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
 
-def _names(found: Timeline) -> Iterator[dict[str, Any]]:
+def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
     for process, name in ((_RANKS, "pipeline ranks"), (_SENDS, "sends")):
         yield {"ph": "M", "pid": process, "tid": 0, "name": "process_name", "args": {"name": name}}
-        for rank in range(len(found.passes.events)):
+        for rank in range(len(timeline.passes.events)):
             named = {"name": f"rank {rank}"}
             yield {"ph": "M", "pid": process, "tid": rank, "name": "thread_name", "args": named}
 
 
-def _passes(found: Timeline) -> Iterator[dict[str, Any]]:
-    for events in found.passes.events:
-        for one in events:
-            seconds = one.end_seconds - one.start_seconds
-            told = {"args": {"micro_batch": one.ran.micro_batch, "chunk": one.ran.chunk}}
-            yield {**_slice((_RANKS, one.rank), words(one.ran.kind), one.start_seconds, seconds), **told}
-            if found.send_seconds > 0 and one.sent:
-                sent = _slice((_SENDS, one.rank), f"send {words(one.ran.kind)}", one.end_seconds, found.send_seconds)
+def _passes(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    for events in timeline.passes.events:
+        for event in events:
+            seconds = event.end_seconds - event.start_seconds
+            told = {"args": {"micro_batch": event.ran.micro_batch, "chunk": event.ran.chunk}}
+            yield {**_slice((_RANKS, event.rank), words(event.ran.kind), event.start_seconds, seconds), **told}
+            if timeline.send_seconds > 0 and event.sent:
+                sent = _slice(
+                    (_SENDS, event.rank), f"send {words(event.ran.kind)}", event.end_seconds, timeline.send_seconds
+                )
                 yield {**sent, **told}
 
 
@@ -58,18 +60,18 @@ def _slice(track: tuple[int, int], name: str, start: float, seconds: float) -> d
     return {"ph": "X", "pid": track[0], "tid": track[1], "name": name, **times}
 
 
-def _after(found: Timeline) -> Iterator[dict[str, Any]]:
-    start = found.passes.makespan_seconds
-    for one in found.after:
-        for rank in range(len(found.passes.events)):
-            yield _slice((_RANKS, rank), words(one.name), start, one.seconds)
-        start += one.seconds
+def _after(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    start = timeline.passes.makespan_seconds
+    for pass_ in timeline.after:
+        for rank in range(len(timeline.passes.events)):
+            yield _slice((_RANKS, rank), words(pass_.name), start, pass_.seconds)
+        start += pass_.seconds
 
 
-def _bytes(found: Timeline) -> Iterator[dict[str, Any]]:
+def _bytes(timeline: Timeline) -> Iterator[dict[str, Any]]:
     """The bytes alive on every rank, whenever they change."""
-    for rank in range(len(found.passes.events)):
-        yield from (_counter(rank, at, alive) for at, alive in found.bytes_alive(rank))
+    for rank in range(len(timeline.passes.events)):
+        yield from (_counter(rank, at, alive) for at, alive in timeline.bytes_alive(rank))
 
 
 def _counter(rank: int, at: float, alive: float) -> dict[str, Any]:

@@ -9,43 +9,45 @@ from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, devices_text, gib, percent, sharded_layout_text
 
 
-def trace_table(found: TraceComparison, presentation: Presentation, style: Style) -> str:
+def trace_table(comparison: TraceComparison, presentation: Presentation, style: Style) -> str:
     """Return the comparison for people."""
-    traced = found.traced
-    rows = [[name, gib(counted), gib(predicted)] for name, counted, predicted in found.rows]
-    rows.append(["peak", gib(traced.peak_bytes), gib(found.predicted.allocated_bytes)])
+    traced = comparison.traced
+    rows = [[name, gib(counted), gib(predicted)] for name, counted, predicted in comparison.rows]
+    rows.append(["peak", gib(traced.peak_bytes), gib(comparison.predicted.allocated_bytes)])
     parts = [[name, gib(size)] for name, size in sorted(traced.parts_bytes.items(), key=lambda part: -part[1])]
     tables = [
-        titled(_question(found), paragraph(_answer(found), style), style),
+        titled(_question(comparison), paragraph(_answer(comparison), style), style),
         titled(
             "Bytes alive at the peak, GiB", grid(["part", "traced", "predicted"], rows, style, text_columns=[0]), style
         ),
         titled("Traced by category, GiB", grid(["category", "GiB"], parts, style, text_columns=[0]), style),
     ]
     if presentation.verbosity >= 0:
-        tables.append(paragraph(_footer(found), style))
+        tables.append(paragraph(_footer(comparison), style))
     return "\n\n".join(tables) + "\n"
 
 
-def _question(found: TraceComparison) -> str:
-    asked = found.estimate
+def _question(comparison: TraceComparison) -> str:
+    asked = comparison.estimate
     what = f"{asked.model} on {devices_text(asked.devices)}: {asked.precision}"
     return f"{what}, sequence {asked.seq_length}, global batch {asked.global_batch_size}, torch"
 
 
-def _answer(found: TraceComparison) -> list[str]:
-    layout, traced, predicted = found.estimate.layout, found.traced, found.predicted
+def _answer(comparison: TraceComparison) -> list[str]:
+    layout, traced, predicted = comparison.estimate.layout, comparison.traced, comparison.predicted
     where = f"stage {traced.stage} of {layout.pipeline_parallel} ({predicted.layers} layers)"
-    sign = "+" if found.difference >= 0.0 else ""
+    sign = "+" if comparison.difference >= 0.0 else ""
     counted = f"{gib(traced.peak_bytes)} GiB traced at {traced.moment}"
-    priced = f"{gib(predicted.allocated_bytes)} predicted at {predicted.moment} ({sign}{percent(found.difference)} %)"
+    priced = (
+        f"{gib(predicted.allocated_bytes)} predicted at {predicted.moment} ({sign}{percent(comparison.difference)} %)"
+    )
     return [sharded_layout_text(layout), f"{where}: {counted}, {priced}"]
 
 
-def _footer(found: TraceComparison) -> list[str]:
-    traced = found.traced
+def _footer(comparison: TraceComparison) -> list[str]:
+    traced = comparison.traced
     batches = f"{traced.micro_batches} micro batch{'' if traced.micro_batches == 1 else 'es'}"
-    trainer = f"This is the reference trainer on torch at ZeRO {found.estimate.layout.zero_stage}"
+    trainer = f"This is the reference trainer on torch at ZeRO {comparison.estimate.layout.zero_stage}"
     taken = f"{amount(traced.seconds)} s and {to_mib(traced.resident_bytes):.0f} MiB of memory"
     return [
         f"{gib(traced.base_bytes)} GiB are alive between steps.",

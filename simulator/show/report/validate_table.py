@@ -36,22 +36,22 @@ class Validation:
     """None where nothing was to be learned."""
 
 
-def validate_table(found: Validation, presentation: Presentation, style: Style) -> str:
+def validate_table(validation: Validation, presentation: Presentation, style: Style) -> str:
     """Return one row for each layout, what a reader must know of those that did not go well, and what was learned."""
-    campaign, verbosity = found.campaign, presentation.verbosity
+    campaign, verbosity = validation.campaign, presentation.verbosity
     blocks = [_title(campaign), _summary(campaign.comparisons, style, colour=presentation.colour)]
     if verbosity > 0:
-        blocks += [text for one in campaign.comparisons if (text := _ranks(one, style))]
+        blocks += [text for compared in campaign.comparisons if (text := _ranks(compared, style))]
     if verbosity >= 0:
-        lines = [line for one in campaign.comparisons for line in _failed(one, full=verbosity > 0)]
-        lines += [line for one in campaign.comparisons for line in _doubts(one)]
+        lines = [line for compared in campaign.comparisons for line in _failed(compared, full=verbosity > 0)]
+        lines += [line for compared in campaign.comparisons for line in _doubts(compared)]
         lines += list(_refused(campaign.plan.refused))
         if verbosity > 0:
             lines += _notes(campaign.comparisons)
-        lines += _closing(found)
+        lines += _closing(validation)
         blocks.append(paragraph(lines, style))
-    if found.learned is not None:
-        blocks += _learned(found.learned, style)
+    if validation.learned is not None:
+        blocks += _learned(validation.learned, style)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -102,46 +102,50 @@ def _measured(figure: ComparedFigure | None, shown: Shown) -> list[str]:
     return [shown(figure.measured), _signed(figure.error), inside]
 
 
-def _outcome(one: LayoutComparison, *, colour: bool) -> str:
-    words = next(iter((*filter(None, [one.contradiction]), *one.failures)), _ran(one))
+def _outcome(compared: LayoutComparison, *, colour: bool) -> str:
+    words = next(iter((*filter(None, [compared.contradiction]), *compared.failures)), _ran(compared))
     words = words if len(words) <= _LONGEST_OUTCOME else f"{words[: _LONGEST_OUTCOME - 3]}..."
-    return in_colour(words, "ran" if words == _ran(one) and one.ran else "failed", colour=colour)
+    return in_colour(words, "ran" if words == _ran(compared) and compared.ran else "failed", colour=colour)
 
 
-def _ran(one: LayoutComparison) -> str:
+def _ran(compared: LayoutComparison) -> str:
     """What is said of launches that went well; figures of an earlier campaign are told from new ones."""
-    if not one.ran:
+    if not compared.ran:
         return "not launched"
-    if not one.earlier:
+    if not compared.earlier:
         return "ran"
-    return "ran earlier" if one.earlier == len(one.rows) else f"ran, {one.earlier} of {len(one.rows)} earlier"
+    return (
+        "ran earlier"
+        if compared.earlier == len(compared.rows)
+        else f"ran, {compared.earlier} of {len(compared.rows)} earlier"
+    )
 
 
-def _doubts(one: LayoutComparison) -> Iterator[str]:
+def _doubts(compared: LayoutComparison) -> Iterator[str]:
     """What makes a figure that was measured uncertain."""
-    if one.scatter > _WIDE:
+    if compared.scatter > _WIDE:
         yield (
-            f"{one.title}: its steps scatter, quartiles {percent(one.scatter)} % of the median apart: other work ran "
-            "on the machine, or the launch was short"
+            f"{compared.title}: its steps scatter, quartiles {percent(compared.scatter)} % of the median apart: other "
+            "work ran on the machine, or the launch was short"
         )
 
 
-def _ranks(one: LayoutComparison, style: Style) -> str:
+def _ranks(compared: LayoutComparison, style: Style) -> str:
     """Every rank, and the spread of the steps of each launch."""
-    blocks = [f"{sharded_layout_text(one.estimate.layout)}: peak of every rank, and its passes in a step"]
-    if one.ranks:
+    blocks = [f"{sharded_layout_text(compared.estimate.layout)}: peak of every rank, and its passes in a step"]
+    if compared.ranks:
         memory = ["rank", "stage", "MiB\npredicted", "\nmeasured", "\nerror %"]
         times = ["forward ms\npredicted", "\nmeasured", "backward ms\npredicted", "\nmeasured"]
         # A processor's ranks have no tool that shows a device.
-        device = any(rank.device_bytes is not None for rank in one.ranks)
+        device = any(rank.device_bytes is not None for rank in compared.ranks)
         whole = ["device MiB\npredicted", "\nmeasured"] if device else []
-        rows = [[*_rank(rank), *(_device(rank) if device else [])] for rank in one.ranks]
+        rows = [[*_rank(rank), *(_device(rank) if device else [])] for rank in compared.ranks]
         blocks.append(grid([*memory, *times, *whole], rows, style))
     blocks += [
         f"{row.key}: {spread.samples} steps, median {milliseconds(row.step_seconds or 0.0)} ms, "
         f"{milliseconds(spread.minimum)} to {milliseconds(spread.maximum)}, "
         f"quartiles {milliseconds(spread.interquartile)} apart"
-        for row in one.ran
+        for row in compared.ran
         if (spread := row.step_time_spread) is not None
     ]
     return "\n".join(blocks) if len(blocks) > 1 else ""
@@ -165,18 +169,18 @@ def _rank(rank: RankFigure) -> list[str]:
     ]
 
 
-def _failed(one: LayoutComparison, *, full: bool) -> Iterator[str]:
+def _failed(compared: LayoutComparison, *, full: bool) -> Iterator[str]:
     """What is known of launches that did not end well."""
-    for launched in one.launched:
+    for launched in compared.launched:
         outcome = launched.outcome
         if outcome.kind == "ok":
             continue
-        what = ": ".join(filter(None, (one.title, outcome.kind, outcome.error)))
+        what = ": ".join(filter(None, (compared.title, outcome.kind, outcome.error)))
         yield f"{what}; its log: {launched.launch.log}"
         tail = outcome.tail if full else outcome.tail[-_TAIL_LINES:]
         yield from (f"    {line}" for line in tail)
-    if one.contradiction:
-        yield f"{one.title}: {one.contradiction}"
+    if compared.contradiction:
+        yield f"{compared.title}: {compared.contradiction}"
 
 
 def _refused(refused: Sequence[Refused]) -> Iterator[str]:
@@ -190,18 +194,18 @@ def _refused(refused: Sequence[Refused]) -> Iterator[str]:
 
 
 def _notes(comparisons: Sequence[LayoutComparison]) -> list[str]:
-    notes = [note for one in comparisons for note in one.estimate.provenance.notes]
+    notes = [note for compared in comparisons for note in compared.estimate.provenance.notes]
     return [f"Assumed: {note}" for note in dict.fromkeys(notes)]
 
 
-def _learned(found: Learned, style: Style) -> Iterator[str]:
+def _learned(learned: Learned, style: Style) -> Iterator[str]:
     """The ranking before and after, by whose steps it moved."""
-    lines = list(found.reasons)
-    if found.stored:
+    lines = list(learned.reasons)
+    if learned.stored:
         headers = ["now", "before", "layout", "step ms\nbefore", "\nnow", "90 % interval\nbefore", "\nnow", "measured"]
-        rows = [[_place(one.after), _place(one.before), *_change(one)] for one in found.moved]
-        yield f"Ranking with what {found.rows} rows say\n\n{grid(headers, rows, style, text_columns=(2,))}"
-        lines.append(f"Calibration: {found.path}; `--calibration {found.path}` ranks and estimates by it.")
+        rows = [[_place(moved.after), _place(moved.before), *_change(moved)] for moved in learned.moved]
+        yield f"Ranking with what {learned.rows} rows say\n\n{grid(headers, rows, style, text_columns=(2,))}"
+        lines.append(f"Calibration: {learned.path}; `--calibration {learned.path}` ranks and estimates by it.")
     else:
         lines.append("Nothing of these rows could be stored; the ranking stays as it was.")
     yield paragraph(lines, style)
@@ -211,21 +215,21 @@ def _place(place: int | None) -> str:
     return "-" if place is None else str(place)
 
 
-def _change(one: Moved) -> list[str]:
-    both = (one.estimate_before, one.estimate_after)
+def _change(moved: Moved) -> list[str]:
+    both = (moved.estimate_before, moved.estimate_after)
     steps = ["" if found is None else milliseconds(found.throughput.step_seconds) for found in both]
     spans = ["" if found is None else _span(found.throughput.interval_seconds, milliseconds) for found in both]
-    measured = "" if one.measured_seconds is None else milliseconds(one.measured_seconds)
-    return [sharded_layout_text(one.layout), *steps, *spans, measured]
+    measured = "" if moved.measured_seconds is None else milliseconds(moved.measured_seconds)
+    return [sharded_layout_text(moved.layout), *steps, *spans, measured]
 
 
-def _closing(found: Validation) -> Iterator[str]:
-    campaign, rows_file = found.campaign, found.rows_file
-    if any(one.ran for one in campaign.comparisons):
-        yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less one."
+def _closing(validation: Validation) -> Iterator[str]:
+    campaign, rows_file = validation.campaign, validation.rows_file
+    if any(compared.ran for compared in campaign.comparisons):
+        yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less compared."
     if campaign.interrupted_by:
         yield "Interrupted: what had been measured by then is kept."
-    if found.learned is None and any(one.ran for one in campaign.comparisons):
+    if validation.learned is None and any(compared.ran for compared in campaign.comparisons):
         yield f"Rows: {rows_file}; `simulate calibrate {rows_file}` fits coefficients to them."
 
 

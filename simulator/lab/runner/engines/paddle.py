@@ -1,4 +1,6 @@
-"""PaddleNLP and ERNIEKit as an engine (experimental): their trainers in the user's own environment.
+"""PaddleNLP and ERNIEKit as an engine (experimental): the recipe of a launch, and the measured row of its log.
+
+Their trainers run in the user's own environment; a launcher starts them, not this module.
 
 Only the first rank of a node logs memory: where another stage is fuller, the row has none.
 """

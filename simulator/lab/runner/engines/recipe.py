@@ -152,6 +152,6 @@ def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
     return row
 
 
-def _failed(pick: Pick, found: Diagnosis) -> LaunchOutcome:
-    row = launched_row(pick, "oom" if found.kind == "oom" else "error", found.error)
-    return LaunchOutcome(kind=found.kind, row=row, error=found.error, tail=found.tail)
+def _failed(pick: Pick, diagnosis: Diagnosis) -> LaunchOutcome:
+    row = launched_row(pick, "oom" if diagnosis.kind == "oom" else "error", diagnosis.error)
+    return LaunchOutcome(kind=diagnosis.kind, row=row, error=diagnosis.error, tail=diagnosis.tail)

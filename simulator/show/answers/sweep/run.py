@@ -206,15 +206,15 @@ class _Job:
         kept = len(self.questions) - self._count(self.parts.missing(shard))
         return UnsupportedError(f"{what}; {kept:,} answers are kept in {self.parts.folder}: run again to go on")
 
-    def _handed_out(self, missing: Sequence[int], found: Workers) -> Iterator[int]:
+    def _handed_out(self, missing: Sequence[int], workers: Workers) -> Iterator[int]:
         """Keep workers busy, and keep what they bring."""
         waiting = list(reversed(missing))
         running: dict[Future[Any], int] = {}
         while waiting or running:
-            while waiting and len(running) < (found.slots() * _AHEAD if self.workers != 1 else 1):
+            while waiting and len(running) < (workers.slots() * _AHEAD if self.workers != 1 else 1):
                 part = waiting.pop()
                 numbered = [(number, absolute(self.questions[number])) for number in self.parts.numbers(part)]
-                running[found.executor.submit(price_part, numbered, self.least, __version__)] = part
+                running[workers.executor.submit(price_part, numbered, self.least, __version__)] = part
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 part = running.pop(future)

@@ -1,0 +1,58 @@
+"""Optimizers as data: what each keeps of a parameter by class of tensor, and what its step works on besides."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+TensorClass = Literal["matrix", "embedding", "vector"]
+"""Weights of layers; tables of tokens or positions, and the output layer; norms and biases."""
+TENSOR_CLASSES: Final[tuple[TensorClass, ...]] = get_args(TensorClass)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """One optimizer: a row of `optimizers.csv`."""
+
+    name: str
+    words: frozenset[str]
+    """What frameworks call it, in lower case."""
+    moments: Mapping[TensorClass, float]
+    """Numbers kept for each parameter, beside a master copy."""
+    moment_bytes: float | None
+    """Bytes of each; None for those of the switch `optimizer_dtype`."""
+    factored: bool
+    """Whether a table or matrix keeps an fp32 number for each row and each column."""
+    newton_schulz_steps: int
+    """Iterations that make a matrix's update orthogonal, which take the whole matrix; 0 for none."""
+    gathered_copies: int
+    """Copies of gathered 16-bit matrices that a step over evenly sharded ones holds."""
+    source: str
+
+
+def _rows() -> Iterator[Optimizer]:
+    with Path(__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            yield Optimizer(
+                name=row["name"],
+                words=frozenset(row["words"].split()),
+                moments={tensor: float(row[tensor]) for tensor in TENSOR_CLASSES},
+                moment_bytes=float(row["moment_bytes"]) if row["moment_bytes"] else None,
+                factored=row["factored"] == "yes",
+                newton_schulz_steps=int(row["newton_schulz_steps"] or 0),
+                gathered_copies=int(row["gathered_copies"] or 0),
+                source=row["source"],
+            )
+
+
+OPTIMIZERS: Final[Mapping[str, Optimizer]] = {optimizer.name: optimizer for optimizer in _rows()}
+"""Every optimizer that is priced, by name."""
+
+
+def optimizer_of_word(word: str) -> Optimizer | None:
+    """The optimizer that a framework's word means, such as `torch.optim.AdamW`; None where it is not in the table."""
+    plain = word.rpartition(".")[2].strip().lower().replace("-", "_")
+    return next((each for each in OPTIMIZERS.values() if plain in each.words), None)

@@ -1,0 +1,135 @@
+"""Optimizers as data: state by class of tensor, what is gathered for a step, the step's time, refusals."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import simulator
+from simulator.cost.derived import pricing_of
+from simulator.cost.memory.matrices import gathered_bytes, orthogonal_flops
+from simulator.cost.memory.parameters import training_state
+from simulator.cost.operations.sums import total_parameters
+from simulator.errors import InputError
+from simulator.question.specs import optimizers
+from simulator.question.specs.model import ModelSpec
+from simulator.question.units import GIB
+from simulator.question.vocabulary import OPTIMIZERS
+from tests.scenario.cases import layout_of, scenario_of
+
+# Megatron-LM 4dd8555, tests/functional_tests/test_cases/moe/gpt3_moe_mcore_te_ep8_resume_torch_dist_*: 12 layers of
+# 512, 8 experts of 1024 on as many ranks, 50,304 tokens of a tied table, 1024 learned positions.
+CI_MODEL = ModelSpec(
+    name="gpt3-moe-ci",
+    architecture="gpt2",
+    num_hidden_layers=12,
+    hidden_size=512,
+    intermediate_size=1024,
+    num_attention_heads=8,
+    num_key_value_heads=8,
+    head_dim=64,
+    vocab_size=50304,
+    tie_word_embeddings=True,
+    gated=False,
+    activation="gelu",
+    norm="layer_norm",
+    rotary=False,
+    learned_positions=1024,
+    num_experts=8,
+    num_experts_per_tok=2,
+    moe_intermediate_size=1024,
+)
+MATRICES = 12 * (3 * 512 * 512 + 512 * 512 + 512 * 8)
+EXPERTS = 12 * 2 * 512 * 1024
+TABLES = (50304 + 1024) * 512
+
+
+def state(optimizer: str, zero_stage: int = 1) -> float:
+    """Bytes of optimizer state on a rank of the public test."""
+    scenario = scenario_of(CI_MODEL, global_batch_size=32, seq_length=1024, options={"optimizer": optimizer})
+    layout = layout_of(scenario, expert_parallel=8, zero_stage=zero_stage)
+    return float(training_state(pricing_of(scenario, layout)).optimizer[0, 0])
+
+
+# Two norms a layer and the last one, each of weight and bias.
+VECTORS = (12 * 2 + 1) * 2 * 512
+
+
+def test_muons_public_examples_to_the_byte() -> None:
+    # Without the distributed optimizer all of it is on every rank, with it what is no expert is on one of eight.
+    adam = TABLES + VECTORS
+    assert state("muon", zero_stage=0) == (MATRICES + EXPERTS) * 8 + adam * 12
+    assert state("muon") == MATRICES / 8 * 8 + EXPERTS * 8 + adam / 8 * 12
+    assert state("adamw") == (MATRICES + adam) / 8 * 12 + EXPERTS * 12
+
+
+def test_muons_public_examples_differ_from_adam_as_measured() -> None:
+    # golden_values_dev_dgx_h100.json, mem-allocated-bytes: of ..._dist_muon and of ..._dist_dist_optimizer. What else
+    # is allocated is alike.
+    measured = 1096610816.0 - 788147200.0
+    assert state("muon", zero_stage=0) - state("adamw") == pytest.approx(measured, rel=0.005)
+
+
+def test_a_rank_that_has_one_matrix_holds_it_whole() -> None:
+    # 8 replicas share the 7 matrices of a layer of its own: the largest is more than an eighth of them.
+    scenario = scenario_of(model="llama3.1-8b", devices=256, options={"optimizer": "muon"})
+    layout = layout_of(scenario, pipeline_parallel=32, data_parallel=8)
+    pricing = pricing_of(scenario, layout)
+    middle = float(training_state(pricing).optimizer[1, 0])
+    assert middle == pytest.approx(8 * 2 * 4096 * 14336 + 12 * 2 * 4096 / 8, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_per_parameter"),
+    [("adamw", 8.0), ("adamw_8bit", 2.03125), ("lion", 4.0), ("sgd_momentum", 4.0), ("sgd", 0.0)],
+)
+def test_state_of_every_parameter(optimizer: str, bytes_per_parameter: float) -> None:
+    scenario = scenario_of(model="llama3.1-8b", devices=8, profile="torch", options={"optimizer": optimizer})
+    pricing = pricing_of(scenario, layout_of(scenario))
+    assert float(training_state(pricing).optimizer[0, 0]) == total_parameters(scenario.model) / 8 * bytes_per_parameter
+
+
+def test_adafactor_keeps_rows_and_columns() -> None:
+    scenario = scenario_of(model="llama3.1-8b", devices=8, profile="torch", options={"optimizer": "adafactor"})
+    found = float(training_state(pricing_of(scenario, layout_of(scenario))).optimizer[0, 0])
+    layer = 2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336)
+    sides = 32 * layer + 2 * (4096 + 128256)
+    assert found == 4 * (sides + 65 * 4096) / 8
+
+
+def test_what_muon_gathers_of_matrices_in_equal_parts() -> None:
+    # InternLM/xtuner pull request 2069: GLM-5.2's down projections of 256 experts, 12 left over of 76 on 64 ranks,
+    # a buffer and its flattened copy of 72 GiB each.
+    sizes = {"num_hidden_layers": 76, "hidden_size": 6144, "moe_intermediate_size": 2048, "num_experts": 256}
+    model = CI_MODEL.model_copy(update=sizes)
+    scenario = scenario_of(model=model, devices=64, profile="torch", options={"optimizer": "muon"})
+    pricing = pricing_of(scenario, layout_of(scenario, zero_stage=3))
+    assert float(gathered_bytes(pricing, pricing.block.replicas)[0, 0]) == (72 + 72) * GIB
+
+
+def test_flops_of_newton_schulz_by_hand() -> None:
+    scenario = scenario_of(model="llama3.1-8b", options={"optimizer": "muon"})
+    pricing = pricing_of(scenario, layout_of(scenario))
+
+    def one(short: float, long: float) -> float:
+        return 5 * (4 * short**2 * long + 2 * short**3)
+
+    layer = 2 * one(4096, 4096) + 2 * one(1024, 4096) + one(4096, 2 * 14336) + one(4096, 14336)
+    assert float(orthogonal_flops(pricing, scenario.model.layer_kinds[0]).dense[0]) == layer
+
+
+def test_an_optimizer_that_a_framework_lacks_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"^optimizer adafactor: framework megatron has adamw, sgd_momentum, lion, muon$"
+    ):
+        simulator.estimate(model="llama3.1-8b", devices=8, optimizer="adafactor")
+    with pytest.raises(InputError, match=r"^optimizer: given as 'muon' and, among the switches, as 'lion'$"):
+        simulator.estimate(model="llama3.1-8b", optimizer="muon", options={"optimizer": "lion"})
+
+
+def test_the_table_has_every_word_once() -> None:
+    assert tuple(optimizers.OPTIMIZERS) == OPTIMIZERS
+    words = [word for each in optimizers.OPTIMIZERS.values() for word in each.words]
+    assert len(words) == len(set(words))
+    with Path(optimizers.__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
+        assert all(row["source"] for row in csv.DictReader(stream))
