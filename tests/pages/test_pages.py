@@ -288,7 +288,7 @@ def test_without_prices_a_plan_is_drawn_by_devices() -> None:
 
 def test_where_nothing_fits_there_is_a_page_too(tmp_path: Path) -> None:
     page = tmp_path / "none.html"
-    question = ("rank", "--model", "llama3.1-405b", "--hardware", "a100-sxm-40g", "--nodes", "1")
+    question = ("rank", "--model", "llama3.1-405b", "--hardware", "a100-sxm-40g", "--nodes", "1", "--tp", "8")
     result = run(*question, "--format", "html", "--output", str(page))
     assert result.exit_code == 0, result.stderr
     assert "Nothing fits" in page.read_text(encoding="utf-8")
@@ -352,13 +352,18 @@ def test_what_a_user_names_cannot_become_markup(tmp_path: Path) -> None:
     assert "<b>bold" not in page.read_text(encoding="utf-8")
 
 
-@in_browser
-@pytest.mark.parametrize(("width", "dark"), [(400, True), (1400, False)])
-def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, shown: Browser, tmp_path: Path) -> None:
-    page = tmp_path / "sliders.html"
+@pytest.fixture(scope="module")
+def sliders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    page = tmp_path_factory.mktemp("pages") / "sliders.html"
     question = ("--model", "llama3.2-1b", "--hardware", "h20", "--nodes", "2", "--tp", "1,2", "--recompute", "none")
     assert run("rank", *question, "--format", "sliders", "--output", str(page)).exit_code == 0
-    shown.open(page, width, dark=dark)
+    return page
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1400, False)])
+def test_sliders_show_the_best_layout_of_their_position(width: int, dark: bool, shown: Browser, sliders: Path) -> None:
+    shown.open(sliders, width, dark=dark)
     before = shown.run("document.getElementById('chosen-verdict').textContent")
     shown.run("document.querySelectorAll('input[data-stride]')[1].focus()")
     shown.press("ArrowRight", 39)

@@ -12,7 +12,7 @@ import pytest
 
 import simulator
 from simulator.show.answers.sweep.parts import read_table
-from tests.answers.sweeps import MANY, NEEDS_DASK, dask, parts, started, swept, written
+from tests.answers.sweeps import FEW, MANY, NEEDS_DASK, dask, parts, started, swept, written
 from tests.cli.running import run
 from tests.project.tree import ROOT
 from tests.runner.slurm_cluster import Cluster, cluster, missing
@@ -24,6 +24,11 @@ WORKER = ("--nthreads", "1", "--nworkers", "1", "--no-nanny")
 @pytest.fixture(scope="module")
 def local_rows() -> list[object]:
     return list(simulator.sweep(MANY, workers=2).rows())
+
+
+@pytest.fixture(scope="module")
+def few_rows() -> list[object]:
+    return list(simulator.sweep(FEW, workers=1).rows())
 
 
 @NEEDS_DASK
@@ -86,7 +91,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def submitted(nodes: Cluster, folder: Path, script: str, *options: str) -> None:
     """Run an example's script as a job, until it is done."""
     shutil.copy(ROOT / "examples" / "sweep" / script, folder)
-    written(folder, MANY)
+    written(folder, FEW)
     environment = f"--export=ALL,SIMULATE_BIN={Path(sys.executable).parent},PYTHONPATH={ROOT}"
     said = nodes.ask(
         *("sbatch", "--wait", f"--chdir={folder}", "--output=job-%a.log", environment, *options),
@@ -99,15 +104,13 @@ def submitted(nodes: Cluster, folder: Path, script: str, *options: str) -> None:
 
 @NEEDS_DASK
 @pytest.mark.skipif(not (Path(sys.executable).parent / "dask").exists(), reason="dask's command is not installed")
-def test_scheduler_workers_and_sweep_are_one_slurm_job(
-    nodes: Cluster, tmp_path: Path, local_rows: list[object]
-) -> None:
+def test_scheduler_workers_and_sweep_are_one_slurm_job(nodes: Cluster, tmp_path: Path, few_rows: list[object]) -> None:
     submitted(nodes, tmp_path, "dask.sbatch", "--nodes=2")
-    assert read_table(tmp_path / "rows.csv") == local_rows, (tmp_path / "job-0.log").read_text(encoding="utf-8")
+    assert read_table(tmp_path / "rows.csv") == few_rows, (tmp_path / "job-0.log").read_text(encoding="utf-8")
     assert none_left(str(tmp_path)) == {}
 
 
-def test_shards_are_a_job_array(nodes: Cluster, tmp_path: Path, local_rows: list[object]) -> None:
+def test_shards_are_a_job_array(nodes: Cluster, tmp_path: Path, few_rows: list[object]) -> None:
     submitted(nodes, tmp_path, "array.sbatch", "--array=1-3")
     swept(tmp_path, "questions.yaml", "--output", "rows.csv", "--merge")
-    assert read_table(tmp_path / "rows.csv") == local_rows
+    assert read_table(tmp_path / "rows.csv") == few_rows
