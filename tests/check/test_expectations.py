@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from simulator.recipes.check.verdict import OUTCOMES
-from tests.check.expectations import SHARED, Expectation, expectations, told
+from tests.check.expectations import SHARED, Expectation, expectations, range_table, told
+from tests.project.tree import ROOT
 
 ROWS = expectations()
 CLAIMED = {"hf-trainer", "megatron-lm", "megatron-forks", "megatron-tests", "mindspeed", "nemo", "torchtitan"} | {
@@ -58,3 +59,12 @@ def test_the_counts_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         print("\n".join(f"pending {count}: {what}" for what, count in waiting.most_common()))  # noqa: T201
     assert lines
+    # Firm verdicts that ranges cost, of launches that are judged: as docs/check.md has them.
+    page = (ROOT / "docs" / "check.md").read_text("utf-8").partition("<!-- ranges:start -->")[2].partition("<!--")[0]
+    quoted, counted = (_last_figures(table) for table in (page, range_table(present)))
+    assert counted == pytest.approx(quoted, abs=3), "python -m tests.check.expectations prints the table"
+    assert counted[-1] <= 15
+
+
+def _last_figures(table: str) -> list[int]:
+    return [int(cell) for cell in table.strip().splitlines()[-1].split("|")[2:-1]]

@@ -54,8 +54,10 @@ def test_001_fits(tmp_path: Path) -> None:
 
 
 def test_002_full_training(tmp_path: Path) -> None:
-    found = result(tmp_path, "002", 0, *ASCEND)
-    assert found["outcome"] == "fits"
+    found = result(tmp_path, "002", 0, *ASCEND, code=3)
+    # The range of a layout with offload on Ascend, which no run had, reaches the capacity.
+    assert found["outcome"] == "cannot_tell"
+    assert 0.85 < found["estimate"]["memory"]["fit_probability"] < 0.95
     peaks = found["peaks"]
     assert peaks["optimizer_step"]["device_mib"] > peaks["passes"]["device_mib"] > 0
     assert found["estimate"]["memory"]["moment"] == "optimizer step"

@@ -56,6 +56,10 @@ class StageMemory:
     """What a framework can use of it."""
 
 
+_TAIL = 0.05
+"""Probability beyond each end of a 90 % range."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
     """Memory of the layout: its worst rank, and all ranks."""
@@ -101,6 +105,11 @@ class MemoryEstimate:
     def fits(self) -> bool:
         """Whether the worst rank needs no more than a framework can use."""
         return self.device_bytes <= self.capacity_bytes
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the 90 % range of the need reaches over the capacity on both sides, so that only a run decides."""
+        return self.fit_probability is not None and _TAIL < self.fit_probability < 1.0 - _TAIL
 
     @property
     def headroom_bytes(self) -> float:

@@ -38,6 +38,8 @@ class FrameworkProfile:
     stack: StackName = "default"
     """The named set that was put over the defaults, see `stacks`; options of a user stand above it."""
     limits: FrameworkLimits = field(default_factory=FrameworkLimits)
+    stack_assumed: bool = False
+    """Whether the stack is a release that nobody asked for."""
     asked: frozenset[str] = frozenset()
     """Switches that the question names, on a stack that has releases."""
     case: Any = None

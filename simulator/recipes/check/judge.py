@@ -249,9 +249,9 @@ def _judged(case: Case, gates: Gates) -> Checked:
     refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
-    unsure = _unsure(estimate) if outcome == "does_not_fit" else ()
+    unsure = _unsure(estimate) if outcome in ("fits", "starved", "does_not_fit") else ()
     broken = gates.broken(estimate)
-    passed = outcome in ("fits", "starved") and not broken
+    passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
     reasons = tuple(remark.message for remark in (*refusals, *unsure, *_failing(host))) or broken
     priced = outcome not in _UNREAD.values()
@@ -303,14 +303,17 @@ def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
 
 
 def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
-    """What keeps more than there is from being a firm answer: the interval begins within the capacity."""
+    """What keeps a need from being a firm answer on either side: its 90 % range reaches the capacity."""
     memory = estimate.memory
-    if memory.fits_host is False:  # what is moved is counted, and not estimated
+    # What is moved to the host is counted, and not estimated.
+    if memory.fits_host is False or memory.interval_bytes is None or not memory.undecided:
         return ()
-    if memory.interval_bytes is None or memory.interval_bytes.low > memory.capacity_bytes:
-        return ()
-    need, low, usable = map(to_gib, (memory.device_bytes, memory.interval_bytes.low, memory.capacity_bytes))
-    said = f"needs {need:.2f} of {usable:.2f} GiB, but the 90 % interval begins at {low:.2f}: a run decides"
+    interval = memory.interval_bytes
+    need, low, high, usable = map(to_gib, (memory.device_bytes, interval.low, interval.high, memory.capacity_bytes))
+    said = (
+        f"needs {need:.2f} of {usable:.2f} GiB, with a 90 % interval of {low:.2f} to {high:.2f}: it fits with "
+        f"probability {memory.fit_probability or 0.0:.0%}, and a run decides"
+    )
     return (Remark(rule="interval-reaches-capacity", severity="error", message=said),)
 
 

@@ -51,8 +51,10 @@ def change_lines(result: Checked) -> Iterator[str]:
     estimate = result.estimate
     if estimate is None:
         return
-    said = "would pass" if estimate.memory.fits else "would fit"
-    yield from (f"{said}: {change_text(change, estimate)}" for change in result.changes)
+    passes = "pass" if estimate.memory.fits else "fit"
+    for change in result.changes:
+        verb = "may" if change.estimate.memory.undecided else "would"
+        yield f"{verb} {passes}: {change_text(change, estimate)}"
 
 
 def room_line(result: Checked) -> Iterator[str]:
