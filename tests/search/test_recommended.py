@@ -10,6 +10,7 @@ import pytest
 from simulator import InputError, api
 from simulator.cost.pricing.estimate import Estimate
 from simulator.search.beside import in_fp8
+from simulator.search.query import MIN_FIT_PROBABILITY, Query
 from simulator.search.space import Space
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -105,9 +106,10 @@ def test_what_stands_beside_a_ranking_is_of_the_splits_of_its_best() -> None:
     assert ranking.fp8 is not None
     best = [estimate.layout for estimate in ranking.estimates[:3]]
     sizes = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel")
-    space = Space(**{size: tuple({getattr(layout, size) for layout in best}) for size in sizes})
+    values: dict[str, Any] = {size: tuple({getattr(layout, size) for layout in best}) for size in sizes}
+    space = Space(**values)
     assert ranking.fp8.layout == api.rank(**question | {"precision": "fp8"}, space=space).estimates[0].layout
-    query = api._query(question, None, api.MIN_FIT_PROBABILITY)
+    query = Query(scenario=api.scenario_of(**question), min_fit_probability=MIN_FIT_PROBABILITY)
     tight = dataclasses.replace(best[0], tensor_parallel=1, pipeline_parallel=1, context_parallel=1)
     elsewhere = in_fp8(query, [tight])
     assert elsewhere is not None
