@@ -15,8 +15,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError, did_you_mean
-from simulator.question.frameworks.stacks import framework as framework_profile
-from simulator.question.frameworks.stacks import stack_for
+from simulator.question.frameworks.releases import usual_profile
 from simulator.question.scenario.complete import NAMES, Wording, asked_layout, devices_taken, resolve
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, WORKLOAD, chosen_options
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
@@ -100,8 +99,9 @@ def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
         BY_INPUT[name].check(value)
     machines = cluster(inputs["hardware"], inputs["nodes"], inputs["devices"], inputs["calibration"])
     model, layers, framework = model_of(inputs["model"]), inputs["num_layers"], inputs["framework"]
-    stack = stack_for(framework, inputs["stack"], *machines.stacks)
-    profile = framework_profile(framework, chosen_options(inputs), stack)
+    case = model.name, "" if machines.groups else machines.hardware.name, inputs["precision"]
+    options, family = chosen_options(inputs), machines.hardware.family
+    profile = usual_profile(framework, options, inputs["stack"], machines.stacks, case, family)
     shape = model if layers is None else model.with_layers(layers)
     return scenario_on(machines, shape, profile, **{setting.name: inputs[setting.name] for setting in WORKLOAD})
 

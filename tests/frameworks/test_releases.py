@@ -1,5 +1,6 @@
 """Releases: what a stack's release sets for a model, device and precision, and where it has nothing for it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,31 @@ def test_a_recipe_of_the_model_device_and_precision_decides() -> None:
     assert (older.cuda_graphs, older.overlap_expert_exchange, older.fp8_recipe) == ("none", False, "mxfp8")
 
 
+def test_the_newest_release_is_assumed_where_it_has_a_recipe_and_said() -> None:
+    asked = {"model": "deepseek-v3", "precision": "fp8", **ASKED}
+    found = scenario_of(**asked).framework
+    assert (found.stack, found.fp8_recipe) == (NEWEST, "mxfp8")
+    assert found.release.startswith(f"{NEWEST} (assumed; --stack default for none): deepseek_v3_pretrain_256gpu_gb300")
+    assert replace(found, stack_assumed=False, release="") == replace(scenario().framework, release="")
+    assert simulator.estimate(**asked, **PUBLISHED).provenance.release == found.release
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"stack": "default"},
+        {"model": "llama3.1-8b"},
+        {"hardware": "h100-sxm-80g"},
+        {"precision": "fp16"},
+        {"hardware": "gb300-nvl72:32,gb200-nvl72:32", "devices": None},
+        {"framework": "torch"},
+    ],
+)
+def test_no_release_is_assumed_elsewhere(asked: dict[str, Any]) -> None:
+    question = {"model": "deepseek-v3", "precision": "bf16", **ASKED, **asked}
+    assert "@" not in scenario_of(**question).framework.stack
+
+
 def test_what_the_question_gives_stays() -> None:
     found = scenario(options={"expert_dispatch": "alltoall", "fp8_recipe": "tensorwise"}).framework
     assert (found.expert_dispatch, found.fp8_recipe) == ("alltoall", "tensorwise")
@@ -81,7 +107,7 @@ def test_the_newest_release_is_suggested_on_blackwell() -> None:
 
 
 def test_the_published_layout_is_near_the_best() -> None:
-    asked = {**ASKED, "model": "deepseek-v3", "precision": "fp8", "stack": NEWEST}
+    asked = {**ASKED, "model": "deepseek-v3", "precision": "fp8"}
     published = simulator.estimate(**asked, **PUBLISHED, chunk_layers=(4,) * 15 + (1,))
     best = simulator.rank(**asked, tp=1, pp=(1, 2), ep=(32, 64, 128), top=1).estimates[0]
     assert published.verdict == "fits"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from simulator.question.frameworks.profile import FrameworkProfile, switches
-from simulator.question.frameworks.stacks import framework
+from simulator.question.frameworks.stacks import DEFAULT, framework, stack_for, suggested
 from simulator.question.frameworks.switch_text import switch_value
 from simulator.question.specs.stacks import release_rows
 
@@ -95,6 +95,27 @@ def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe 
     return min(scaled, key=lambda recipe: (abs(recipe.devices - case.devices), recipe.recipe), default=None)
 
 
+def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
+    name: str,
+    options: Mapping[str, str],
+    asked: str | None,
+    usual: Collection[str],
+    case: tuple[str, str, str],
+    family: str,
+) -> FrameworkProfile:
+    """The profile of a question: on the stack `asked` for, else on the first `usual` one that the framework has.
+
+    Else on the newest release for the family of devices, where it has a recipe of this `case`: model, device and
+    precision. Nobody books such devices to run the framework's bare defaults on them.
+    """
+    stack = stack_for(name, asked, *usual)
+    if asked is None and stack == DEFAULT:
+        for newest in suggested(name, set(), {family}):
+            if any((one.model, one.hardware, one.precision) == case for one in release_recipes(newest.name)):
+                return replace(framework(name, options, newest.name), stack_assumed=True)
+    return framework(name, options, stack)
+
+
 def usual_fp8_recipe(family: str) -> str:
     """How TransformerEngine 2.16 scales fp8 where nobody says it (`get_default_fp8_recipe`, quantization.py)."""
     return "mxfp8" if family in _BLOCKS else "delayed"
@@ -111,9 +132,11 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, wanted)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
     where = f" ({recipe.source})" if recipe else ""
-    changed = replace(usual, **{**typed, **chosen}, asked=profile.asked, case=case, release_source=f"{whose}{where}")
+    kept: dict[str, Any] = {"asked": profile.asked, "stack_assumed": profile.stack_assumed}
+    changed = replace(usual, **{**typed, **chosen}, **kept, case=case, release_source=f"{whose}{where}")
     scaled = f", fp8 by {changed.fp8_recipe}" if case.precision == "fp8" else ""
-    return replace(changed, release=f"{profile.stack}: {whose}{scaled}")
+    assumed = " (assumed; --stack default for none)" if profile.stack_assumed else ""
+    return replace(changed, release=f"{profile.stack}{assumed}: {whose}{scaled}")
 
 
 def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:

@@ -11,8 +11,8 @@ from typing import Any
 from simulator.cluster import cluster
 from simulator.errors import InputError
 from simulator.frameworks.run import A_NODE
-from simulator.question.frameworks.stacks import framework as framework_profile
-from simulator.question.frameworks.stacks import stack_for
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.releases import usual_profile
 from simulator.question.scenario.complete import Wording, named, resolve
 from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut, pipeline_shape
@@ -81,13 +81,9 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     machines = _cluster(told, like, model)
     given, more = _as_launched(told, _with_experts(told, given, model))
     framework = asked.framework or recipe.framework
-    # What a launch leaves out is what its framework does by itself; options and estimates are of a cluster's stack.
-    usual = machines.stacks if recipe.is_question else ()
-    profile = framework_profile(
-        framework, _options(told, given, machines), stack_for(framework, asked.stack or recipe.stack, *usual)
-    )
     stated = {name: told.value(name) for name in DEFAULT_WORKLOAD}
-    workload = {name: usual if stated[name] is None else stated[name] for name, usual in DEFAULT_WORKLOAD.items()}
+    workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
+    profile = _profile(told, framework, machines, _options(told, given, machines), model, workload["precision"])
     steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
     scenario, layout = resolve(
         scenario_on(machines, model, profile, **workload),
@@ -103,6 +99,15 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     scenario, whole = _with_whole_heads(scenario, layout)
     found = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(told, scenario, layout))
     return Case(recipe=recipe, asked=asked, model=model, scenario=scenario, layout=layout, remarks=tuple(found))
+
+
+def _profile(  # noqa: PLR0913, PLR0917  what decides it
+    told: _Told, framework: str, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
+) -> FrameworkProfile:
+    """The profile: what a launch leaves out its framework does by itself; a question is of a cluster's usual stack."""
+    stack, question = told.asked.stack or told.recipe.stack, told.recipe.is_question
+    case = model.name, machines.hardware.name if question and not machines.groups else "", precision
+    return usual_profile(framework, options, stack, machines.stacks if question else (), case, machines.hardware.family)
 
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
