@@ -96,6 +96,7 @@ SOURCES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("src/axolotl/utils/schemas/fsdp.py", MODELS, "fsdp_config"),
         ("src/axolotl/integrations/*/args.py", MODELS),
     ),
+    "llm_foundry": (("llmfoundry/utils/config_utils.py", FIELDS),),
     "llamafactory": (("src/llamafactory/hparams/*.py", FIELDS),),
     "swift": (
         ("swift/arguments/**/*.py", FIELDS),

@@ -16,7 +16,7 @@ from simulator.cost.pricing.violation import Violation
 from simulator.question.frameworks.stacks import DEFAULT, suggested
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.scenario.inputs import MOST_DEVICES
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.vocabulary import NARROW
 from simulator.search.build import estimates_of
 from simulator.search.fewest import node_counts, on_nodes
@@ -24,6 +24,7 @@ from simulator.search.query import Query
 from simulator.search.rank import Found, best_of, fastest_of
 from simulator.search.result import Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
+from simulator.search.space import Space
 
 
 def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
@@ -46,8 +47,18 @@ def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBes
 
 
 def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
-    best = best_of(query, near)
+    """The best layout with sizes of splits among those near, where one of them is likely to fit, else of all."""
+    best = best_of(replace(query, space=_around(query.space, near)), near) if near else None
+    best = best or best_of(query)
     return None if best is None else estimates_of([best])[0]
+
+
+def _around(space: Space, layouts: Collection[Layout]) -> Space:
+    """The part of a space whose layouts have each size of their split from one of some layouts."""
+    sizes: dict[str, Any] = {
+        size.name: tuple(sorted({getattr(layout, size.name) for layout in layouts})) for size in SPLIT
+    }
+    return replace(space, **sizes)
 
 
 def reasons(query: Query, searched: Found) -> Iterator[Violation]:

@@ -85,7 +85,9 @@ class Ranking(Tabular):
     reasons: tuple[Violation, ...]
     """When nothing fits: for each rule that dropped layouts, what it says of one of them."""
     fp8: Estimate | None
-    """The best layout in fp8, where bf16 or fp16 was asked for and the device has fp8."""
+    """The best layout in fp8 among the splits of the best few, where bf16 or fp16 was asked for and the device has fp8.
+
+    Of all layouts where none of those is likely to fit."""
     equal: tuple[int, ...] = ()
     """Positions in `estimates`, from 0, of those that may be as fast as the first: their difference is within its 90 %
     range. None without a calibration."""
@@ -93,7 +95,7 @@ class Ranking(Tabular):
     """Position of the one of `equal` whose step time has the smallest upper end, or that is likelier to fit where the
     first may not; None where that is the first."""
     stacks: tuple[StackBest, ...] = ()
-    """The best layout under the framework's defaults, or what is tuned for it, where another stack was asked for."""
+    """The best layout, found as `fp8` is, under the framework's defaults, or what is tuned for it."""
     fewest: FewestNodes | None = None
     """What was found of the number of nodes, where it was searched."""
 

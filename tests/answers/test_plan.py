@@ -340,3 +340,11 @@ def test_what_was_never_measured_is_not_booked_over_what_was(beside_unmeasured: 
     assert "Best that was measured: 4 nodes of h100-sxm-80g" in said[0.5]
     assert said[4.5].startswith("Book: 4 nodes of h100-sxm-80g")
     assert "Not booked: 4 nodes of mi355x" in said[4.5]
+
+
+@pytest.mark.parametrize(("hardware", "judged"), [("h100-sxm-80g", True), ("bi150-64g", False)])
+def test_what_is_booked_with_offload_says_what_the_host_needs(hardware: str, judged: bool) -> None:
+    asked = ("plan", "--model", "llama3.1-8b", "--train-tokens", "100B", "--offer", f"{hardware}:2")
+    shown = run(*asked, "--offload", "optimizer").stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("Host memory: ")]
+    assert ("not judged" in line) is not judged

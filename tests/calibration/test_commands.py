@@ -19,7 +19,7 @@ from simulator.evidence.calibration.store import calibration_text, read_calibrat
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables, write_rows
 from simulator.question.coefficients.values import priors
 from simulator.show.cli import calibration as commands
-from simulator.show.cli.options import ACCURACY_FORMATS, CALIBRATE_FORMATS
+from simulator.show.report.formats import ANSWERS
 from tests.calibration.measured import contradictory, shipped_rows
 from tests.calibration.pages import FOLDER
 from tests.cli.running import refusal, run
@@ -36,7 +36,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch, judged: tuple[SourcesJudged, ...]) -
     monkeypatch.setattr(commands, "_judged", lambda: list(judged))
 
 
-@pytest.mark.parametrize("format_name", CALIBRATE_FORMATS)
+@pytest.mark.parametrize("format_name", ANSWERS["calibration"].formats)
 def test_calibrate_has_every_format(format_name: str) -> None:
     result = run("calibrate", TABLES["b200-megatron"], "--format", format_name)
     assert result.exit_code == 0, result.stderr
@@ -148,7 +148,7 @@ def test_a_log_starts_from_what_ships_for_its_hardware() -> None:
         (("calibrate", "--rows-only"), "--rows-only needs --from-log"),
         (("calibrate", "--model", "llama3.1-8b"), "--model needs --from-log"),
         (("calibrate", "--from-log", "none.log", "--hardware", "h20"), "none.log: no such file"),
-        (("calibrate", "--format", "csv"), "'csv' is not one of table, json, markdown, yaml"),
+        (("calibrate", "--format", "csv"), "'csv' is not one of table, json, yaml, markdown"),
         (("calibrate", TABLES["b200-megatron"], "--output", "no/such/folder"), "no such folder"),
         (("calibrate", TABLES["b200-megatron"], TABLES["b200-megatron"]), "b200-megatron:1 is there twice"),
         (("calibrate", "--list", "--family", "hoper"), "did you mean 'hopper'?"),
@@ -189,7 +189,7 @@ def test_refused_after_the_fit(args: tuple[str, ...], said: str) -> None:
 
 
 @pytest.mark.usefixtures("_quick")
-@pytest.mark.parametrize("format_name", ACCURACY_FORMATS)
+@pytest.mark.parametrize("format_name", ANSWERS["accuracy"].formats)
 def test_accuracy_has_every_format(format_name: str, tmp_path: Path) -> None:
     asked = ("accuracy", "--family", "ampere", "--format", format_name)
     result = run(*asked)
@@ -220,7 +220,7 @@ def test_accuracy_of_one_table_shows_no_other() -> None:
     assert "b200-megatron" not in shown
 
 
-@pytest.mark.parametrize("format_name", ACCURACY_FORMATS)
+@pytest.mark.parametrize("format_name", ANSWERS["accuracy"].formats)
 def test_accuracy_of_own_rows_has_every_format(format_name: str) -> None:
     result = run("accuracy", OWN, "--format", format_name)
     assert result.exit_code == 0, result.stderr

@@ -35,6 +35,10 @@ def test_a_passed_message_has_the_deviation_in_it() -> None:
     covariance = np.linalg.inv(information) + 0.25 * np.eye(2)
     assert passed.information == pytest.approx(np.linalg.inv(covariance))
     assert np.linalg.solve(passed.information, passed.vector) == pytest.approx([1.0, -2.0])
+    one = Message(information, information @ np.array([1.0, -2.0])).passed(np.array([0.5, 2.0]))
+    assert one.information == pytest.approx(np.linalg.inv(np.linalg.inv(information) + np.diag([0.25, 4.0])))
+    assert one.information == pytest.approx(one.information.T)
+    assert np.linalg.solve(one.information, one.vector) == pytest.approx([1.0, -2.0])
 
 
 def test_clusters_made_up_come_out() -> None:

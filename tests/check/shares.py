@@ -23,7 +23,7 @@ CLAIMED: Final = (
 )
 """Families of the corpus whose recipes are read."""
 _HARDWARE: Final = {"mindspeed": ("ascend-910b-64g-8", "ascend-910c"), "primus": ("mi300x",)}
-_NODES: Final = (None, *(1 << power for power in range(12)))
+_NODES: Final = (None, *sorted(step << power for power in range(12) for step in (1, 3)))
 _FIRM: Final = ("fits", "starved", "does_not_fit", "refused")
 _NONE: Final = re.compile(
     r"starts no training|before it starts any training|no such file beside|no recipe of a framework|is no recipe"

@@ -43,6 +43,10 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     # The optimizer step binds.
     ({"model": "llama3.1-8b", "devices": 1, "seq_length": 128, "options": {"parameter_dtype": "bf16"}}, {}),
+    (
+        {"model": "llama3.1-8b", "devices": 2, "seq_length": 128, "options": {"parameter_dtype": "bf16"}},
+        {"zero_stage": 3},
+    ),
     ({"model": "llama3.1-8b", "devices": 8}, {"recompute": "full"}),
     # One micro batch a step; ZeRO 3; state on the host.
     ({"model": "llama3.1-8b", "devices": 8, "global_batch_size": 8}, {"zero_stage": 3, "offload": "optimizer"}),
@@ -65,6 +69,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"model": "llama3.1-8b", "devices": 8, "options": {"frozen_reference": "true"}}, {"zero_stage": 0}),
 ]
+DEEPSPEED = {"live_parameters": "1000000000", "fully_shard": "false"}
 # A switch that only acts beside another one.
 BESIDE = {
     "dummy_weight_gradients": {"fused_gradient_accumulation": "true"},
@@ -87,6 +92,17 @@ BESIDE = {
     "fp8_recipe": {"fp8_inputs": "true"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},
     "composed_norm_bytes": {"fused_rms_norm": "false"},
+    "live_parameters": DEEPSPEED,
+    "reuse_parameters": DEEPSPEED,
+    "prefetch_parameters": DEEPSPEED,
+    "reduction_parameters": DEEPSPEED,
+    "step_parameters": {
+        **DEEPSPEED,
+        "foreach_optimizer": "false",
+        "prefetch_parameters": "1",
+        "reduction_parameters": "1",
+    },
+    "unused_output_layer": {"score_head": "true", "fully_shard": "false"},
     "gradient_copies": {"fully_shard": "false", "gradient_dtype": "fp32", "parameter_dtype": "bf16"},
     "master_gradients": {"fully_shard": "false", "gradient_dtype": "bf16", "parameter_dtype": "bf16"},
     "deferred_head_gradients": {"fully_shard": "false"},
@@ -112,7 +128,7 @@ def other(name: str, current: object) -> str:
     values |= {"gradient_passes": "2.0", "cp_inner_degree": "1"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
     values |= {"quantised_scale_bytes": "4.0", "expert_capacity": "1.5"}
-    values |= {"expert_stash": "1.2"}
+    values |= {"expert_stash": "1.2", "step_parameters": "1000000000000"}
     if name.startswith("recomputed"):
         return "0.5"
     return values.get(name) or str(int(str(current)) + 2)

@@ -286,6 +286,23 @@ def test_a_score_in_place_of_the_output_layer() -> None:
         assert state.parameters[0, 0] == 2 * (4 * (LAYER + 128) + 1000 * 64 + 64 + 64)
 
 
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_a_reward_model_that_keeps_its_output_layer(tensor: int) -> None:
+    """Its weights alone, in 16 bits on the last rank; a tied one is the table."""
+    fields = {"devices": 2 * tensor, "tensor_parallel": tensor, "pipeline_parallel": 2, "zero_stage": 0}
+    options = {"score_head": "true"}
+    without, beside = (memory(small_dense(), options | more, **fields).state for more in ({}, KEPT_HEAD))
+    assert (beside.parameters - without.parameters)[:, 0].tolist() == [0.0, 2 * 1000 * 64 / tensor]
+    assert np.array_equal(beside.gradients, without.gradients)
+    assert np.array_equal(beside.optimizer, without.optimizer)
+    tied = small_dense(tie_word_embeddings=True)
+    first, second = (memory(tied, options | more).state.parameters for more in ({}, KEPT_HEAD))
+    assert np.array_equal(first, second)
+
+
+KEPT_HEAD = {"unused_output_layer": "true"}
+
+
 @pytest.mark.parametrize(("tensor", "more"), [(1, 0), (2, 6)])
 def test_logits_split_over_the_vocabulary_have_further_copies(tensor: int, more: int) -> None:
     fields = {"devices": tensor, "tensor_parallel": tensor}

@@ -271,3 +271,34 @@ def test_of_equal_moments_the_first_is_named() -> None:
     totals = np.stack([one.total(found.contents) for one in found.moments])
     assert (found.moment == np.argmax(totals, axis=0)).all()
     assert np.count_nonzero(totals == np.max(totals, axis=0), axis=0)[0, 1] == 2
+
+
+ENGINE = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "live_parameters": "100000", "reuse_parameters": "40000"}
+
+
+@pytest.mark.parametrize(
+    ("options", "live", "reduced"),
+    [
+        # The table, half of what comes again within reach, and 0.9 of the hidden size squared.
+        ({}, V * H + 20000 + 0.9 * H**2, H**2),
+        ({"prefetch_parameters": "5000", "reduction_parameters": "3000"}, V * H + 25000, 3000),
+        ({"live_parameters": "70000"}, 70000, H**2),
+        ({"live_parameters": "1"}, V * H, H**2),
+        # No more than there are.
+        ({"live_parameters": "100000000", "reuse_parameters": "100000000"}, D + R, H**2),
+    ],
+)
+def test_live_parameters(options: dict[str, str], live: float, reduced: float) -> None:
+    """What ZeRO 3 holds gathered where passes turn, beside a layer's gradients and the buffer they are reduced from."""
+    without, asked_for = asked(**ENGINE | {"live_parameters": "0"}), asked(**ENGINE | options)
+    layer = state(without, zero_stage=2)["gathered"]
+    assert state(asked_for, zero_stage=3)["gathered"] == pytest.approx(2 * live + layer + 2 * reduced)
+    assert state(asked_for, zero_stage=2)["gathered"] == pytest.approx(layer + 2 * reduced)
+    assert state(asked_for, zero_stage=0)["gathered"] == state(without, zero_stage=0)["gathered"]
+
+
+def test_gradients_that_the_step_casts() -> None:
+    some, every = asked(**ENGINE, step_parameters="1000"), asked(**ENGINE, step_parameters="100000000")
+    for scenario, cast in ((some, 1000.0), (every, D / 8 + R / 2)):
+        found = training_state(Pricing(scenario, block(scenario, expert_parallel=4, zero_stage=3)))
+        assert only(found.step_temporary) == 4 * cast

@@ -29,6 +29,7 @@ from simulator.show.pages.figures import (
     verdict_figure,
 )
 from simulator.show.pages.sliders import knobs_of
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import cluster_speed, grouped
 from tests.cli.running import TINY, refusal, run
 from tests.pages.browser import CHROMIUM, Browser, browser
@@ -266,7 +267,7 @@ def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
         RowJudged(sample, "dense", 0.1, off, off, left_out, beyond=False, few={}) for sample in prepared(rows)
     )
     judged = SourcesJudged("time", cast("Any", None), known, ())
-    text = accuracy_page([judged], "simulate accuracy")
+    text = accuracy_page([judged], Presentation(command="simulate accuracy"))
     page = tmp_path / "page.html"
     page.write_text(text, encoding="utf-8")
     points = embedded(page)["figures"]["time"]["data"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
+from simulator.question.frameworks.stacks import stacks_of
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
@@ -187,7 +188,6 @@ def test_no_recipe(name: str, data: bytes, message: str, tmp_path: Path) -> None
         ("x.sh", "accelerate launch train.py", "'accelerate': flags of no framework"),
         ("x.sh", "xtuner train x.py", "'xtuner'"),
         ("x.sh", "litgpt pretrain --config tiny.yaml", "'litgpt'"),
-        ("x.sh", "composer -n 8 train.py mpt-7b.yaml", "'composer'"),
         ("x.sh", "python3 -m verl.trainer.main_ppo trainer.nnodes=1 data.path=x", "'verl.trainer.main_ppo'"),
         ("x.sh", "torchrun -m verl.trainer.fsdp_sft_trainer data.a=b model.c=d", "'verl.trainer.fsdp_sft_trainer'"),
         ("x.sh", "deepspeed --module openrlhf.cli.train_dpo --pretrain x", "'openrlhf.cli.train_dpo'"),
@@ -387,9 +387,31 @@ def test_what_deepspeed_moves_to_the_host(text: str, options: dict[str, str], re
     base = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --deepspeed ds.json"
     file.write_text(f"deepspeed --num_gpus 8 train.py {base}\n", encoding="utf-8")
     (recipe,) = read_recipe(file)
-    kept = {"parameter_dtype", "master_weights", "gradient_dtype", "foreach_optimizer"}
-    assert {name: value for name, value in recipe.options.items() if name not in kept} == options
+    stack = next(known for known in stacks_of("torch") if known.name == "deepspeed")
+    assert {name: value for name, value in recipe.options.items() if name not in stack.switches} == options
     assert ("not-modelled" in rules(recipe)) is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "switch", "value"),
+    [
+        ('"stage3_max_live_parameters": 1e8', "live_parameters", "100000000"),
+        ('"stage3_max_reuse_distance": 3000000000', "reuse_parameters", "3000000000"),
+        ('"stage3_prefetch_bucket_size": "auto"', "prefetch_parameters", "0"),
+        ('"reduce_bucket_size": "auto"', "reduction_parameters", "0"),
+        ('"reduce_bucket_size": 2e8', "reduction_parameters", "200000000"),
+        ('"sub_group_size": 1000000.0', "step_parameters", "1000000"),
+        ('"stage3_max_live_parameters": "auto"', "live_parameters", "1000000000"),
+    ],
+)
+def test_buffers_of_deepspeed(text: str, switch: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(f'{{"zero_optimization": {{"stage": 3, {text}}}}}', encoding="utf-8")
+    file = tmp_path / "run.sh"
+    base = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --deepspeed ds.json"
+    file.write_text(f"deepspeed --num_gpus 8 train.py {base}\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert recipe.options[switch] == value
+    assert "not-modelled" not in rules(recipe)
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,10 @@ def test_the_allocator_of_the_device(tmp_path: Path) -> None:
         ("--moe-zero-memory level1 --moe-zero-memory-num-layers 16", {"recomputed_expert_share": "0.45"}),
         ("--stage dpo --is-pairwise-dataset", {"frozen_reference": "true", "sequences_per_sample": "2"}),
         ("--stage simpo --is-pairwise-dataset", {"sequences_per_sample": "2"}),
-        ("--stage orm --is-pairwise-dataset", {"score_head": "true", "sequences_per_sample": "2"}),
+        (
+            "--stage orm --is-pairwise-dataset",
+            {"score_head": "true", "unused_output_layer": "true", "sequences_per_sample": "2"},
+        ),
         (
             "--lora-r 8 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2 --qlora",
             {"quantised_base": "true"},

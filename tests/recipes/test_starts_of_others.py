@@ -218,7 +218,6 @@ def test_bash_that_the_grammar_does_not_know(text: str, value: str) -> None:
             "policy: {model_name: x, megatron_cfg: {tensor_model_parallel_size: 2}}\ngrpo: {max_num_steps: 2}\n",
             "NeMo-RL",
         ),
-        ("max_seq_len: 2048\ntrain_loader: {name: text}\noptimizer: {lr: 1}\n", "llm-foundry"),
         ("trainer:\n  num_train_steps: 3\ndata: !include d.yaml\n", "levanter"),
         ("_target_: verl.workers.config.ActorConfig\nppo_epochs: 1\n", "verl"),
     ],

@@ -180,3 +180,65 @@ def test_commands_of_tuners(  # noqa: PLR0917  what a command says
     assert recipe.layout is not None
     assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
     assert (recipe.seq_length, recipe.layout.zero_stage) == (sequence, zero)
+
+
+FOUNDRY = """variables: {max_seq_len: 2048}
+max_seq_len: ${variables.max_seq_len}
+model: {name: mpt_causal_lm, d_model: 4096, n_heads: 32, n_layers: 32, attn_config: {attn_impl: flash}}
+train_loader: {name: text, dataset: {max_seq_len: "${variables.max_seq_len}"}}
+optimizer: {name: decoupled_adamw, lr: 1.2e-4}
+max_duration: 10ba
+global_train_batch_size: 1024
+device_train_microbatch_size: 8
+precision: amp_bf16
+fsdp_config: {sharding_strategy: FULL_SHARD, mixed_precision: PURE, activation_checkpointing: true}
+"""
+
+
+def test_the_network_that_llm_foundry_spells(tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.yaml", FOUNDRY)
+    shape = recipe.model_fields
+    assert (shape["intermediate_size"], shape["learned_positions"], shape["tie_word_embeddings"]) == (16384, 2048, True)
+    assert (recipe.seq_length, recipe.global_batch_size, recipe.precision) == (2048, 1024, "bf16")
+    assert recipe.layout is not None
+    assert (recipe.layout.micro_batch_size, recipe.layout.zero_stage, recipe.layout.recompute) == (8, 3, "full")
+    assert not [remark for remark in recipe.remarks if remark.severity == "error"]
+    alibi = read(
+        tmp_path, "x.yaml", FOUNDRY.replace("attn_impl: flash", "alibi: true").replace("FULL_SHARD", "NO_SHARD")
+    )
+    assert alibi.layout is not None
+    assert (alibi.model_fields["learned_positions"], alibi.layout.zero_stage) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "device_train_microbatch_size: 8",
+            "device_train_microbatch_size: auto",
+            "a micro batch that the trainer chooses",
+        ),
+        ("name: mpt_causal_lm", "name: hf_t5", "model hf_t5"),
+        ("max_duration: 10ba", "max_duration: 10ba\nalgorithms: {alibi: {max_sequence_length: 8}}", "this algorithm"),
+        ("FULL_SHARD", "HYBRID_SHARD", "sharding_strategy hybrid_shard"),
+    ],
+)
+def test_words_of_llm_foundry_that_are_not_priced(old: str, new: str, said: str, tmp_path: Path) -> None:
+    remarks = read(tmp_path, "x.yaml", FOUNDRY.replace(old, new)).remarks
+    assert any(said in remark.message for remark in remarks if remark.severity == "error")
+
+
+def test_machines_of_llm_foundry(tmp_path: Path) -> None:
+    platform = "compute: {gpus: 16}\nparameters:\n" + "".join(f"  {line}\n" for line in FOUNDRY.splitlines())
+    recipe = read(tmp_path, "x.yaml", platform)
+    assert recipe.layout is not None
+    assert (recipe.layout.data_parallel, recipe.seq_length) == (16, 2048)
+    read(tmp_path, "m.yaml", FOUNDRY)
+    started = read(tmp_path, "x.sh", "composer -n 4 train/train.py m.yaml global_train_batch_size=64 max_seq_len=512")
+    assert (started.devices_per_node, started.global_batch_size, started.seq_length) == (4, 64, 512)
+
+
+def test_placeholders_that_bash_takes_for_redirections(tmp_path: Path) -> None:
+    launch = "torchrun --master_addr <master_ip> --master_port <port> --nproc_per_node 4 \\\n  sft.py --config x.yaml"
+    (tmp_path / "x.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-7B\nper_device_train_batch_size: 1\n", "utf-8")
+    assert read(tmp_path, "x.sh", f"{launch}\n").devices_per_node == 4

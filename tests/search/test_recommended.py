@@ -9,6 +9,8 @@ import pytest
 
 from simulator import InputError, api
 from simulator.cost.pricing.estimate import Estimate
+from simulator.search.beside import in_fp8
+from simulator.search.query import MIN_FIT_PROBABILITY, Query
 from simulator.search.space import Space
 
 QUESTIONS: list[dict[str, Any]] = [
@@ -95,3 +97,20 @@ def test_the_question_says_what_was_asked_for() -> None:
     ranking = api.rank(model="llama3.1-8b", hardware="h20", min_fit_probability=0.5)
     assert ranking.query["min_fit_probability"] == 0.5
     assert dataclasses.is_dataclass(ranking)
+
+
+def test_what_stands_beside_a_ranking_is_of_the_splits_of_its_best() -> None:
+    """Among those it is the search's own answer; where none of them is likely to fit, that of all layouts."""
+    question = QUESTIONS[1] | {"precision": "bf16"}
+    ranking = api.rank(**question)
+    assert ranking.fp8 is not None
+    best = [estimate.layout for estimate in ranking.estimates[:3]]
+    sizes = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel")
+    values: dict[str, Any] = {size: tuple({getattr(layout, size) for layout in best}) for size in sizes}
+    space = Space(**values)
+    assert ranking.fp8.layout == api.rank(**question | {"precision": "fp8"}, space=space).estimates[0].layout
+    query = Query(scenario=api.scenario_of(**question), min_fit_probability=MIN_FIT_PROBABILITY)
+    tight = dataclasses.replace(best[0], tensor_parallel=1, pipeline_parallel=1, context_parallel=1)
+    elsewhere = in_fp8(query, [tight])
+    assert elsewhere is not None
+    assert elsewhere.layout == api.rank(**question | {"precision": "fp8"}).estimates[0].layout

@@ -84,3 +84,13 @@ def test_what_outlasts_the_weight_gradients_is_seen() -> None:
     # q, k, v, gate and up are cut by outputs; a third of all products' time are weight gradients.
     cut = (4096 * (4096 + 2 * 1024) + 2 * 4096 * 14_336) / MATMUL
     assert waits - found["tensor_parallel"] == pytest.approx(cut * found["gemm"] / 3)
+
+
+@pytest.mark.parametrize(("graphs", "captured"), [("none", 0.0), ("attention", 0.5), ("network", 0.5), ("layers", 1.0)])
+def test_graphs_leave_out_the_launches_of_what_they_hold(graphs: str, captured: float) -> None:
+    batches, layer = 1024 / 8, 1e-3
+    whole, some = (
+        parts(llama(time={"layer_overhead_seconds": layer, "captured_launch_share": share}, cuda_graphs=graphs))
+        for share in (0.0, 0.6)
+    )
+    assert whole["overhead"] - some["overhead"] == pytest.approx(batches * LAYERS * layer * 0.6 * captured)

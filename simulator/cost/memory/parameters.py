@@ -206,6 +206,7 @@ def training_state(pricing: Pricing) -> TrainingState:
         parameters = parameters + _stored_bytes(pricing, trained, cast=profile.parameter_dtype == "fp32")
     if scenario.precision in NARROW or profile.fp8_experts == "kept":
         parameters = parameters + narrow_bytes(pricing)
+    parameters = parameters + _unused_bytes(pricing)
     trained_shard = shard(pricing, trained, 1)
     gradients = shard(pricing, trained, 2) * gradient_bytes(scenario)
     if profile.master_gradients and gradient_bytes(scenario) < FP32:
@@ -233,6 +234,15 @@ def training_state(pricing: Pricing) -> TrainingState:
         widened=trained_shard * (FP32 if _widens(scenario) else 0.0),
         parameters_on_host=on_host,
     )
+
+
+def _unused_bytes(pricing: Pricing) -> KindArray | float:
+    """The output layer that a reward model holds and does not train; a tied one is the table (M2)."""
+    scenario, profile = pricing.scenario, pricing.scenario.framework
+    if not profile.unused_output_layer or not profile.score_head or scenario.model.tie_word_embeddings:
+        return 0.0
+    weights = scenario.model.vocab_size * scenario.model.hidden_size / pricing.block.tensor_parallel
+    return pricing.contents.heads * (element_bytes(scenario) * weights)
 
 
 @derived
@@ -294,6 +304,9 @@ def _step_temporary(pricing: Pricing, trained: KindArray) -> KindArray:
         return np.zeros_like(trained) + orthogonal_step(pricing)
     if scenario.framework.foreach_optimizer:
         return trained * FP32
+    if scenario.framework.step_parameters:
+        cast = FP32 * np.minimum(trained, float(scenario.framework.step_parameters))
+        return np.asarray(np.where(pricing.block.zero_stage >= 3, cast, 0.0))
     if scenario.framework.largest_tensor_step:
         largest: KindArray = np.minimum(trained, largest_weight(pricing)) * FP32
         return largest
@@ -410,7 +423,8 @@ def linear_by_class(pricing: Pricing) -> DeviceParameters:
 def _gathered(pricing: Pricing) -> KindArray:
     """Bytes of the whole layers that ZeRO 2 and 3 gather.
 
-    Two layers' weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3.
+    Two layers' weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3. A
+    framework that says how many parameters are live has those, and a buffer of gradients.
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
@@ -422,7 +436,35 @@ def _gathered(pricing: Pricing) -> KindArray:
         gradients = gradients * 0.0
     table = whole_layer(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(contents.embeddings, contents.heads) * table
-    return np.broadcast_to(weights + gradients, ends.shape) + ends
+    usual: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
+    if not scenario.framework.live_parameters:
+        return usual
+    live = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, usual)
+    square = float(scenario.model.hidden_size) ** 2
+    trained = scenario.lora_rank is None and np.asarray(block.zero_stage >= 1)
+    return live + trained * element * (float(scenario.framework.reduction_parameters) or square)
+
+
+def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
+    """What DeepSpeed's ZeRO 3 holds gathered where the passes turn, shape (kinds, n) (M24).
+
+    Of what is gathered nothing is let go that comes again within `reuse_parameters`: half of them, as each is passed
+    forward and backward. `prefetch_parameters` more are fetched, up to `live_parameters` in all (DeepSpeed v0.19.5,
+    runtime/zero/partitioned_param_coordinator.py, `fetch_sub_module`, `__params_to_release`).
+    """
+    scenario, contents = pricing.scenario, pricing.contents
+    profile, square = scenario.framework, float(scenario.model.hidden_size) ** 2
+    parts = device_parameters(pricing)
+    table = np.maximum(contents.embeddings, contents.heads) * whole_layer(pricing, model_totals(scenario).embedding)
+    used = np.maximum(layer, table)
+    ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
+    kept = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
+    live = np.minimum(used + kept, parts.dense + parts.routed)
+    return np.asarray(element_bytes(scenario) * live)
+
+
+_PREFETCHED = 0.9
+"""Of the hidden size squared (transformers v4.57, integrations/deepspeed.py, `trainer_config_finalize`)."""
 
 
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:

@@ -83,18 +83,11 @@ def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
 
 
 def _captured(conditions: Conditions, operation: Operation) -> Operation:
-    """An operation without the launches that a CUDA graph of it does at once; its small kernels stay (T12)."""
+    """An operation, marked where a CUDA graph starts all of it at once (T12)."""
     groups = CAPTURED.get(conditions.framework.cuda_graphs)
     everything = conditions.framework.cuda_graphs in ("layers", "full_iteration")
     inside = everything or (groups is not None and operation.group in groups)
-    return operation._replace(calls=(1.0 - LAUNCHED) * operation.calls) if inside and operation.calls else operation
-
-
-LAUNCHED = 0.5
-"""Share of a layer's unexplained time that is launches and not small kernels: assumed, as no document tells them apart.
-
-Megatron-Bridge v0.6.0, docs/training/cuda-graphs.md, has steps between as long and 30 % faster with graphs.
-"""
+    return operation._replace(captured=operation.calls) if inside and operation.calls else operation
 
 
 _MIXING = frozenset(("attention_projection", "position", "context_exchange", "core_attention", "indexer"))

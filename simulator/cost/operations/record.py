@@ -171,6 +171,8 @@ class Operation(NamedTuple):
     collectives: tuple[Collective, ...] = ()
     calls: float = 0.0
     """Share of a layer's launches and small kernels that no rate explains."""
+    captured: float = 0.0
+    """The part of `calls` inside CUDA graphs."""
 
 
 def summed(amounts: Iterable[Amount | Kept]) -> Mapping[Spread, float]:

@@ -60,6 +60,8 @@ class Work(NamedTuple):
     """Tensor-parallel collectives with the products of their own operation."""
     calls: float
     """Share of a layer's launches and small kernels."""
+    captured: float
+    """The part of `calls` inside CUDA graphs."""
 
 
 @lru_cache(maxsize=512)
@@ -105,6 +107,7 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
             if collective.beside == "products"
         ),
         calls=sum(operation.calls for operation in operations),
+        captured=sum(operation.captured for operation in operations),
     )
 
 

@@ -137,7 +137,8 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
             waits = values.expert_wait_exposed * waits
         parts["expert_parallel"] = exchange + waits
     split = np.where(block.tensor_parallel > 1.0, values.tensor_overhead_seconds / 2.0, 0.0)
-    parts["overhead"] = work.calls * (values.layer_overhead_seconds / 3.0 * repeats + split)
+    calls = work.calls - values.captured_launch_share * work.captured
+    parts["overhead"] = calls * (values.layer_overhead_seconds / 3.0 * repeats + split)
     host = host_seconds(pricing, work) / 3.0 * repeats
     beside = 0.0 if scenario.framework.blocking_launches else sum_parts(parts)
     parts["overhead"] = parts["overhead"] + np.maximum(host - beside, 0.0)

@@ -149,12 +149,14 @@ def sum_products(nothing: Array, products: Iterable[Products]) -> Products:
 
 @derived
 def product_passes(pricing: Pricing, product: Product) -> Products:
-    """Seconds of one product and its gradients: the weights of routed experts are read in 8 bits in fp8, others in 16.
+    """Seconds of one product and its gradients: fp8 reads weights in 8 bits where their copies stay, others in 16.
 
+    Copies are made in a step's first micro batch (TransformerEngine v2.14, module/linear.py, `is_first_microbatch`).
     All products of a device's experts run at once.
     """
     scenario, narrow = pricing.scenario, narrow_element_bytes(pricing.scenario)
-    weight = narrow if product.split in ("expert_column", "expert_row") else element_bytes(scenario)
+    stay = scenario.framework.fp8_weight_cache or scenario.framework.fp8_param_gather
+    weight = narrow if stay or product.split in ("expert_column", "expert_row") else element_bytes(scenario)
     return product_seconds(scenario, gemm_rate(scenario), product_shape(pricing, product), narrow, weight)
 
 

@@ -34,7 +34,7 @@ def host_seconds(pricing: Pricing, work: Work) -> Array | float:
     """Seconds of the host for both passes of a layer, where they show: a pass takes no less (T14)."""
     profile, values = pricing.scenario.framework, pricing.scenario.coefficients.time
     shows = profile.host_paced_layers or profile.blocking_launches
-    host: Array | float = shows * work.calls * values.host_layer_seconds
+    host: Array | float = shows * (work.calls - work.captured) * values.host_layer_seconds
     if work.products.routed and not layers_are_captured(pricing.scenario):
         host = np.maximum(host, values.launch_seconds * expert_launches(pricing))
     return host

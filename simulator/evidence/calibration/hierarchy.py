@@ -1,11 +1,12 @@
 """The hierarchical fit: coefficients of all devices, how a device family deviates from them, and a cluster from both.
 
 `ln(measured) = ln(predicted(x)) + noise` with `x = g + d(family) + u(source)`, x the logarithms of the coefficients:
-`g` has the priors' spreads; the deviations `d` and `u` have the same spreads times one factor each, learned from the
-rows. Around a point the model is linear and everything is Gaussian: a source says of its coefficients one information
-matrix and vector, which pass to its family and from there to all. Leaving a source out is leaving its message out, and
-a few rows of one are a smaller message. The point is moved to the solution until it stays (Gauss-Newton). A source
-counts for at most `MOST_ROWS` rows in what it says of others, and a row beyond two deviations pulls less (Huber).
+`g` has the priors' spreads, `d` the same times one factor, `u` the same times a factor of each coefficient, both
+learned from the rows: what sources differ in passes on little. Around a point the model is linear and everything is
+Gaussian: a source says of its coefficients one information matrix and vector, which pass to its family and from there
+to all. Leaving a source out is leaving its message out, and a few rows of one are a smaller message. The point is
+moved to the solution until it stays (Gauss-Newton). A source counts for at most `MOST_ROWS` rows in what it says of
+others, and a row beyond two deviations pulls less (Huber).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ HELPED = 2.33
 _LEAST_OWN = 2
 _STEP = 0.01
 """Change of a coefficient's logarithm by which slopes are taken."""
+_SHARED = 8.0
+"""Sources' worth of belief that a coefficient differs between clusters as the others do."""
 _SHRINK = 4.0
 """Rows' worth of belief that a source scatters as the others do."""
 
@@ -96,6 +99,7 @@ class Design:
 
 
 UNFITTED = (
+    "captured_launch_share",
     "link_efficiency",
     "expert_exposed",
     "attention_score_width",
@@ -165,8 +169,8 @@ class Hyper:
 
     family: float
     """Spread of a device family's coefficients, in spreads of the priors."""
-    cluster: float
-    """The same for a cluster beside its family's."""
+    cluster: float | Vector
+    """The same for a cluster beside its family's, of each coefficient: what sources differ in most passes on least."""
     noise: Mapping[str, float]
     """Relative scatter by group of rows, `SOURCE/SORT`; of a source not seen under `FAMILY/SORT`, and of a family not
     seen under the sort alone."""
@@ -179,9 +183,9 @@ class Gauss:
     mean: Vector
     covariance: Matrix
 
-    def wider(self, spread: float) -> Gauss:
+    def wider(self, spread: float | Vector) -> Gauss:
         """With a deviation of so many spreads added."""
-        return Gauss(self.mean, self.covariance + spread**2 * np.eye(len(self.mean)))
+        return Gauss(self.mean, self.covariance + np.diag(np.broadcast_to(np.square(spread), self.mean.shape)))
 
     def told(self, message: Message) -> Gauss:
         """With what a message says."""
@@ -199,10 +203,10 @@ class Message:
     information: Matrix
     vector: Vector
 
-    def passed(self, spread: float) -> Message:
+    def passed(self, spread: float | Vector) -> Message:
         """What it says of the level above, from which these coefficients deviate by so many spreads."""
-        # Information A and spread s: (A^-1 + s^2)^-1 = (1 + s^2 A)^-1 A, for the two commute.
-        inner = np.eye(len(self.vector)) + spread**2 * self.information
+        # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
+        inner = np.eye(len(self.vector)) + self.information * np.broadcast_to(np.square(spread), self.vector.shape)
         solved = np.asarray(np.linalg.solve(inner, np.column_stack([self.information, self.vector])), dtype=np.float64)
         information = solved[:, :-1]
         return Message((information + information.T) / 2.0, solved[:, -1])
@@ -396,7 +400,7 @@ def learned(state: Linearization, rounds: int, without: Collection[str] = ()) ->
         asked = ~np.isin(state.design.sources, list(without))
         hyper = Hyper(
             family=float(np.sqrt(np.mean(families))),
-            cluster=float(np.sqrt(np.mean(clusters))),
+            cluster=np.sqrt((np.sum(clusters, axis=0) + _SHARED * np.mean(clusters)) / (len(clusters) + _SHARED)),
             noise=_scatter(state.design, asked, (left**2 + about) / state.pull),
         )
         pull = np.maximum(1.0, np.abs(left) / noises(state.design, hyper) / HUBER)
@@ -416,12 +420,13 @@ def _left(state: Linearization, without: Collection[str]) -> tuple[Vector, Vecto
     return left, about
 
 
-def _second_moment(above: Gauss, told: Gauss, spread: float) -> float:
-    """E[v'v] per coefficient of a deviation v of `told` from the level above, whose spread `above` includes."""
-    gain = spread**2 * np.linalg.inv(above.covariance)
+def _second_moment(above: Gauss, told: Gauss, spread: float | Vector) -> Vector:
+    """E[v^2] of each coefficient's deviation v of `told` from the level above, whose spread `above` includes."""
+    variance = np.broadcast_to(np.square(spread), above.mean.shape)
+    gain = variance[:, None] * np.linalg.inv(above.covariance)
     mean = gain @ (told.mean - above.mean)
-    covariance = spread**2 * np.eye(len(mean)) - gain @ (above.covariance - told.covariance) @ gain.T
-    return float(mean @ mean + np.trace(covariance)) / len(mean)
+    covariance = np.diag(variance) - gain @ (above.covariance - told.covariance) @ gain.T
+    return np.asarray(np.square(mean) + np.diag(covariance))
 
 
 def _scatter(found: Design, asked: Mask, squares: Vector) -> dict[str, float]:
@@ -464,7 +469,7 @@ def hierarchical(found: Design, *, passes: int = 4, rounds: int = 8) -> Lineariz
     """Fit all levels to all rows."""
     sources = dict.fromkeys(found.sources.tolist())
     slopes, target = linearised(found, dict.fromkeys(sources, found.centre))
-    state = Linearization(found, Hyper(0.5, 0.5, {}), slopes, target, np.ones(len(target)))
+    state = Linearization(found, Hyper(0.5, np.full(len(found.names), 0.5), {}), slopes, target, np.ones(len(target)))
     for _ in range(passes):
         state = learned(state, rounds)
         by_source = {source: state.point(state.cluster(source)) for source in sources}

@@ -110,7 +110,9 @@ def memory_interval(estimate: Estimate, deviation: float) -> MemoryEstimate:
     return replace(
         memory,
         interval_bytes=_interval(memory.device_bytes, deviation),
-        fit_probability=normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation),
+        fit_probability=0.0
+        if memory.fits_host is False  # what is moved there is counted, and not estimated
+        else normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Final
@@ -44,9 +45,25 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
     if configured is not None:
         remark_keys(arguments, _unread(configured.keys), "deepspeed")
     for key in configured.keys if configured else ():
-        if _is_taken(key) and key.dotted not in arguments.entries and key.values and key.values[0].text != "auto":
-            arguments.add(key.dotted, key.values, key.line, configured.file if configured else "")
+        if not _is_taken(key) or key.dotted in arguments.entries or not key.values:
+            continue
+        text = key.values[0].text
+        if text == "auto" and key.name not in _BY_HIDDEN_SIZE:
+            continue
+        values = (known_value(_count(text), key.line),) if key.values[0].known and key.name in _COUNTS else key.values
+        arguments.add(key.dotted, values, key.line, configured.file if configured else "")
     return True
+
+
+_BY_HIDDEN_SIZE: Final = frozenset(["stage3_prefetch_bucket_size", "reduce_bucket_size"])
+"""Keys for which `auto` is a count made from the hidden size (transformers v4.57, integrations/deepspeed.py)."""
+_COUNTS: Final = _BY_HIDDEN_SIZE | {"stage3_max_live_parameters", "stage3_max_reuse_distance", "sub_group_size"}
+
+
+def _count(text: str) -> str:
+    """A count that may be written as 1e9; 0 for `auto`."""
+    number = re.fullmatch(r"[0-9]{1,15}(?:\.0*)?(?:e\+?[0-9]{1,2})?", text, re.ASCII | re.IGNORECASE)
+    return str(int(float(text))) if number else "0" if text == "auto" else text
 
 
 def _is_taken(key: Key) -> bool:

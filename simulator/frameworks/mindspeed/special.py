@@ -270,7 +270,9 @@ def _trained(arguments: Arguments) -> Options:
     stage = arguments.text("stage", "stage")
     arguments.forget("stage")
     own = {"frozen_reference": "true", "reference_forward": "true"} if stage in _PREFERENCES else {}
-    return own | ({"score_head": "true"} if stage in _SCORES else {})
+    # MindSpeed-LLM 015ce048, mindspeed_llm/tasks/posttrain/orm/orm_model.py: the inherited output layer stays, without
+    # gradients.
+    return own | ({"score_head": "true", "unused_output_layer": "true"} if stage in _SCORES else {})
 
 
 def _remark_unpriced(facts: _Facts) -> None:

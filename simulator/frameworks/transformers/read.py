@@ -13,6 +13,7 @@ from simulator.frameworks.named import QUANTIZED, named_model
 from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.run import A_NODE, AskedRun
 from simulator.frameworks.take import part, take
+from simulator.question.frameworks.stacks import stacks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import RecomputeMode
 
@@ -144,9 +145,10 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
 def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
     """The types of weights, gradients and moments."""
     if deepspeed:
+        stack = next(known for known in stacks_of("torch") if known.name == "deepspeed")
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
-        types = {"parameter_dtype": "bf16", "master_weights": "true", "foreach_optimizer": "false"}
-        return types | {"gradient_dtype": "fp32" if wide else "bf16"}
+        engine = {name: str(value).lower() for name, value in stack.switches.items()}
+        return engine | {"gradient_dtype": "fp32" if wide else "bf16"}
     # accelerate 1.15, `prepare_model`: what FSDP shards is widened to fp32 where precision is mixed.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened

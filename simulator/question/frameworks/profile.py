@@ -158,9 +158,7 @@ class FrameworkProfile:
     )
     optimizer: str = switch("adamw", "what updates parameters (--optimizer)", choices=OPTIMIZERS)
     optimizer_dtype: MomentDType = switch("fp32", "the optimizer's moments", choices=("fp32", "bf16", "fp8"))
-    master_weights: bool = switch(
-        default=True, about="the optimizer keeps an fp32 copy of parameters stored in 16 bits"
-    )
+    master_weights: bool = switch(default=True, about="the optimizer keeps fp32 copies of parameters stored in 16 bits")
     master_weight_dtype: DType = switch("fp32", "the optimizer's copy of 16-bit parameters", choices=("fp32", "bf16"))
     fp32_router: bool = switch(
         default=False, about="routers of experts are stored in fp32, with fp32 gradients and no master copy"
@@ -177,6 +175,11 @@ class FrameworkProfile:
         low=1,
         high=2**20,
     )
+    live_parameters: int = switch(0, "parameters up to which ZeRO 3 gathers more; 0 is two layers", high=2**50)
+    reuse_parameters: int = switch(0, "parameters passed within which a live one comes again and stays", high=2**50)
+    prefetch_parameters: int = switch(0, "live ones fetched ahead; 0 is 0.9 of hidden size squared", high=2**50)
+    reduction_parameters: int = switch(0, "gradients reduced from one buffer; 0 is hidden size squared", high=2**50)
+    step_parameters: int = switch(0, "gradients that ZeRO 3 casts to fp32 at a time in the step; 0 is none", high=2**50)
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
@@ -246,6 +249,7 @@ class FrameworkProfile:
     score_head: bool = switch(
         default=False, about="one score per token in place of the output layer over the vocabulary (reward models)"
     )
+    unused_output_layer: bool = switch(default=False, about="a reward model holds an output layer that it does not use")
 
     # What lives on between steps beside the training state.
     attention_mask: str = switch(
@@ -374,12 +378,8 @@ class FrameworkProfile:
     cp_inner_degree: int = switch(
         0, "ranks that exchange tokens for heads within a ring (all_to_all_ring); 0: all of a node", high=2**16
     )
-    overlap_grad_reduce: bool = switch(
-        default=False, about="gradient reduction runs under the backward pass", moves=("step",)
-    )
-    overlap_param_gather: bool = switch(
-        default=False, about="parameter gathering runs under the forward pass", moves=("step",)
-    )
+    overlap_grad_reduce: bool = switch(default=False, about="reduction runs under the backward pass", moves=("step",))
+    overlap_param_gather: bool = switch(default=False, about="gathering runs under the forward pass", moves=("step",))
     zero_broadcasts: bool = switch(
         default=False,
         about="ZeRO 1 and 2 send updated parameters by one broadcast of every rank's share after the other (InternEvo)",

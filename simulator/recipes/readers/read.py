@@ -113,8 +113,8 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
-    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, TRL, oumi, "
-    "OLMo, open-instruct, torchtitan, torchtune"
+    "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, GPT-NeoX, Paddle, LLaMA-Factory, TRL, axolotl, "
+    "oumi, OLMo, llm-foundry, open-instruct, torchtitan, torchtune"
 )
 
 
@@ -303,13 +303,19 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
 
 
 def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
-    """The script; one that is no shell only for placeholders in angle brackets is read with a variable for each."""
+    """The script; one that placeholders in angle brackets keep from a launch is read with a variable for each."""
+    plain: Script | InputError
     try:
-        return _read_filled(text, file, settings, environment, lambda source: source)
+        plain = _read_filled(text, file, settings, environment, lambda source: source)
     except InputError as error:
+        plain = error
+    if isinstance(plain, InputError) or (not plain.launches and _PLACEHOLDER.search(text)):
         with contextlib.suppress(InputError):
-            return _read_filled(text, file, settings, environment, _filled)
-        raise error from None
+            filled = _read_filled(text, file, settings, environment, _filled)
+            return filled if filled.launches or isinstance(plain, InputError) else plain
+    if isinstance(plain, InputError):
+        raise plain
+    return plain
 
 
 def _read_filled(

@@ -28,7 +28,7 @@ _PROGRAMS: Final[Mapping[str, LauncherName]] = {
     "megatron": "other",
     "xtuner": "other",
     "axolotl": "other",
-    "composer": "other",
+    "composer": "torch",
     "litgpt": "other",
     "oumi": "other",
     "trl": "other",
@@ -56,7 +56,7 @@ _MODULES: Final[Mapping[str, LauncherName]] = {
 }
 _WORDS_BEFORE_OPTIONS: Final = ("accelerate", "tune")
 """Programs whose subcommand takes a launcher's options, a script, and the script's words."""
-_UNREAD: Final = frozenset(["colossalai", "composer", "litgpt", "xtuner"])
+_UNREAD: Final = frozenset(["colossalai", "litgpt", "xtuner"])
 _UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*")
 """Programs, and modules that `python -m` starts, that train by themselves: their flags are not read."""
 _SUBMITTERS: Final = frozenset(["mason.py"])

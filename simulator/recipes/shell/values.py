@@ -217,7 +217,7 @@ def split_fields(value: Value) -> list[Value]:
                     words.append(Value(tuple(current)))
                 current, open_word = [], False
             elif part:
-                current.append(dataclasses.replace(piece, text=part))
+                current.append(Piece(part, piece.line, splits=True, quoted=piece.quoted))
                 open_word = True
     if open_word:
         words.append(Value(tuple(current)))

@@ -335,6 +335,9 @@ def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
     if nearest is None:
         return None, "no layout keeps the rules"
     memory, reason = nearest.memory, "nothing fits; the nearest needs"
+    if memory.fits and memory.fits_host is False:
+        share = 100 * memory.host_bytes_per_node / (memory.host_capacity_bytes or 1.0)
+        return None, f"{reason} {share:.0f} % of the host's memory"
     if memory.fits and memory.fit_probability is not None:
         reason = "nothing is likely enough to fit; the fastest that may does with"
         return None, f"{reason} {100 * memory.fit_probability:.0f} %"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from simulator.evidence.calibration.judge import RowJudged, SourcesJudged, judge
 from simulator.evidence.calibration.own import OwnFit, fit_own, own_errors, template, unused
 from simulator.evidence.calibration.publish import published
 from simulator.evidence.calibration.sample import Sample, prepared
-from simulator.evidence.calibration.store import Calibration, calibration_text, shipped_calibration, shipped_names
+from simulator.evidence.calibration.store import calibration_text, shipped_calibration, shipped_names
 from simulator.evidence.measurements.log import read_log
 from simulator.evidence.measurements.rows import (
     public_tables,
@@ -29,16 +29,12 @@ from simulator.recipes.emit.stand_in import stand_in
 from simulator.show.cli.layouts import framework_options
 from simulator.show.cli.options import handled
 from simulator.show.cli.probe import check_probe_options
-from simulator.show.cli.streams import note, typed, verbosity_of, write
-from simulator.show.report import accuracy as accuracy_report
-from simulator.show.report import calibration as report
-from simulator.show.report.as_json import dumps
-from simulator.show.report.sections import sections_text
+from simulator.show.cli.streams import answer, note, presentation, verbosity_of, write
+from simulator.show.report.formats import ANSWERS
 
 if TYPE_CHECKING:
     from simulator.evidence.measurements.row import MeasuredRow
     from simulator.question.coefficients.values import CoefficientKind
-    from simulator.show.report.grid import Style
 
 _KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
 
@@ -50,7 +46,7 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         return
     check_probe_options(values)
     if values["list"]:
-        _list(values)
+        _list(ctx, values)
         return
     if values["template"]:
         write(template(load_hardware(values["hardware"]) if values["hardware"] else None), None)
@@ -60,20 +56,20 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         _write_rows(logged, values["output"])
         return
     if not values["files"] and not logged:
-        _calibrate_shipped(values)
+        _calibrate_shipped(ctx, values)
         return
     rows = _together([*(_rows(values["files"])), *logged])
     samples = prepared(rows)
     fits = [fit_own(name, samples) for name in _chosen(_families(samples), values["family"])]
     if values["output"] is not None:
         _store_own(fits, Path(values["output"]))
-    _show([fitted.calibration() for fitted in fits], values["format"])
+    _show(ctx, "calibration", [fitted.calibration() for fitted in fits])
     believed = [text for fitted in fits for kind in fitted.fits if (text := fitted.believed(kind))]
     for reason in (*believed, *_not_stored(fits), *unused(rows, fits)):
         note(reason, quiet=verbosity_of(ctx) < 0)
 
 
-def _calibrate_shipped(values: Mapping[str, Any]) -> None:
+def _calibrate_shipped(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Fit all shipped sources, which is what ships for their families."""
     found = {one.family: one for one in published(_judged())}
     chosen = [found[name] for name in _chosen(tuple(found), values["family"])]
@@ -81,31 +77,23 @@ def _calibrate_shipped(values: Mapping[str, Any]) -> None:
         _check_folder(Path(values["output"]))
         for one in chosen:
             write(calibration_text(one), str(Path(values["output"]) / f"{one.family}.yaml"))
-    _show(chosen, values["format"])
+    _show(ctx, "calibration", chosen)
 
 
-def _list(values: Mapping[str, Any]) -> None:
+def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Print what each coefficient means, or the values that ship for families and clusters."""
     names = _chosen(shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
     if names:
-        _show([one for name in names if (one := shipped_calibration(name)) is not None], values["format"])
-    elif values["format"] == "json":
-        write(dumps(report.meaning_object()) + "\n", None)
+        _show(ctx, "calibration", [one for name in names if (one := shipped_calibration(name)) is not None])
     elif values["format"] == "yaml":
         raise click.UsageError("--list --format yaml needs --family NAME, whose file it prints")
     else:
-        write(report.meaning_tables("markdown" if values["format"] == "markdown" else "table"), None)
+        _show(ctx, "coefficients", None)
 
 
-def _show(calibrations: Sequence[Calibration], format_name: str) -> None:
-    """Print calibrations."""
-    reporters: dict[str, Callable[[Sequence[Calibration]], str]] = {
-        "table": lambda all_found: report.calibration_tables(all_found, "table"),
-        "markdown": lambda all_found: report.calibration_tables(all_found, "markdown"),
-        "json": lambda all_found: dumps(report.calibration_object(all_found)) + "\n",
-        "yaml": report.calibration_yaml,
-    }
-    write(reporters[format_name](calibrations), None)
+def _show(ctx: click.Context, name: str, value: object) -> None:
+    """Print an answer, as `--output` names a folder."""
+    write(ANSWERS[name].write(value, ctx.params["format"], presentation(ctx)), None)
 
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -115,19 +103,8 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
         return
     if values["calibration"] is not None:
         raise click.UsageError("--calibration needs the own rows: simulate accuracy mine.csv --calibration FILE")
-    found = _asked(_judged(), values)
-    sections = accuracy_report.row_sections if values["rows"] else accuracy_report.class_sections
-    if values["format"] == "html":
-        from simulator.show.pages.accuracy import accuracy_page  # noqa: PLC0415  start-up time
-
-        text = accuracy_page(found, typed(ctx))
-    elif values["format"] == "json":
-        text = dumps(accuracy_report.accuracy_object(found)) + "\n"
-    elif values["format"] == "csv":
-        text = accuracy_report.rows_csv(found)
-    else:
-        text = sections_text(sections(found), _style(values))
-    write(text, values["output"])
+    judged = _asked(_judged(), values)
+    answer(ctx, "accuracy by row" if values["rows"] else "accuracy", judged, presentation(ctx))
 
 
 def _asked(judged: Sequence[SourcesJudged], values: Mapping[str, Any]) -> list[SourcesJudged]:
@@ -148,22 +125,7 @@ def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     samples = prepared(_together(_rows(values["files"])))
     families = _chosen(_families(samples), values["family"])
     mine = [s for s in samples if s.scenario.hardware.family in families and values["table"] in (None, s.row.table)]
-    found = tuple(own_errors(mine, values["calibration"]))
-    if values["format"] == "html":
-        from simulator.show.pages.accuracy import own_page  # noqa: PLC0415  start-up time
-
-        text = own_page(found, typed(ctx))
-    elif values["format"] == "json":
-        text = dumps(accuracy_report.own_object(found)) + "\n"
-    elif values["format"] == "csv":
-        text = accuracy_report.own_csv(found)
-    else:
-        text = sections_text(accuracy_report.own_sections(found), _style(values))
-    write(text, values["output"])
-
-
-def _style(values: Mapping[str, Any]) -> Style:
-    return "markdown" if values["format"] == "markdown" else "table"
+    answer(ctx, "own accuracy", tuple(own_errors(mine, values["calibration"])), presentation(ctx))
 
 
 def _judged() -> list[SourcesJudged]:

@@ -29,9 +29,6 @@ from simulator.show.cli.parameters import (
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.report.formats import ANSWERS
 
-CALIBRATE_FORMATS = ("table", "json", "markdown", "yaml")
-ACCURACY_FORMATS = ("table", "markdown", "json", "csv", "html")
-
 QUESTION, LAYOUT, ROWS, OUTPUT, GENERAL = "Question", "Layout", "Measured rows", "Output", "General"
 CONTEXT_SETTINGS: dict[str, Any] = {
     "auto_envvar_prefix": "SIMULATE",
@@ -184,7 +181,7 @@ def calibrate_options() -> list[click.Parameter]:
         Option("--list", ROWS, listed, is_flag=True),
         Option("--template", ROWS, template, is_flag=True),
         Option("--rows-only", ROWS, "Turn the logs into rows and stop there.", is_flag=True),
-        output_format(CALIBRATE_FORMATS),
+        output_format(ANSWERS["calibration"].formats),
         Option("--output", OUTPUT, output, metavar="FOLDER"),
     ]
 
@@ -218,7 +215,7 @@ def accuracy_options() -> list[click.Parameter]:
         Option("--table", ROWS, "Show only the rows of this table; the fit uses all.", metavar="NAME"),
         Option("--calibration", ROWS, calibration, metavar="FILE"),
         Option("--rows", OUTPUT, rows, is_flag=True),
-        *listing_options(ACCURACY_FORMATS),
+        *answer_options("accuracy"),
     ]
 
 
@@ -231,13 +228,8 @@ def _rows_options() -> list[click.Parameter]:
 
 def answer_options(name: str) -> list[click.Parameter]:
     """Return format and destination of an answer."""
-    return listing_options(ANSWERS[name].formats)
-
-
-def listing_options(words: tuple[str, ...]) -> list[click.Parameter]:
-    """Return format and destination."""
     return [
-        output_format(words),
+        output_format(ANSWERS[name].formats),
         Option("--output", OUTPUT, "Write the answer there instead of stdout.", metavar="FILE"),
     ]
 

@@ -13,13 +13,14 @@ from simulator.question.units import GIB
 from simulator.show.pages.figures import Measured, PlotlyFigure, error_figure
 from simulator.show.pages.page import PageSection, Table, page_html
 from simulator.show.report.accuracy import class_sections, own_sections, row_sections
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.sections import Section
 
 _UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}
 _TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
 
 
-def accuracy_page(found: Sequence[SourcesJudged], command: str) -> str:
+def accuracy_page(found: Sequence[SourcesJudged], presentation: Presentation) -> str:
     """The page of shipped rows. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     drawn: list[PageSection] = []
@@ -48,7 +49,9 @@ def accuracy_page(found: Sequence[SourcesJudged], command: str) -> str:
     sections = [*drawn, *map(_section, parts)]
     lead = f"{len(judged)} figures of measured runs."
     title = "Predictions against measured runs"
-    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command, notes=notes)
+    return page_html(
+        title=title, lead=lead, sections=sections, figures=figures, command=presentation.command, notes=notes
+    )
 
 
 def _beginning(texts: Sequence[str]) -> str:
@@ -59,7 +62,7 @@ def _beginning(texts: Sequence[str]) -> str:
     return " ".join(words[0] for words in shared).rstrip(",;:(") or texts[0]
 
 
-def own_page(errors: Sequence[OwnError], command: str) -> str:
+def own_page(errors: Sequence[OwnError], presentation: Presentation) -> str:
     """The page of own rows before and after their calibration. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     sections = []
@@ -77,7 +80,7 @@ def own_page(errors: Sequence[OwnError], command: str) -> str:
     sections += map(_section, own_sections(errors))
     keys = len({one.key for one in errors})
     title, lead = "Own rows against predictions", f"{keys} rows of your own."
-    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=command)
+    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=presentation.command)
 
 
 def _section(part: Section) -> PageSection:

@@ -26,9 +26,11 @@ from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.units import GIB
 from simulator.show.report.as_csv import table_csv
-from simulator.show.report.as_json import significant
+from simulator.show.report.as_json import dumps, significant
 from simulator.show.report.coverage import TITLES, coverage_object, coverage_sections, pairs_judged, pairs_section
-from simulator.show.report.sections import Section
+from simulator.show.report.grid import Style
+from simulator.show.report.presentation import Presentation
+from simulator.show.report.sections import Section, sections_text
 
 SCHEMA_VERSION: Final = 3
 HEADERS: Final = (
@@ -43,6 +45,21 @@ _EXPLAINED: Final = (
     f"seed {SEED}). Inside: rows in their 90 % interval with their source left out."
 )
 _Row = TypeVar("_Row", bound=WithErrors)
+
+
+def class_table(judged: Sequence[SourcesJudged], _presentation: Presentation, style: Style) -> str:
+    """Return the errors by class."""
+    return sections_text(class_sections(judged), style)
+
+
+def row_table(judged: Sequence[SourcesJudged], _presentation: Presentation, style: Style) -> str:
+    """Return the errors of every row."""
+    return sections_text(row_sections(judged), style)
+
+
+def own_table(errors: Sequence[OwnError], _presentation: Presentation, style: Style) -> str:
+    """Return the errors of own rows before and after their calibration."""
+    return sections_text(own_sections(errors), style)
 
 
 def class_sections(judged: Sequence[SourcesJudged]) -> Iterator[Section]:
@@ -143,8 +160,8 @@ def _figures(kind: CoefficientKind, row: RowJudged) -> tuple[float, float]:
     return measured, measured * float(np.exp(row.source_out.error))
 
 
-def accuracy_object(judged: Sequence[SourcesJudged]) -> dict[str, Any]:
-    """Return classes, sources and rows as plain values; errors and widths are shares."""
+def accuracy_json(judged: Sequence[SourcesJudged], _presentation: Presentation) -> str:
+    """Return classes, sources and rows as JSON; errors and widths are shares."""
     parts = {
         TITLES[one.kind].lower(): {
             "coverage": coverage_object(one.kind, one.rows),
@@ -156,7 +173,8 @@ def accuracy_object(judged: Sequence[SourcesJudged]) -> dict[str, Any]:
         }
         for one in judged
     }
-    return {"schema_version": SCHEMA_VERSION, "tool_version": __version__, "seed": SEED, **parts}
+    document = {"schema_version": SCHEMA_VERSION, "tool_version": __version__, "seed": SEED, **parts}
+    return dumps(document) + "\n"
 
 
 def _summaries(
@@ -194,7 +212,7 @@ def _row_object(kind: CoefficientKind, row: RowJudged) -> dict[str, Any]:
     }
 
 
-def rows_csv(judged: Sequence[SourcesJudged]) -> str:
+def rows_csv(judged: Sequence[SourcesJudged], _presentation: Presentation) -> str:
     """Return every row as CSV, errors as shares."""
     objects = [{"kind": one.kind} | _row_object(one.kind, row) for one in judged for row in one.rows]
     for line in objects:
@@ -213,12 +231,12 @@ def own_sections(errors: Sequence[OwnError]) -> Iterator[Section]:
             yield Section(f"{title} of own rows", (), headers, [*rows, ["mean, absolute", *means]])
 
 
-def own_object(errors: Sequence[OwnError]) -> dict[str, Any]:
-    """Return the same as plain values; errors are shares."""
-    return {"own_rows": [dataclasses.asdict(error) for error in errors]}
+def own_json(errors: Sequence[OwnError], _presentation: Presentation) -> str:
+    """Return the same as JSON; errors are shares."""
+    return dumps({"own_rows": [dataclasses.asdict(error) for error in errors]}) + "\n"
 
 
-def own_csv(errors: Sequence[OwnError]) -> str:
+def own_csv(errors: Sequence[OwnError], _presentation: Presentation) -> str:
     """Return the same as CSV."""
     columns = tuple(field.name for field in dataclasses.fields(OwnError))
     return table_csv(columns, (dataclasses.astuple(error) for error in errors))

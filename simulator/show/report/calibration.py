@@ -13,26 +13,28 @@ from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
 from simulator.question.units import GIB
+from simulator.show.report.as_json import dumps
 from simulator.show.report.grid import Style
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.sections import Section, sections_text
 from simulator.show.report.text import amount
 
 TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Time"}
 
 
-def calibration_tables(calibrations: Sequence[Calibration], style: Style) -> str:
+def calibration_table(calibrations: Sequence[Calibration], _presentation: Presentation, style: Style) -> str:
     """Return the coefficients of each calibration, with what they rest on."""
     return sections_text([section for calibration in calibrations for section in _sections(calibration)], style)
 
 
-def calibration_yaml(calibrations: Sequence[Calibration]) -> str:
+def calibration_yaml(calibrations: Sequence[Calibration], _presentation: Presentation) -> str:
     """Return the calibration files, one document each."""
     return "---\n".join(map(calibration_text, calibrations))
 
 
-def calibration_object(calibrations: Sequence[Calibration]) -> dict[str, Any]:
-    """Return calibrations as plain values."""
-    return {
+def calibration_json(calibrations: Sequence[Calibration], _presentation: Presentation) -> str:
+    """Return calibrations as JSON."""
+    families = {
         "families": [
             {
                 "family": calibration.family,
@@ -45,6 +47,7 @@ def calibration_object(calibrations: Sequence[Calibration]) -> dict[str, Any]:
             for calibration in calibrations
         ]
     }
+    return dumps(families) + "\n"
 
 
 def _sections(calibration: Calibration) -> Iterator[Section]:
@@ -146,7 +149,7 @@ def _meaning(kind: CoefficientKind, name: str) -> dict[str, Any]:
     }
 
 
-def meaning_tables(style: Style) -> str:
+def meaning_table(_answer: None, _presentation: Presentation, style: Style) -> str:
     """Return what each coefficient means, with its unit, prior and bounds, and whether shipped rows fit it."""
     sections = []
     for kind in KINDS:
@@ -162,9 +165,10 @@ def meaning_tables(style: Style) -> str:
     return sections_text(sections, style)
 
 
-def meaning_object() -> dict[str, Any]:
-    """Return the same as plain values."""
-    return {
+def meaning_json(_answer: None, _presentation: Presentation) -> str:
+    """Return the same as JSON."""
+    meanings = {
         kind: [{"name": name, **_meaning(kind, name), "fitted": name not in UNFITTED} for name in priors(kind)]
         for kind in KINDS
     }
+    return dumps(meanings) + "\n"

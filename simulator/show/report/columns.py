@@ -11,8 +11,6 @@ from simulator.show.report.grid import Style, grid
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 BETWEEN = 2
-_LONG = 10
-"""Characters of a cell beyond which a narrow table has a code for it."""
 """Spaces between columns."""
 
 
@@ -58,14 +56,15 @@ def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column],
     return [columns[p] for p in sorted(kept)], [column for p, column in enumerate(columns) if p not in kept]
 
 
-def coded(column: Column, letter: str) -> tuple[Column, list[str]]:
-    """Return a column whose long cells are codes, with what each code stands for."""
+def coded(column: Column, letter: str, longest: int) -> tuple[Column, list[str]]:
+    """Return a column whose cells of more than `longest` characters are codes, with a line on what each stands for."""
     codes: dict[str, str] = {}
     for cell in column.cells:
-        if len(cell) > _LONG:
+        if len(cell) > longest:
             codes.setdefault(cell, f"{letter}{len(codes) + 1}")
     short = column._replace(cells=tuple(codes.get(cell, cell) for cell in column.cells))
-    return short, [f"{code}: {column.name} {cell}" for cell, code in codes.items()]
+    texts = [f"{code}: {cell}" for cell, code in codes.items()]
+    return short, [f"{column.name} {'; '.join(texts)}"] if texts else []
 
 
 def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:

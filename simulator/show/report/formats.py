@@ -51,7 +51,7 @@ def _answer(name: str, table: str, /, *, page: str = "", **more: str) -> AnswerF
     """Return an answer whose table is a page of Markdown too, and whose JSON follows from its type."""
     html = {"html": f"pages.{page}"} if page else {}
     return AnswerFormats(
-        name, MappingProxyType({"table": f"report.{table}", **_EVERY, **more, "markdown": f"report.{table}", **html})
+        name, MappingProxyType({"table": f"report.{table}", **(_EVERY | more), "markdown": f"report.{table}", **html})
     )
 
 
@@ -83,6 +83,30 @@ ANSWERS: Mapping[str, AnswerFormats] = MappingProxyType(
                 junit="report.check_ci:check_junit",
                 sarif="report.check_ci:check_sarif",
             ),
+            *(
+                _answer(
+                    name,
+                    f"accuracy:{table}",
+                    page="accuracy:accuracy_page",
+                    json="report.accuracy:accuracy_json",
+                    csv="report.accuracy:rows_csv",
+                )
+                for name, table in (("accuracy", "class_table"), ("accuracy by row", "row_table"))
+            ),
+            _answer(
+                "own accuracy",
+                "accuracy:own_table",
+                page="accuracy:own_page",
+                json="report.accuracy:own_json",
+                csv="report.accuracy:own_csv",
+            ),
+            _answer(
+                "calibration",
+                "calibration:calibration_table",
+                json="report.calibration:calibration_json",
+                yaml="report.calibration:calibration_yaml",
+            ),
+            _answer("coefficients", "calibration:meaning_table", json="report.calibration:meaning_json"),
             _answer("listing", "listing:listing_table", **_RECORDS),
             _answer("spec listing", "listing:listing_table", **_RECORDS, yaml="report.listing:listing_yaml"),
         )

@@ -72,6 +72,8 @@ def plan_answer(plan: Plan) -> Iterator[str]:
         yield f"{word}: {choice_text(best)}: {', '.join(_run_words(best))}."
         yield f"Its layout: {_of(best, lambda e: brief_layout(e.layout, e.framework))}."
         yield _of(best, status_line)
+        if best.estimate is not None and (host := host_text(best.estimate.memory)) is not None:
+            yield f"H{host.removeprefix('h')}."
         yield from measured_lines(plan, best)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):

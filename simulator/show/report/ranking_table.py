@@ -88,7 +88,7 @@ _CHOICES = (
         lambda e: "yes" if e.layout.tensor_parallel > 1 else "no",
     ),
     _Choice("offload", lambda layout: layout.offload, lambda _: "none"),
-    _Choice("layers by\nstage", cut_text, lambda _: "even", spare=25),
+    _Choice("layers by\nstage", cut_text, lambda _: "even", spare=55),
 )
 
 
@@ -164,14 +164,21 @@ def _fitted(estimates: Sequence[Estimate], presentation: Presentation, style: St
     columns, width = _columns(estimates, presentation), _width(presentation, style)
     shown, left_out = fitting(columns, width)
     legend: list[str] = []
-    if any(0 < column.spare < _NEEDED for column in left_out):
-        told = [coded(column, column.name[0].upper()) if column.is_text else (column, []) for column in columns]
-        shown, left_out = fitting([column for column, _ in told], width)
-        headers = {column.header for column in shown}
-        legend = [line for column, lines in told if column.header in headers for line in lines]
+    for longest in _LONGEST:
+        told = [coded(c, c.name[0].upper(), longest) if c.is_text else (c, []) for c in columns]
+        narrow, gone = fitting([column for column, _ in told], width)
+        if _needed(gone) < _needed(left_out):
+            shown, left_out, headers = narrow, gone, {column.header for column in narrow}
+            legend = [line for column, lines in told if column.header in headers for line in lines]
     return shown, [*legend, *(narrow_line(left_out) if presentation.verbosity > 0 else ())]
 
 
+def _needed(columns: Sequence[Column]) -> int:
+    return sum(0 < column.spare < _NEEDED for column in columns)
+
+
+_LONGEST = (10, 5)
+"""Characters of a text beyond which a narrow table has a code for it, where that leaves room for a figure."""
 _NEEDED = 50
 """How readily a column may go that every ranking should show."""
 
