@@ -9,11 +9,17 @@ from benchmarks.repositories import CASES
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked, Gates
+from tests.check.bare import without_advice
 from tests.check.repositories import FIRM, REINFORCEMENT, ROOT, SHARED, left_out, listed, no_training, passed_over
 
 REPRODUCTIONS = SHARED / "findings" / "recipes-repro"
 SAMPLED = 9
 """Every so many files of the list are judged here; `python -m tests.check.repositories` judges all."""
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_advice(monkeypatch)
 
 
 def test_most_of_what_trains_gets_a_verdict() -> None:

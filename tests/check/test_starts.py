@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.check.bare import no_advice
 from tests.check.recipes import checked
 from tests.cli.running import refusal, run
 
@@ -32,7 +33,8 @@ def script(folder: Path, text: str, name: str = "train.sh") -> str:
 def launched(folder: Path, flags: str, *options: str, code: int = 0) -> dict[str, Any]:
     """The verdict on a launch with one flag on a line."""
     words = [f" --{part.strip()}" for part in f" {flags}".split(" --")[1:]]
-    (found,) = checked(script(folder, f"{LAUNCH} \\\n" + " \\\n".join(words)), *H100, *options, code=code)
+    with no_advice():
+        (found,) = checked(script(folder, f"{LAUNCH} \\\n" + " \\\n".join(words)), *H100, *options, code=code)
     return found
 
 
@@ -179,7 +181,8 @@ def test_flags_that_fsdp_goes_with(flags: str, tmp_path: Path) -> None:
 )
 def test_fsdp_needs_more_than_one_connection(count: int, flags: str, refused: bool, tmp_path: Path) -> None:
     export = f"export CUDA_DEVICE_MAX_CONNECTIONS={count}"
-    (found,) = checked(script(tmp_path, f"{export}\n{LAUNCH} {flags}"), *H100, code=int(refused))
+    with no_advice():
+        (found,) = checked(script(tmp_path, f"{export}\n{LAUNCH} {flags}"), *H100, code=int(refused))
     assert (errors(found) == ["megatron-fsdp-connections"]) == refused
     assert found["outcome"] == ("refused" if refused else "fits")
 

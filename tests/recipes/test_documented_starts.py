@@ -13,7 +13,7 @@ from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell import starts
 from simulator.recipes.shell.example import parameters
 from tests.cli.running import run
-from tests.recipes.corpus import corpus
+from tests.recipes.corpus import FOLDER, corpus
 from tools import starts as maker
 
 SCRIPT = """#!/bin/bash
@@ -302,3 +302,15 @@ def test_every_start_has_a_word_for_each_argument_of_its_file() -> None:
                 start.file
             )
     assert seen > 10
+
+
+def test_a_page_states_no_number_of_nodes() -> None:
+    """Zephyr-141B was trained on 4 nodes; its page shows the configuration of one node."""
+    root = FOLDER.parent / "corpus2" / "huggingface+alignment-handbook"
+    file = root / "recipes/zephyr-141b-A35b/orpo/config_full.yaml"
+    if not file.is_file():
+        pytest.skip("needs the repositories beside the checkout (SIMULATE_SHARED)")
+    (checked,) = check_files([str(file)], Asked(hardware="a100-sxm-80g"), Gates(), root=root)
+    assert (checked.outcome, "--nodes" in checked.reasons[0]) == ("cannot_tell", True)
+    (checked,) = check_files([str(file)], Asked(hardware="h200-sxm", nodes=8), Gates(), root=root)
+    assert checked.outcome == "fits"

@@ -145,12 +145,15 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
 
 
 def _as_documented(path: Path, text: str) -> _ReadRecipe | None:
-    """The recipe as a page of the file's repository starts it; None where none does, or what it names is not there."""
+    """The recipe as a page of the file's repository starts it; None where none does, or what it names is not there.
+
+    A page's example starts it on the machines of whoever wrote the page: how many nodes run it is not stated.
+    """
     documented = documented_launch(path, text)
     with contextlib.suppress(AbsentFileError):
         recipe = _read_launch(documented[0], str(path)) if documented else None
         if documented and recipe:
-            return dataclasses.replace(recipe, remarks=(*recipe.remarks, documented[1])), set()
+            return dataclasses.replace(recipe, nodes=None, remarks=(*recipe.remarks, documented[1])), set()
     return None
 
 
