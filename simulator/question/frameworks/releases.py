@@ -140,7 +140,7 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
 
 
 def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:
-    """Switches of more than half of the nearest recipes, and which those are; of fp8, those that scale it as `wanted`."""
+    """Switches of more than half of the nearest recipes, and which those are; of fp8, those scaled as `wanted`."""
     alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
     if case.precision == "fp8":
         alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike
