@@ -104,7 +104,7 @@ def test_torchtitan_layout(change: tuple[str, str], field: str, value: object, t
     ("change", "rule"),
     [
         (('flavor = "8B"', 'flavor = "9000B"'), "unknown-model"),
-        (('name = "AdamW"', 'name = "Muon"'), "not-modelled"),
+        (('name = "AdamW"', 'name = "Sophia"'), "upper-bound"),
         (('mode = "selective"', 'mode = "memory_budget"'), "upper-bound"),
         (('"Interleaved1F1B"', '"LoopedBFS"'), "not-modelled"),
         (("context_parallel_degree = 1", "tensor_paralel_degree = 1"), "unknown-flag"),
