@@ -111,7 +111,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     stack = stack_for(name, asked, *usual)
     if asked is None and stack == DEFAULT:
         for newest in suggested(name, set(), {family}):
-            if any((one.model, one.hardware, one.precision) == case for one in release_recipes(newest.name)):
+            if any((row.model, row.hardware, row.precision) == case for row in release_recipes(newest.name)):
                 return replace(framework(name, options, newest.name), stack_assumed=True)
     return framework(name, options, stack)
 
@@ -132,8 +132,8 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, wanted)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
     where = f" ({recipe.source})" if recipe else ""
-    kept: dict[str, Any] = {"asked": profile.asked, "stack_assumed": profile.stack_assumed}
-    changed = replace(usual, **{**typed, **chosen}, **kept, case=case, release_source=f"{whose}{where}")
+    carried: dict[str, Any] = {"asked": profile.asked, "stack_assumed": profile.stack_assumed}
+    changed = replace(usual, **{**typed, **chosen}, **carried, case=case, release_source=f"{whose}{where}")
     scaled = f", fp8 by {changed.fp8_recipe}" if case.precision == "fp8" else ""
     assumed = " (assumed; --stack default for none)" if profile.stack_assumed else ""
     return replace(changed, release=f"{profile.stack}{assumed}: {whose}{scaled}")
