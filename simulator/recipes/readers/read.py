@@ -1,4 +1,4 @@
-"""Recipe files to recipes: finds the form of a file or launch and asks its framework's reader. Executes nothing."""
+"""Recipes out of files: finds the form of a file or launch and asks its framework's reader. Executes nothing."""
 
 from __future__ import annotations
 
