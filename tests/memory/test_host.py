@@ -52,5 +52,6 @@ def test_a_host_that_is_too_small_does_not_fit() -> None:
     roomy, tight, unknown = ask("optimizer"), ask("optimizer", "64 GiB"), ask("optimizer", None)
     assert (roomy.memory.fits_host, roomy.verdict) == (True, "fits")
     assert (tight.memory.fits_host, tight.verdict) == (False, "does_not_fit")
+    assert tight.memory.fit_probability == 0.0
     assert (unknown.memory.fits_host, unknown.verdict) == (None, "fits")
     assert tight.memory.device_bytes == roomy.memory.device_bytes

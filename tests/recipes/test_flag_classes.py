@@ -19,7 +19,7 @@ from tests.recipes.test_megatron import BASE
 from tools import flag_names
 
 TABLES = table_names()
-PADDLE = "--model_name_or_path llama-7b --max_seq_len 2048 --per_device_train_batch_size 1 --bf16 --sharding stage1"
+PADDLE = "--model_name_or_path llama-7b --max_seq_len 1024 --per_device_train_batch_size 1 --bf16 --sharding stage1"
 SHARED = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared")
 FAMILIES = ("mindspeed", "pai", "megatron-lm", "megatron-forks", "flagscale", "flagperf", "paddlenlp", "paddleformers")
 COMPLETE = ("megatron-shell", "paddle-shell", "paddle-yaml")

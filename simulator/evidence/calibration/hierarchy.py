@@ -36,8 +36,11 @@ LEAST_NOISE = 0.003
 """Relative scatter below which no source's rows are believed: figures are printed with so many digits."""
 FIRST_NOISE = 0.08
 """Relative scatter that learning starts from."""
-HELPED = 2.33
-"""Deviations of the scatter of a mean of own rows from which their gain is believed: chance has it one time in 100."""
+HELPED: Mapping[CoefficientKind, float] = {"time": 2.33, "memory": 0.5}
+"""Deviations of the scatter of a mean of own rows from which their gain is believed.
+
+Of time, chance has it one time in 100. Memory is the same in every run of a layout: what rows show of it is no chance.
+"""
 _LEAST_OWN = 2
 _STEP = 0.01
 """Change of a coefficient's logarithm by which slopes are taken."""
@@ -280,7 +283,7 @@ class Linearization:
         mine = np.flatnonzero(rows)
         if len(mine) < _LEAST_OWN:
             return "posterior"
-        needed = HELPED * np.sqrt(np.mean(noises(self.design, self.hyper)[rows] ** 2) / len(mine))
+        needed = HELPED[self.design.kind] * np.sqrt(np.mean(noises(self.design, self.hyper)[rows] ** 2) / len(mine))
         ways: tuple[Belief, ...] = ("posterior", "factor")
         return next((way for way in ways if self._gain(prior, rows, way) > needed), "prior")
 
@@ -291,7 +294,7 @@ class Linearization:
             others = rows.copy()
             others[index] = False
             learned = self.posterior(prior, others, belief)
-            before, after = (abs(self.target[index] - self.slopes[index] @ by.mean) for by in (prior, learned))
+            before, after = (abs(self.design.error(int(index), self.point(by))) for by in (prior, learned))
             gains.append(before - after)
         return float(np.mean(gains))
 
