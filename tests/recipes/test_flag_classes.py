@@ -34,7 +34,7 @@ def megatron(flags: str, folder: Path) -> Checked:
 
 def paddle(flags: str, folder: Path) -> Checked:
     return judged(
-        f"python -m paddle.distributed.launch --nnodes 1 --devices 0,1 run_pretrain.py {PADDLE} {flags}", folder
+        f"python -m paddle.distributed.launch --nnodes 1 --devices 0,1,2 run_pretrain.py {PADDLE} {flags}", folder
     )
 
 
@@ -102,10 +102,10 @@ def test_classes_of_megatron(flags: str, outcome: str, tmp_path: Path) -> None:
         ("--recompute 1 --prefix_tuning 1", "not_modelled"),
         ("--recompute 1 --prefix_tuning false", "fits"),
         ("--recompute 1 --offload_queue true", "not_modelled"),
-        ("--recompute 1 --stage DPO", "does_not_fit"),
+        ("--recompute 1 --stage DPO --max_seq_len 8192", "does_not_fit"),
         ("--recompute 1 --stage SFT", "fits"),
         ("--recompute 1 --stage GRPO", "not_modelled"),
-        ("--recompute 1 --loss_type sigmoid", "does_not_fit"),
+        ("--recompute 1 --loss_type sigmoid --max_seq_len 8192", "does_not_fit"),
         ("--recompute 1 --use_fp8_mlp true --recompute_fwd_gate_up true --dequant_input true", "fits"),
         ("--recompute 1 --use_rms_qkv_recompute true --enable_mtp_magic_send true", "fits"),
         ("--recompute 1 --offline_quant_expert_weight true", "fits"),
