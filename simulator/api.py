@@ -1,4 +1,4 @@
-"""The two questions for a Python program: an estimate of one layout, a ranking of layouts. Formulas stand below."""
+"""Estimates of one layout and rankings of layouts, for Python programs. Holds no formula: `simulator.cost` does."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is asked: model, cluster, workload, layouts, and the words and numbers they are made of."""
+"""Question that is asked: model, cluster, workload, layouts, and the words and numbers they are made of."""

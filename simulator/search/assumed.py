@@ -1,4 +1,4 @@
-"""Switches that an answer takes for granted because nobody set them, with what another value is worth."""
+"""Switches that an answer assumes because nobody set them, with what another value would change. Sets none."""
 
 from __future__ import annotations
 

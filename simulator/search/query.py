@@ -1,7 +1,7 @@
-"""The question of a search, and its answer for one layout. Values; the walk over layouts is elsewhere.
+"""The question of a search, and its answer for one layout. Values only: `search.walk` goes over the layouts.
 
-A question about Mixtral on H100 leaves open how tokens reach their experts. Its search looks at two ways: as the
-question stands, and with DeepEP's kernels under other work, which `chosen` then names.
+A question about Mixtral on H100 may leave open how tokens reach their experts. It is then searched twice, as it stands
+and with DeepEP's kernels overlapped, and `chosen` of an answer names the kernels that it took.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is shown: tables, JSON, and the command line."""
+"""Presentation of answers: tables, JSON, pages, and the command line."""

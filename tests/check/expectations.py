@@ -15,12 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from simulator.recipes.check.verdict import FIRM
 from simulator.show.report.grid import grid
+from tests.check.bare import no_advice
 from tests.cli.running import run
-from tests.search.bare import without_advice
 
 TABLE = Path(__file__).with_name("expectations.csv")
 LEFT_TO_A_RUN = "cannot_tell: range"
@@ -63,8 +61,7 @@ def expectations() -> tuple[Expectation, ...]:
 @cache
 def outcomes(row: Expectation) -> tuple[str, ...]:
     """The verdict on each launch of a row's recipe."""
-    with pytest.MonkeyPatch.context() as patches:
-        without_advice(patches)
+    with no_advice():
         answer = run("check", str(row.file), *shlex.split(row.options), "--format", "json")
     return tuple(map(_outcome, json.loads(answer.stdout)["results"]))
 

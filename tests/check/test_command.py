@@ -151,7 +151,7 @@ def failing(folder: Path) -> list[str]:
         "large.sh": text.replace("--micro-batch-size 1", "--micro-batch-size 64"),
         "refused.sh": text.replace("TP=2", "TP=3"),
         "open.sh": text.replace("NNODES=4", "NNODES=$WORLD_SIZE"),
-        "other.sh": "tune run full_finetune_distributed --config x\n",
+        "other.sh": "xtuner train x.py\n",
         "broken.sh": "if true; then\n",
     }
     for name, content in texts.items():

@@ -56,7 +56,7 @@ def test_hook_starts_the_command(tmp_path: Path) -> None:
     (tmp_path / "env.sh").write_text("export A=1\n", encoding="utf-8")
     assert run(*words, str(tmp_path / "env.sh"), "--hardware", "z2000").exit_code == 0
     # What cannot be judged passes, and is counted where the hook shows it.
-    (tmp_path / "other.sh").write_text("tune run full_finetune_distributed --config x\n", encoding="utf-8")
+    (tmp_path / "other.sh").write_text("xtuner train x.py\n", encoding="utf-8")
     passed = run(*words, str(tmp_path / "other.sh"), "--hardware", "z2000")
     assert passed.exit_code == 0
     assert passed.stdout.startswith("1 recipe: none judged; 1 not judged (1 not modelled); 0 failed")

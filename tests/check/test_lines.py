@@ -17,8 +17,10 @@ from simulator.show.answers.program import Checks
 from simulator.show.report.check_github import github_summary
 from simulator.show.report.formats import ANSWERS
 from simulator.show.report.presentation import Presentation
+from tests.check.bare import no_advice
 from tests.check.junit_schema import violations
 from tests.check.recipes import EXAMPLES, judged
+from tests.cli.running import run
 
 EVIL = "::error::x\n::stop-commands::y\r\x1b[31m##[group]z\u2028::debug::w\x85::add-mask::v"
 PLACE = Place(EVIL, 3)
@@ -99,17 +101,28 @@ def test_junit_is_what_jenkins_takes() -> None:
     ]
 
 
+def odd_file(folder: Path) -> bytes:
+    """A recipe whose name is no UTF-8."""
+    odd = os.fsencode(folder) + b"/odd-\xff.sh"
+    with open(odd, "wb") as stream:  # noqa: PTH123  a name that is no text
+        stream.write((EXAMPLES / "llama3-8b-megatron.sh").read_bytes())
+    return odd
+
+
 @pytest.mark.parametrize("form", VERDICTS.formats)
 def test_a_name_that_is_no_utf8_leaves_the_answer_whole(form: str, tmp_path: Path) -> None:
-    odd = os.fsencode(tmp_path) + b"/odd-\xff.sh"
-    text = (EXAMPLES / "llama3-8b-megatron.sh").read_bytes()
-    with open(odd, "wb") as stream:  # noqa: PTH123  a name that is no text
-        stream.write(text)
-    command: list[str | bytes] = [sys.executable, "-m", "simulator", "check", odd]
-    command += [str(EXAMPLES / "llama3-8b-megatron.sh"), "--hardware", "z2000", "--format", form]
-    found = subprocess.run(command, capture_output=True, check=False)
-    assert found.returncode == 0, found.stderr.decode("utf-8", "replace")
-    shown = found.stdout.decode("utf-8")
+    files = (os.fsdecode(odd_file(tmp_path)), str(EXAMPLES / "llama3-8b-megatron.sh"))
+    with no_advice():
+        found = run("check", *files, "--hardware", "z2000", "--format", form)
+    assert found.exit_code == 0, found.stderr
+    shown = found.stdout_bytes.decode("utf-8")
     if form != "sarif":
         assert "llama3-8b-megatron.sh" in shown or form == "github"
     assert shown
+
+
+def test_a_process_is_given_such_a_name(tmp_path: Path) -> None:
+    command: list[str | bytes] = [sys.executable, "-m", "simulator", "check", odd_file(tmp_path), "--hardware", "z2000"]
+    found = subprocess.run(command, capture_output=True, check=False)
+    assert found.returncode == 0, found.stderr.decode("utf-8", "replace")
+    assert "odd-" in found.stdout.decode("utf-8")

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from simulator.cost.pricing.estimate import Estimate
+from simulator.recipes.check import judge
+from simulator.recipes.recipe import Remark
 from tests.check.recipes import checked
 from tests.check.test_starts import BASE, H100, SHAPE, TENSOR, script
 
@@ -31,6 +34,17 @@ def test_a_default_decides_no_refusal(machines: str, fix: str, tmp_path: Path) -
     assert checked(file, *H100, "--nodes", "1", code=1)[0]["outcome"] == "refused"
     name = fix.rpartition(" ")[2].replace("=N", "=8")
     assert checked(file, *H100, "--set", name)[0]["outcome"] == "fits"
+
+
+def test_machines_on_which_a_run_decides_refuse_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsure(estimate: Estimate) -> tuple[Remark, ...]:
+        return (Remark(judge.UNDECIDED, "error", "a run decides"),) if estimate.memory.fits else ()
+
+    monkeypatch.setattr(judge, "_unsure", unsure)
+    file = script(tmp_path, f"torchrun --nnodes ${{SLURM_NNODES:-1}} --nproc_per_node 8 pretrain_gpt.py {MIXTRAL}")
+    (found,) = checked(file, *H100, code=3)
+    assert found["outcome"] == "cannot_tell"
+    assert "with --nodes 8 it is not known to pass (a run decides)" in found["reasons"][0]
 
 
 def test_what_the_script_states_itself_is_firm(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.check.bare import no_advice
 from tests.check.recipes import checked
 from tests.cli.running import refusal, run
 
@@ -32,7 +33,8 @@ def script(folder: Path, text: str, name: str = "train.sh") -> str:
 def launched(folder: Path, flags: str, *options: str, code: int = 0) -> dict[str, Any]:
     """The verdict on a launch with one flag on a line."""
     words = [f" --{part.strip()}" for part in f" {flags}".split(" --")[1:]]
-    (found,) = checked(script(folder, f"{LAUNCH} \\\n" + " \\\n".join(words)), *H100, *options, code=code)
+    with no_advice():
+        (found,) = checked(script(folder, f"{LAUNCH} \\\n" + " \\\n".join(words)), *H100, *options, code=code)
     return found
 
 
@@ -126,7 +128,8 @@ def test_torch_fsdp2_of_megatron_shards_weights_gradients_and_state(tmp_path: Pa
 
 def test_torch_fsdp2_keeps_8_bit_copies_of_what_it_gathers_for_no_longer_than_it_says(tmp_path: Path) -> None:
     flags = f"{WHOLE} {FSDP2} --fp8-format hybrid"
-    assert "upper-bound" in [remark["rule"] for remark in launched(tmp_path, flags)["remarks"]]
+    shorter = launched(tmp_path, flags, "--seq-length", "2048")
+    assert "upper-bound" in [remark["rule"] for remark in shorter["remarks"]]
     large = flags.replace("--micro-batch-size 1", "--micro-batch-size 4")
     assert launched(tmp_path, large, code=3)["outcome"] == "not_modelled"
 
@@ -179,7 +182,8 @@ def test_flags_that_fsdp_goes_with(flags: str, tmp_path: Path) -> None:
 )
 def test_fsdp_needs_more_than_one_connection(count: int, flags: str, refused: bool, tmp_path: Path) -> None:
     export = f"export CUDA_DEVICE_MAX_CONNECTIONS={count}"
-    (found,) = checked(script(tmp_path, f"{export}\n{LAUNCH} {flags}"), *H100, code=int(refused))
+    with no_advice():
+        (found,) = checked(script(tmp_path, f"{export}\n{LAUNCH} {flags}"), *H100, code=int(refused))
     assert (errors(found) == ["megatron-fsdp-connections"]) == refused
     assert found["outcome"] == ("refused" if refused else "fits")
 
@@ -187,7 +191,7 @@ def test_fsdp_needs_more_than_one_connection(count: int, flags: str, refused: bo
 def test_the_type_of_a_tokenizer_tells_the_vocabulary(tmp_path: Path) -> None:
     flags = BASE.replace("--vocab-size 128256", "--tokenizer-type Llama3Tokenizer --tokenizer-model $2")
     assert launched(tmp_path, flags)["estimate"]["model"] == "llama3-8b"
-    unknown = launched(tmp_path, flags.replace("Llama3Tokenizer", "HuggingFaceTokenizer"))
+    unknown = launched(tmp_path, flags.replace("Llama3Tokenizer", "HuggingFaceTokenizer"), "--recompute", "full")
     assert unknown["estimate"]["model"] == "recipe"
     assert "vocabulary-assumed" in [remark["rule"] for remark in unknown["remarks"]]
 
@@ -239,8 +243,9 @@ def test_changes_hold_when_they_are_applied(name: str, tmp_path: Path) -> None:
     assert base["changes"]
     for change in base["changes"]:
         added = shlex.split(change["options"])
-        (again,) = checked(file, *kept(options, added), *added)
-        assert again["passed"], change["options"]
+        surely = change["estimate"]["memory"]["fit_probability"] > 0.95
+        (again,) = checked(file, *kept(options, added), *added, code=0 if surely else 3)
+        assert again["outcome"] == ("fits" if surely else "cannot_tell"), change["options"]
         for part in ("memory", "throughput", "layout"):
             assert again["estimate"][part] == change["estimate"][part], change["options"]
 

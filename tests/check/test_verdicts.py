@@ -80,6 +80,8 @@ def test_experts_are_spread() -> None:
         ("paddle", {"tensor_parallel": 8, "model": "ernie-4.5-21b-a3b"}, "paddle-kv-heads"),
         ("torch", {"micro_batch_size": 3}, "torch-batch"),
         ("megatron", {"tensor_parallel": 2, "options": {"tp_comm_overlap": "true"}}, "megatron-tp-overlap"),
+        ("megatron", {"precision": "fp16", "options": {"optimizer": "muon"}}, "megatron-muon-precision"),
+        ("megatron", {"offload": "optimizer_tensorwise", "options": {"optimizer": "lion"}}, "megatron-muon-offload"),
         (
             "megatron",
             {"pipeline_parallel": 2, "virtual_stages": 2, "options": {"overlap_p2p": "false"}},

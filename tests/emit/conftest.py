@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.search.bare import without_advice
+from tests.check.bare import without_advice
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimates without what other switches are worth: a third of their time, and nothing of a recipe."""
+    """Estimates and verdicts without advice: half of their time, and nothing of a recipe."""
     without_advice(monkeypatch)

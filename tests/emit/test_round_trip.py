@@ -45,6 +45,7 @@ LAYOUTS = [
             "--option repeat_kv=true"
         ),
     ),
+    ("megatron", "--model deepseek-v2-lite --nodes 2 --ep 8 --seq-length 4096 --optimizer muon"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 4 --schedule zb_h1 --vpp 2"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 2 --schedule dualpipev"),
@@ -189,7 +190,8 @@ def test_round_trip(target: RecipeFormat, options: str, tmp_path: Path) -> None:
     file, before = estimated(target, words, tmp_path)
     recipe = tmp_path / f"recipe{SUFFIX[target]}"
     # A file of estimates does not hold the switches.
-    switches = [word for i, word in enumerate(words) if "--option" in words[max(i - 1, 0) : i + 1]]
+    repeated = ("--option", "--optimizer")
+    switches = [word for i, word in enumerate(words) if {*repeated} & {*words[max(i - 1, 0) : i + 1]}]
     written = run("emit", str(file), "--framework", target, "--force", "--output", str(recipe), *switches)
     assert written.exit_code == 0, written.stderr
     hardware = words[words.index("--hardware") + 1] if "--hardware" in words else "z2000"

@@ -104,7 +104,7 @@ def test_torchtitan_layout(change: tuple[str, str], field: str, value: object, t
     ("change", "rule"),
     [
         (('flavor = "8B"', 'flavor = "9000B"'), "unknown-model"),
-        (('name = "AdamW"', 'name = "Muon"'), "not-modelled"),
+        (('name = "AdamW"', 'name = "Sophia"'), "upper-bound"),
         (('mode = "selective"', 'mode = "memory_budget"'), "upper-bound"),
         (('"Interleaved1F1B"', '"LoopedBFS"'), "not-modelled"),
         (("context_parallel_degree = 1", "tensor_paralel_degree = 1"), "unknown-flag"),
@@ -401,6 +401,7 @@ def test_what_deepspeed_moves_to_the_host(text: str, options: dict[str, str], re
         ('"reduce_bucket_size": "auto"', "reduction_parameters", "0"),
         ('"reduce_bucket_size": 2e8', "reduction_parameters", "200000000"),
         ('"sub_group_size": 1000000.0', "step_parameters", "1000000"),
+        ('"sub_group_size": 1e14', "step_parameters", "999999999999"),
         ('"stage3_max_live_parameters": "auto"', "live_parameters", "1000000000"),
     ],
 )

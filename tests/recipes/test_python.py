@@ -119,6 +119,20 @@ def test_what_training_lays_over_counts(recipes: Path) -> None:
     assert first.options["attention_dropout"] == "false"
 
 
+def test_settings_replace_fields_as_on_a_command_line(recipes: Path) -> None:
+    asked = {"model.tensor_model_parallel_size": "4", "train.micro_batch_size": "2", "other": "1"}
+    recipe = read_recipe(recipes, asked)[0]
+    assert recipe.layout is not None
+    assert (recipe.layout.tensor_parallel, recipe.layout.micro_batch_size) == (4, 2)
+    unused = [remark.message for remark in recipe.remarks if remark.rule == "unused-setting"]
+    assert unused == ["--set other=1: nothing in the file depends on it"]
+    typing_error = read_recipe(recipes, {"model.tensor_model_paralel_size": "4"})[0]
+    assert any("tensor_model_paralel_size is not read" in remark.message for remark in typing_error.remarks)
+    for text in ("[", "{a: 1}"):
+        with pytest.raises(InputError, match=r"^--set model.seq_length=.*: must be a text, a number, true"):
+            read_recipe(recipes, {"model.seq_length": text})
+
+
 def test_each_value_has_the_line_that_sets_it(recipes: Path) -> None:
     second = read_recipe(recipes)[1]
     place = second.places["pp"]

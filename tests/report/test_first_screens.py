@@ -13,8 +13,11 @@ RECIPE = "examples/recipes/llama3-8b-megatron.sh"
 EXPERTS = "--model deepseek-v3 --hardware h800 --nodes 32 --seq-length 4096 --global-batch-size 8192"
 SCREENS = {
     "rank": ("rank --model llama3.1-70b --nodes 8", ("Fastest: TP", "if your launch has", "Known: device ", "-v: ")),
-    "experts": (f"rank {EXPERTS}", ("Fastest: TP", "recomp. R1: selective", " ± ", "MFU", "GiB", "fit")),
-    "codes for short texts": ("rank --model qwen3-30b-a3b --nodes 8 --precision fp8", (" ± ", "GiB  spare", "fit")),
+    "experts": (f"rank {EXPERTS}", ("Fastest: TP", "EP", "±", "MFU", "GiB", "fit")),
+    "codes for short texts": (
+        "rank --model qwen3-30b-a3b --nodes 8 --precision fp8",
+        ("±", "spare", "fit", "recomp. R1: selective"),
+    ),
     "ascend": ("rank --model deepseek-v3 --hardware 910b --nodes 64", ("stack mindspeed-llm", "Fastest: ")),
     "nothing": ("rank --model llama3.1-70b --nodes 1 --hardware h100", ("Nothing fits", "what would make it fit")),
     "fewest nodes": (

@@ -1,7 +1,8 @@
 """Activations that one decoder layer keeps from its forward pass until its backward pass: sums over its operations.
 
-Per micro batch, layer and device. Notation of the docstrings: T tokens on the device (micro batch x sequence / context
-parallel), t tensor parallel, h hidden size. Bytes are those of 16-bit training; in fp32 an element takes four.
+What each operation keeps stands in `cost.operations`; what pipeline ranks hold at once, in `cost.schedule`. Counted per
+micro batch, layer and device. Docstrings write T for tokens on the device (micro batch x sequence / context parallel),
+t for tensor parallel, h for hidden size, and bytes of 16-bit training; in fp32 an element takes four.
 """
 
 from __future__ import annotations

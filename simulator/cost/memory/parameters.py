@@ -286,8 +286,8 @@ def _uneven_shares(pricing: Pricing) -> KindArray:
     """Parameters by which the largest matrix of a device exceeds its share of all, dense ones and experts'."""
     matrices, degrees, largest = device_parameters(pricing, "matrix"), shard_degrees(pricing), largest_matrix(pricing)
     above = sum(
-        np.maximum(np.minimum(one, whole) - whole / degree, 0.0)
-        for whole, degree, one in zip(matrices, degrees, largest, strict=True)
+        np.maximum(np.minimum(matrix, whole) - whole / degree, 0.0)
+        for whole, degree, matrix in zip(matrices, degrees, largest, strict=True)
     )
     return np.asarray(np.where(pricing.block.zero_stage >= 1, above, 0.0))
 

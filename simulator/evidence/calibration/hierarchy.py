@@ -294,7 +294,7 @@ class Linearization:
             others = rows.copy()
             others[index] = False
             learned = self.posterior(prior, others, belief)
-            before, after = (abs(self.design.error(index, self.point(by))) for by in (prior, learned))
+            before, after = (abs(self.design.error(int(index), self.point(by))) for by in (prior, learned))
             gains.append(before - after)
         return float(np.mean(gains))
 

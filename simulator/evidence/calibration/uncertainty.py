@@ -1,4 +1,4 @@
-"""The range of one estimate, from the coefficients' covariance and the scatter of rows. Changes no estimate."""
+"""The range of a prediction, from the coefficients' covariance and the scatter of rows. Moves no prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured rows to CSV and back. One header for all tables; anything unexpected is refused by line and column."""
+"""Measured rows to CSV and back, under one header. Judges no figure; another form is refused by line and column."""
 
 from __future__ import annotations
 

@@ -60,10 +60,14 @@ _BY_HIDDEN_SIZE: Final = frozenset(["stage3_prefetch_bucket_size", "reduce_bucke
 _COUNTS: Final = _BY_HIDDEN_SIZE | {"stage3_max_live_parameters", "stage3_max_reuse_distance", "sub_group_size"}
 
 
+_ALL: Final = 10**12 - 1
+"""Parameters that no model has."""
+
+
 def _count(text: str) -> str:
-    """A count that may be written as 1e9; 0 for `auto`."""
-    number = re.fullmatch(r"[0-9]{1,15}(?:\.0*)?(?:e\+?[0-9]{1,2})?", text, re.ASCII | re.IGNORECASE)
-    return str(int(float(text))) if number else "0" if text == "auto" else text
+    """A count that may be written as 1e9, or as 1e14 where all of a model is meant; 0 for `auto`."""
+    number = re.fullmatch(r"[0-9]{1,15}(?:\.[0-9]*)?(?:e\+?[0-9]{1,2})?", text, re.ASCII | re.IGNORECASE)
+    return str(min(int(float(text)), _ALL)) if number else "0" if text == "auto" else text
 
 
 def _is_taken(key: Key) -> bool:

@@ -15,7 +15,7 @@ from simulator.question.scenario.scenario import Scenario
 
 _NAMED: Final = (
     *("expandable_segments", "flash_attention", "optimizer_dtype", "cp_communication", "cp_inner_degree"),
-    *("fp8_recipe", "expert_dispatch", "splits_last_backward"),
+    *("fp8_recipe", "expert_dispatch", "splits_last_backward", "optimizer"),
 )
 """Switches without a row of their own that are written here."""
 _MINDSPEED: Final = "mindspeed-llm"
@@ -322,6 +322,8 @@ def _types(case: Writing) -> Iterator[WordPair]:
         yield "grad_reduce_in_bf16", ""
     elif case.scenario.precision == "fp16":
         yield "accumulate_allreduce_grads_in_fp32", ""
+    if profile.optimizer != "adamw":
+        yield "optimizer", profile.optimizer.removesuffix("_momentum")
     if (moments := profile.optimizer_dtype) != "fp32":
         if case.layout.offload != "optimizer_tensorwise":
             yield "use_precision_aware_optimizer", ""

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from simulator.errors import InputError
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
@@ -90,15 +92,42 @@ def is_python_recipe(text: str) -> bool:
     return "megatron.bridge" in text and re.search(r"^def \w+_config\(", text, re.MULTILINE) is not None
 
 
-def python_recipes(path: Path) -> Iterator[PythonRecipe]:
-    """The recipes of a file, in order. Raises InputError for a file that is no Python."""
+def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Iterator[PythonRecipe]:
+    """The recipes of a file, in order, with `settings` such as `model.tensor_model_parallel_size` laid over each.
+
+    As Megatron-Bridge does with what follows a recipe on its command line (v0.6.0, training/utils/omegaconf_utils.py,
+    `process_config_with_overrides`). Raises InputError for a file that is no Python.
+    """
     reader = PythonReader(_default, lambda name: _FOLLOWED.search(name) is not None)
     module = reader.module(path)
     for name, function in module.names.items():
         if isinstance(function, PythonFunction) and function.module is module and _RECIPE.fullmatch(name):
             config = _returned(reader, function, module)
             if config is not None:
+                _replace(config, settings or {})
                 yield _recipe(name, config, Place(str(path), function.node.lineno))
+
+
+def is_override(name: str) -> bool:
+    """Whether the name of a setting is a field of a configuration's part."""
+    return name.partition(".")[0] in _SECTIONS and name.count(".") == 1
+
+
+def _replace(instance: Instance, settings: Mapping[str, str]) -> None:
+    """Put settings in the place of what a recipe's parts hold. Raises InputError for a value that is no plain one."""
+    for name, text in settings.items():
+        section, _, field = name.partition(".")
+        part = instance.fields.get(section)
+        if is_override(name) and isinstance(part, Instance):
+            try:
+                value = yaml.safe_load(text)
+            except yaml.YAMLError:
+                value = {}
+            if not isinstance(value, str | int | float | list | None):
+                raise InputError(
+                    f"--set {name[:60]}={text[:60]}: must be a text, a number, true, false, null or a list"
+                )
+            part.put(field, value, Place("--set", 1))
 
 
 def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:

@@ -29,7 +29,7 @@ _TITLE: Final = "Megatron-Bridge"
 _SECTIONS: Final = {
     "train": ("global_batch_size", "micro_batch_size"),
     "ddp": ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
-    "optimizer": ("optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer"),
+    "optimizer": ("optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer"),
 }
 """Keys that are of no `model`."""
 _IMPLIED: Final = frozenset(("group_query_attention", "transformer_impl", "moe_grouped_gemm"))

@@ -1,7 +1,7 @@
-"""open-instruct's configuration files, as words of Hugging Face's Trainer.
+"""open-instruct's files and launches in the words of Hugging Face's Trainer, whose meaning `frameworks.trl` says.
 
-Read at e6c3044 as `open_instruct/finetune.py` and `dpo_tune_cache.py` read them, which load 16-bit weights, and started
-as its own launchers start them.
+Four scripts at commit e6c3044 are known. They load 16-bit weights whatever a file says, and their own launchers start
+them with accelerate and ZeRO 3.
 """
 
 from __future__ import annotations

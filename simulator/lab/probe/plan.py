@@ -75,7 +75,7 @@ class ProbeDesign:
 
     @property
     def seconds(self) -> float:
-        """What all launches are expected to take."""
+        """Expected seconds of all launches."""
         return sum(planned.launch_seconds for planned in self.launches)
 
 

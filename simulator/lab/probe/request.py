@@ -47,12 +47,12 @@ class ProbeRequest:
 
     @property
     def rates_folder(self) -> Path:
-        """What the measurement of the rates reads and leaves."""
+        """Folder that the measurement of the rates reads and leaves."""
         return self.folder / "rates"
 
     @property
     def launch_folder(self) -> Path:
-        """What the launches read and leave."""
+        """Folder that the launches read and leave."""
         return self.folder / "launches"
 
     @property

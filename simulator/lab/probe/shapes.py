@@ -20,7 +20,7 @@ _DEEPEST = 8
 
 
 def reach(backend: str, model: str | None, folder: Path) -> Reach:
-    """What launches are made of: the user's model cut to a few layers, or shapes of three widths.
+    """Sizes of launches: the user's model cut to a few layers, or shapes of three widths.
 
     A measured row names a shape by the file that `write_shapes` leaves in `folder`.
     """

@@ -11,7 +11,7 @@ from simulator.lab.trainer.measured_rates import COLLECTIVES, RatesJob, Timing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What is timed on one kind of machine; all are counts."""
+    """Sizes of the operations timed on one kind of machine; all are counts."""
 
     rows: tuple[int, ...]
     """Tokens of a matrix product."""

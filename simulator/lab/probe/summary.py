@@ -151,7 +151,7 @@ def _dispatch(timed: Iterable[Timed], precision: str) -> float:
 
 
 def _bandwidth(timed: Iterable[Timed]) -> float:
-    """Of the largest tensors: smaller ones come out of a cache."""
+    """Bandwidth of the largest tensors: smaller ones come out of a cache."""
     added = _of(timed, "add")
     moved = [_ADD_TENSORS * _ELEMENT[t.timing.precision] * t.timing.sizes["elements"] for t in added]
     largest = max(moved)

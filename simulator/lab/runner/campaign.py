@@ -135,7 +135,7 @@ class Planner:
         return LaunchPlan(layouts=tuple(layouts), launches=numbered, known=known, refused=tuple(refused))
 
     def _measured(self, layout: Layout, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-        """What the record holds of a layout already, as far as it counts."""
+        """Rows of a layout that the record holds already, as far as they count."""
         wanted = identity(launched_row(replace(self.pick, layout=layout), "error"))
         rows = [row for row in before if identity(row) == wanted]
         return [row for row in rows if row.outcome == "ok" or not self.wanted.retry_failed]
@@ -215,12 +215,12 @@ class _Keeper:
 
     @property
     def unwritten(self) -> str:
-        """How many rows were not written, and why; empty where all were."""
+        """Sentence on rows that were not written; empty where all were."""
         return f"{self.error}; rows left out: {len(self.waiting)}" if self.waiting else ""
 
 
 def _ended(launch: Launch, launcher: Launcher) -> Ended | str:
-    """How a launch ended, or why it was not started."""
+    """End of a launch, or why it was not started."""
     try:
         return launcher.run(launch)
     except (OSError, SimulateError) as error:

@@ -110,7 +110,7 @@ class LayoutComparison:
 
     @property
     def contradiction(self) -> str:
-        """How a launch contradicts the verdict, or an empty text; a starved layout may run or not."""
+        """Contradiction of a launch to the verdict, or an empty text; a starved layout may run or not."""
         outcomes = {row.outcome for row in self.rows}
         if self.estimate.verdict == "fits" and "oom" in outcomes:
             return "predicted to fit, ran out of memory"

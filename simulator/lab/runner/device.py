@@ -65,7 +65,7 @@ def ask(backend: str) -> Device:
 
 
 def contradictions(device: Device, hardware: HardwareSpec, known: Iterable[str]) -> Iterator[str]:
-    """How a device is not the one of the spec; `known` are the names of all specs."""
+    """Differences of a device from that of the spec; `known` are the names of all specs."""
     share = device.memory_bytes / hardware.memory_capacity_bytes
     if device.memory_bytes and not _LEAST_SHARE <= share <= _MOST_SHARE:
         yield (
@@ -79,7 +79,7 @@ def contradictions(device: Device, hardware: HardwareSpec, known: Iterable[str])
 
 
 def crowded(ranks: int) -> str:
-    """How the processors of this machine are too few for as many ranks beside its other work, or an empty text."""
+    """Warning that this machine has too few processors for the ranks beside its other work, or an empty text."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     if ranks > cores:

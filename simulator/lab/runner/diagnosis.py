@@ -62,7 +62,7 @@ _KILLED_TEXT: Final = "killed, perhaps out of the host's memory"
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """How a launch failed."""
+    """Failure of a launch, by its kind."""
 
     kind: OutcomeKind
     error: str
@@ -100,7 +100,7 @@ def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
 
 
 def _sign(text: str) -> str:
-    """What a line of a log says of a failure; empty for most lines."""
+    """Failure that a line of a log tells; empty for most lines."""
     by_trainer = failure_in(text)
     if (by_trainer and by_trainer.kind == "out-of-memory") or _MEMORY.search(text):
         return "memory"

@@ -96,11 +96,11 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """As `--engine` names it."""
+        """Name that `--engine` takes."""
 
     @property
     def experimental(self) -> str:
-        """Why its figures are not proven, in a clause; empty where the tests launch it for real."""
+        """Reason why its figures are not proven, in a clause; empty where the tests launch it for real."""
 
     def check(self) -> None:
         """Raise InputError where something that every launch needs is missing. A dry run does not ask."""

@@ -43,12 +43,12 @@ class Launch:
 
     @property
     def folder(self) -> Path:
-        """Where the launch runs and leaves what it measured."""
+        """Folder in which the launch runs and leaves what it measured."""
         return self.command.folder
 
     @property
     def log(self) -> Path:
-        """What all its nodes printed."""
+        """File with what all its nodes printed."""
         return self.folder / LOG_NAME
 
     @property
@@ -76,13 +76,13 @@ class Launcher(Protocol):
 
     @property
     def name(self) -> str:
-        """As `--launcher` names it."""
+        """Name that `--launcher` takes."""
 
     def check(self, nodes: int) -> None:
         """Raise InputError or UnsupportedError where nothing can be started this way, on so many nodes."""
 
     def shown(self, launch: Launch) -> str:
-        """What would be started, as text that a shell takes."""
+        """Command that would be started, as text that a shell takes."""
 
     def run(self, launch: Launch) -> Ended:
         """Start a launch and wait for its end; none of its processes is left."""

@@ -41,7 +41,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What the rows of a record changed."""
+    """Changes that the rows of a record made."""
 
     path: Path
     """Where the calibration is, or would be."""

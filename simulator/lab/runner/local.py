@@ -60,7 +60,7 @@ class LocalLauncher:
             )
 
     def _node(self, launch: Launch, port: int) -> dict[str, str]:
-        """What a launcher tells the command of a node; torchrun takes its own options from variables too.
+        """Variables for the command of a node; torchrun takes its own options from variables too.
 
         Ranks meet at the endpoint of the nodes, or at a port here.
         """

@@ -27,7 +27,7 @@ _IDENTITY: Final = (
 
 
 def identity(row: MeasuredRow) -> tuple[object, ...]:
-    """What was launched: equal for two rows of the same question and layout."""
+    """Identity of a launch: equal for two rows of the same question and layout."""
     return tuple(getattr(row, name) for name in _IDENTITY)
 
 

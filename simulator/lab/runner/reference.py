@@ -114,7 +114,7 @@ def usual_backend(family: str) -> str:
 
 
 def _no_words(pick: Pick) -> str:
-    """Why a job or a measured row cannot express the launch; empty where both can."""
+    """Reason why a job or a measured row cannot express the launch; empty where both can."""
     if pick.scenario.lora_rank is not None:
         return "--lora-rank: the reference trainer trains all weights"
     if pick.options:
@@ -172,7 +172,7 @@ def _row(pick: Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow
 
 
 def _notes(backend: str, ranks: tuple[RankResult, ...]) -> str:
-    """What else was seen: device, versions, and what the device's own tool showed."""
+    """Notes on a launch: device, versions, and what the device's own tool showed."""
     first = ranks[0]
     notes = [f"backend {backend}", first.device_name, *(f"{name} {text}" for name, text in first.versions.items())]
     shown = [rank.device_bytes for rank in ranks if rank.device_bytes]

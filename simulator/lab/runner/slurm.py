@@ -277,7 +277,7 @@ def _ask(*command: str) -> tuple[int, str]:
 
 
 def _exit_code(folder: Path) -> int | None:
-    """What the script left; None where it left nothing, waited for as long as a shared folder may take."""
+    """Exit code that the script left; None where it left nothing, waited for as long as a shared folder may take."""
     until = time.monotonic() + ARRIVE_SECONDS
     while True:
         with suppress(OSError, ValueError):

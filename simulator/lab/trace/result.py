@@ -67,12 +67,12 @@ class TraceComparison:
 
     @property
     def predicted(self) -> StageMemory:
-        """What was predicted for the traced rank."""
+        """Prediction for the traced rank."""
         return self.estimate.memory.stages[self.traced.stage]
 
     @property
     def difference(self) -> float:
-        """How far the predicted peak lies above the traced one, as a share of it."""
+        """Excess of the predicted peak over the traced one, as a share of it."""
         return self.predicted.allocated_bytes / self.traced.peak_bytes - 1.0
 
     @property

@@ -26,7 +26,7 @@ _LONGEST_TEXT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a rank failed."""
+    """Reason why a rank failed."""
 
     rank: int
     kind: FailureKind
@@ -39,7 +39,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, rank: int) -> Failure:
-    """What an exception means. A pipeline wraps what went wrong in a stage, so its causes are looked at too."""
+    """Failure that an exception means. A pipeline wraps what went wrong in a stage, so its causes are looked at too."""
     chain = list(_causes(error))
     for cause in chain:
         if isinstance(cause, MemoryError) or _MEMORY_TEXT.search(str(cause)):

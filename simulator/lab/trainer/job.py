@@ -78,7 +78,7 @@ RESULT_NAME = "rank-{rank}.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankResult:
-    """What one rank measured."""
+    """Measurements of one rank."""
 
     rank: int
     """Global rank."""

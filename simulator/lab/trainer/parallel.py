@@ -111,7 +111,7 @@ def apply_tensor_parallel(stage: Stage, mesh: DeviceMesh, *, sequence_parallel: 
 
 
 def loss_context(tensor_parallel: int) -> AbstractContextManager[None]:
-    """What both passes run in: with tensor parallelism, the loss of logits that are split over the vocabulary."""
+    """Context of both passes: with tensor parallelism, the loss of logits that are split over the vocabulary."""
     return loss_parallel() if tensor_parallel > 1 else nullcontext()
 
 

@@ -41,7 +41,7 @@ class Accumulation:
         self._watch = watch
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """As `Passes` says."""
+        """Run both passes as `Passes` says."""
         losses = []
         count = self._micro_batches
         chunks = zip(tokens.tensor_split(count), targets.tensor_split(count), strict=True)
@@ -96,7 +96,7 @@ class Pipeline:
         self._count = count
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """As `Passes` says."""
+        """Run both passes as `Passes` says."""
         losses: list[torch.Tensor] = []
         inputs = (tokens,) if self._first else ()
         # The last stage returns losses: nothing of the size of the logits is handed to the schedule, which keeps

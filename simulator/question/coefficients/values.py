@@ -20,7 +20,7 @@ from simulator.question.units import GIB
 
 
 class Prior(NamedTuple):
-    """What is known of a coefficient before any measurement."""
+    """Knowledge of a coefficient before any measurement."""
 
     unit: str
     low: float
@@ -41,7 +41,7 @@ def coefficient(  # noqa: PLR0913, PLR0917 - one argument per column of the tabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCoefficients:
-    """What tensors do not explain of the memory figures."""
+    """Coefficients of memory that tensors do not explain."""
 
     workspace_bytes: float = coefficient(
         0.125 * GIB, "bytes", 0.0, 1.0 * GIB, 0.5, "library workspaces inside the allocator"

@@ -9,7 +9,7 @@ from simulator.question.vocabulary import ExpertDispatch, Offload, RecomputeModu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkLimits:
-    """What a framework accepts; the layout rules read these."""
+    """Limits of a framework, which the layout rules read."""
 
     zero_stage: int = 3
     """Highest ZeRO stage without a pipeline."""

@@ -1,4 +1,4 @@
-"""What a release of a stack sets for one model, device and precision, over what most of its recipes set.
+"""Switches that a release of a stack sets for one model, device and precision, over what most of its recipes set.
 
 `megatron-bridge@26.08` is NVIDIA's performance recipes of that container. DeepSeek-V3 in fp8 on GB300 has a recipe of
 its own there; for a model without one, what most recipes of that device and precision set is taken, and said so.
@@ -24,7 +24,7 @@ _BLOCKS: Final = ("blackwell",)
 
 
 class ReleaseCase(NamedTuple):
-    """What a release's switches depend on."""
+    """Case of a release: what its switches depend on."""
 
     model: str
     is_moe: bool
@@ -111,13 +111,15 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     stack = stack_for(name, asked, *usual)
     if asked is None and stack == DEFAULT:
         for newest in suggested(name, set(), {family}):
-            if any((one.model, one.hardware, one.precision) == case for one in release_recipes(newest.name)):
+            if any(
+                (recipe.model, recipe.hardware, recipe.precision) == case for recipe in release_recipes(newest.name)
+            ):
                 return replace(framework(name, options, newest.name), stack_assumed=True)
     return framework(name, options, stack)
 
 
 def usual_fp8_recipe(family: str) -> str:
-    """How TransformerEngine 2.16 scales fp8 where nobody says it (`get_default_fp8_recipe`, quantization.py)."""
+    """Scaling of fp8 by TransformerEngine 2.16 where nobody says it (`get_default_fp8_recipe`, quantization.py)."""
     return "mxfp8" if family in _BLOCKS else "delayed"
 
 
@@ -132,15 +134,15 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, wanted)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
     where = f" ({recipe.source})" if recipe else ""
-    kept: dict[str, Any] = {"asked": profile.asked, "stack_assumed": profile.stack_assumed}
-    changed = replace(usual, **{**typed, **chosen}, **kept, case=case, release_source=f"{whose}{where}")
+    asked: dict[str, Any] = {"asked": profile.asked, "stack_assumed": profile.stack_assumed}
+    changed = replace(usual, **{**typed, **chosen}, **asked, case=case, release_source=f"{whose}{where}")
     scaled = f", fp8 by {changed.fp8_recipe}" if case.precision == "fp8" else ""
     assumed = " (assumed; --stack default for none)" if profile.stack_assumed else ""
     return replace(changed, release=f"{profile.stack}{assumed}: {whose}{scaled}")
 
 
 def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:
-    """What more than half of the nearest recipes set, and which those are; of fp8, those that scale it as `wanted`."""
+    """Switches of more than half of the nearest recipes, and which those are; of fp8, those scaled as `wanted`."""
     alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
     if case.precision == "fp8":
         alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike

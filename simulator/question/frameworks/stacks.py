@@ -70,7 +70,7 @@ def unreleased(framework: str) -> tuple[Stack, ...]:
 
 
 def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Stack, ...]:
-    """What experts publish for speed on some devices: the newest release for their family, else a stack for all."""
+    """Stack published for speed on some devices: the newest release for their family, else a stack for all."""
     tuned = [one for one in stacks_of(framework) if one.tuned and (not one.vendors or makers <= set(one.vendors))]
     named = [stack for stack in tuned if stack.families and families <= set(stack.families)]
     if named:

@@ -1,1 +1,1 @@
-"""What a user describes: cluster, workload and layouts, as frozen values and as arrays of layouts."""
+"""Scenarios as a user describes them: cluster, workload and layouts, as frozen values and as arrays of layouts."""

@@ -42,14 +42,14 @@ class LayoutBlock(Columns):
 
     @property
     def shape(self) -> PipelineShape:
-        """How the parts of the model lie on the ranks."""
+        """Shape of the pipeline: how the parts of the model lie on the ranks."""
         if self.schedule in ROUND:
             return "round"
         return pipeline_shape(self.schedule, self.pipeline_parallel, self.first_virtual_stages)
 
     @property
     def copies(self) -> int:
-        """How often the pipeline holds every layer: DualPipe twice."""
+        """Copies of every layer in the pipeline: DualPipe has two."""
         return 2 if self.shape == "both_ends" else 1
 
     @property

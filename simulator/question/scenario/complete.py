@@ -29,7 +29,7 @@ def _refusal(message: str, *_keys: str) -> InputError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """How the users of a caller know the settings, for errors."""
+    """Words by which the users of a caller know the settings, for errors."""
 
     spell: Callable[[InputSetting], str]
     where: str = ""
@@ -38,7 +38,7 @@ class Wording:
     """The error of a message and of the keys at fault, those that weigh most first."""
 
     def __call__(self, key: str) -> str:
-        """What users call a setting."""
+        """Name that users have for a setting."""
         return self.spell(BY_NAME[key])
 
     def refused(self, message: str, *keys: str) -> InputError:
@@ -52,7 +52,7 @@ OPTIONS = Wording(spell=lambda setting: setting.option)
 
 
 def named(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given by name or key, by name; None and no layers count as left out. Raises InputError."""
+    """Settings given by name or key, by name; None and no layers count as left out. Raises InputError."""
     fields: dict[str, Any] = {}
     for name, value in given.items():
         setting = BY_NAME.get(name)
@@ -75,7 +75,7 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
 
 
 def asked_layout(given: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:
-    """What a user asks for, by name, with what follows from it; `many` where it holds sets of values to search.
+    """Layout that a user asks for, by name, with what follows from it; `many` where it holds sets of values to search.
 
     Raises InputError for two ways of saying one thing, and for what does not go together.
     """

@@ -40,7 +40,7 @@ SEARCHED_RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "ful
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How one training run is spread over its devices. All counts are per the whole run unless said."""
+    """Spread of one training run over its devices. All counts are per the whole run unless said."""
 
     tensor_parallel: int = input_field(
         1,
@@ -362,7 +362,7 @@ to the first rank; or those of a rank and of the one as far from the other end o
 
 
 def pipeline_shape(schedule: ScheduleName, pipeline_parallel: int, virtual_stages: int) -> PipelineShape:
-    """What a schedule needs, where the pipeline has it: rules refuse the others, which are priced as 1F1B."""
+    """Needs of a schedule, where the pipeline has them: rules refuse the others, which are priced as 1F1B."""
     match schedule:
         case "1f1b" | "zb_h1":
             pass

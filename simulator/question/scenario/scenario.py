@@ -19,7 +19,7 @@ from simulator.question.vocabulary import StackName
 
 
 class Calibrated(Protocol):
-    """What is known of a set of coefficients beside their values: how far off estimates made with them are."""
+    """Knowledge of a set of coefficients beside their values: how far off estimates made with them are."""
 
     @property
     def name(self) -> str:
@@ -50,7 +50,7 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a scenario needs to know of the machines."""
+    """Machines of a scenario, as far as it needs to know them."""
 
     hardware: HardwareSpec
     """The only kind of device, or the kind of the first group."""

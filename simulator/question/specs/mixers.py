@@ -52,7 +52,7 @@ or a state that a scan hands on."""
 
 
 class MixerTraits(NamedTuple):
-    """What rules, specs and recompute policies ask of a mixer; a new one states each."""
+    """Traits of a mixer that rules, specs and recompute policies ask for; a new one states each."""
 
     heads: MixerHeads
     context: MixerContext

@@ -55,7 +55,7 @@ Activation = Literal["silu", "gelu", "relu", "squared_relu"]
 
 
 class LayerKind(NamedTuple):
-    """What a decoder layer is made of; each behind a norm, with a residual addition; `none` has neither."""
+    """Kind of a decoder layer: its parts, each behind a norm, with a residual addition; `none` has neither."""
 
     mixer: Mixer
     feed_forward: FeedForward

@@ -130,6 +130,8 @@ ACTIVATIONS_BOUND = "activations-bound"
 """The same of what lessens what the passes hold alone: a state that is over the capacity by itself stays so."""
 BOUND_DECIDES = "bound-decides"
 """Rule of such a setting where what is priced without it does not fit, so that nothing firm is said."""
+UNDECIDED = "interval-reaches-capacity"
+"""Rule of a need whose range reaches the capacity: a run decides."""
 UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
@@ -146,7 +148,7 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
         found = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if found.passed:
             return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
-        if bound is None and judged.outcome in FIRM and _is_bound(found):
+        if bound is None and judged.outcome in FIRM and _is_bound(found, BOUND_DECIDES, UNDECIDED):
             bound = f"with {option} {_failure(found)}"
     if bound is not None:
         return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
@@ -163,10 +165,13 @@ def _on(devices: int, judged: Checked) -> str:
     return f"on {devices} device{'' if devices == 1 else 's'} {_failure(judged)}"
 
 
-def _is_bound(judged: Checked) -> bool:
-    """Whether nothing stands in the way of a verdict but settings that only lessen a need that is over the capacity."""
+def _is_bound(judged: Checked, *allowed: str) -> bool:
+    """Whether nothing stands in the way of a verdict but settings that only lessen a need that is over the capacity.
+
+    `allowed` are the rules of what may stand in the way, where it may be more.
+    """
     rules = {remark.rule for remark in judged.remarks if remark.severity == "error"}
-    return judged.case is not None and rules == {BOUND_DECIDES}
+    return judged.case is not None and bool(rules) and rules <= {*(allowed or (BOUND_DECIDES,))}
 
 
 def _failure(judged: Checked) -> str:
@@ -314,7 +319,7 @@ def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
         f"needs {need:.2f} of {usable:.2f} GiB, with a 90 % interval of {low:.2f} to {high:.2f}: it fits with "
         f"probability {memory.fit_probability or 0.0:.0%}, and a run decides"
     )
-    return (Remark(rule="interval-reaches-capacity", severity="error", message=said),)
+    return (Remark(rule=UNDECIDED, severity="error", message=said),)
 
 
 _UNREAD: dict[str, CheckOutcome] = {

@@ -1,4 +1,4 @@
-"""The layout to write down: one of a file of estimates, or that of the options. Writes nothing."""
+"""The question whose layout a recipe is for: out of a file of estimates, or from options. Writes no recipe."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, .
 
     Raises UnsupportedError for a file without functions that return a configuration of Megatron-Bridge.
     """
-    found = tuple(_python_recipe(path, recipe, settings) for recipe in _python_recipes(path))
+    found = tuple(_python_recipe(path, recipe, settings) for recipe in _python_recipes(path, settings))
     if not found:
         raise UnsupportedError(
             f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge; "
@@ -56,8 +56,8 @@ def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, .
     return found
 
 
-def _python_recipes(path: Path) -> Iterator[PythonRecipe]:
-    return python_recipes(path) if is_python_recipe(read_text(path)) else iter(())
+def _python_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonRecipe]:
+    return python_recipes(path, settings) if is_python_recipe(read_text(path)) else iter(())
 
 
 def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]) -> Recipe:

@@ -1,4 +1,4 @@
-"""Fixes that a launch's own numbers decide, by the names that rules put in braces. No rule stands here."""
+"""Texts of fixes whose numbers come from a launch (`--tp 4`). Rules name them in braces; no rule stands here."""
 
 from __future__ import annotations
 

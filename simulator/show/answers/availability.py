@@ -1,4 +1,4 @@
-"""From step time to goodput: the share of paid time that failures, checkpoints and evaluation take."""
+"""Goodput from step time: the share of paid time that failures, checkpoints and evaluation take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BYTES_PER_PARAMETER = 14.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """How often devices fail, and what else a run does beside training."""
+    """Failures of devices, and what a run does beside training."""
 
     device_mtbf_hours: float = 16_384 * 54 * 24 / 419
     """Mean time between failures of one device, in hours: 419 unexpected interruptions of a job on 16,384 H100 in 54

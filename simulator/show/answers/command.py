@@ -30,7 +30,7 @@ def estimate_command(estimate: Estimate, question: Mapping[str, Any], *, has_exp
 
 
 def _question(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
-    """What all layouts of an answer share."""
+    """Options that all layouts of an answer share."""
     hardware = str(question.get("hardware", estimate.hardware))
     given = {
         "model": question["model"],

@@ -78,7 +78,7 @@ def passes(estimate: Estimate, gates: Gates) -> bool:
 
 
 def causes(case: Case, estimate: Estimate) -> Iterator[str]:
-    """What makes the fullest rank need so much, the heaviest part first."""
+    """Causes of the fullest rank's need, the heaviest part first."""
     stages = estimate.memory.stages
     fullest = stages[estimate.memory.binding_stage]
     told = {

@@ -79,7 +79,7 @@ class Choice:
 
     @property
     def limits(self) -> tuple[LimitCheck, ...]:
-        """Of both limits those that were given."""
+        """Limits that were set, of both."""
         return tuple(kept for kept in (self.in_time, self.in_budget) if kept is not None)
 
     @property
@@ -90,7 +90,7 @@ class Choice:
 
     @property
     def probability(self) -> float:
-        """That both limits are kept: days and cost follow from one step time, so it is the smaller of both."""
+        """Probability to keep both limits: days and cost follow from one step time, so it is the smaller of both."""
         plain = {"yes": 1.0, "maybe": 0.5, "no": 0.0}
         return min((plain[k.answer] if k.probability is None else k.probability for k in self.limits), default=1.0)
 
@@ -140,7 +140,7 @@ class Plan(Tabular):
 
     @property
     def best(self) -> Choice | None:
-        """What to book: of those that keep the limits the cheapest, without prices the fastest.
+        """Choice to book: of those that keep the limits the cheapest, without prices the fastest.
 
         Where none surely does, what keeps both with the highest probability; where none may, what misses by least. What
         was never measured is booked over what was only where it keeps the limits more surely, or its whole range is
@@ -171,7 +171,7 @@ class Plan(Tabular):
         return choice.run.days_interval is not None and choice.run.days_interval.high < other.run.days
 
     def best_of(self, offer: int) -> Choice | None:
-        """What to book of one offer."""
+        """Choice to book of one offer."""
         return min((choice for choice in self.priced if choice.offer == offer), key=self._preference, default=None)
 
     def least_nodes(self, offer: int) -> Choice | None:
@@ -346,7 +346,7 @@ def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What turns a layout into a run, and a run into an answer."""
+    """Limits of a run, and the numbers that turn a layout into one."""
 
     tokens: int
     deadline_days: float | None

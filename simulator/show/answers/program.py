@@ -43,7 +43,7 @@ class Checks(Tabular):
 
     @property
     def exit_code(self) -> int:
-        """What `simulate check` leaves with: 0 all pass, 1 some fail, 2 wrong input, 3 something cannot be told."""
+        """Exit code of `simulate check`: 0 all pass, 1 some fail, 2 wrong input, 3 something cannot be told."""
         return exit_code(self.results, self.gates)
 
     def rows(self) -> list[dict[str, Any]]:

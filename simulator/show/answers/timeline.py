@@ -38,7 +38,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """From the first pass to the end of the step."""
+        """Seconds from the first pass to the end of the step."""
         return self.passes.makespan_seconds + sum(pass_.seconds for pass_ in self.after)
 
     @property
@@ -47,12 +47,12 @@ class Timeline:
         return self.seconds / self.estimate.throughput.step_seconds - 1.0
 
     def bytes_of_a_pass(self, rank: int) -> float:
-        """What a forward pass keeps alive until its backward pass has ended: the peak over the most alive."""
+        """Bytes that a forward pass keeps alive until its backward pass has ended: the peak over the most alive."""
         stage = self.estimate.memory.stages[rank]
         return stage.parts_bytes["activations"] / max(self.passes.most_alive(rank), 1)
 
     def resident_bytes(self, rank: int) -> float:
-        """What is alive throughout, so that with the passes the peak is that of the estimate."""
+        """Bytes alive throughout, so that with the passes the peak is that of the estimate."""
         stage = self.estimate.memory.stages[rank]
         return stage.allocated_bytes - stage.parts_bytes["activations"]
 

@@ -90,7 +90,10 @@ FAILING = ("does-not-fit", "refused", "starved", "cannot-tell", "not-modelled", 
 """Outcomes that may be asked to fail, as the command line spells them."""
 _FAIL_ON = "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable."
 _SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
-_SET = "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw; repeatable."
+_SET = (
+    "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw, or a field of a recipe in Python, such as "
+    "model.tensor_model_parallel_size=4; repeatable."
+)
 _ROOT = "Folder that reading does not leave, by default the repository of each recipe."
 _DIFF = "Print each change that helps as a patch of the recipe, the fastest first."
 

@@ -79,7 +79,7 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _explained(ctx: click.Context, values: Mapping[str, Any]) -> Explanation:
-    """Why an estimate does not fit, and what would help."""
+    """Explanation of an estimate that does not fit, with what would help."""
     from simulator.search.query import MIN_FIT_PROBABILITY  # noqa: PLC0415  start-up time
     from simulator.show.answers.explain import explain  # noqa: PLC0415  start-up time
     from simulator.show.cli.check import asked  # noqa: PLC0415  start-up time

@@ -79,7 +79,7 @@ def _emit(**values: Any) -> None:
 
 
 def _problem(case: Case) -> str:
-    """What keeps a layout from running; empty for nothing."""
+    """Reason why a layout would not run; empty where it would."""
     from simulator.search.build import bare_estimate  # noqa: PLC0415  start-up time
     from simulator.show.report.text import verdict_sentence  # noqa: PLC0415  start-up time
 
@@ -88,7 +88,7 @@ def _problem(case: Case) -> str:
 
 
 def _stdin() -> str:
-    """What stdin holds. Raises InputError where it is closed, too long or no text."""
+    """Text of stdin. Raises InputError where it is closed, too long or no text."""
     from simulator.errors import InputError  # noqa: PLC0415  start-up time
     from simulator.question.units import MEGA  # noqa: PLC0415  start-up time
     from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time

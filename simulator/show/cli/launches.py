@@ -131,7 +131,7 @@ def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
 
 
 def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) -> Pick:
-    """What is asked of every launch; the layout is still to be chosen."""
+    """Question of every launch, whose layout is still to be chosen."""
     scenario = scenario_of(**question)
     return Pick(
         scenario=scenario,
@@ -182,7 +182,7 @@ def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
 
 
 def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
-    """What is wrong with the devices of this machine. Raises UnsupportedError where it has none of the kind."""
+    """Doubt about the devices of this machine. Raises UnsupportedError where it has none of the kind."""
     found = ask(values["backend"] or usual_backend(hardware.family))
     yield from contradictions(found, hardware, hardware_names())
 

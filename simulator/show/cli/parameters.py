@@ -40,7 +40,7 @@ def shown(value: object) -> str:
 
 
 class Read(ParamType, ABC):
-    """What a text is read as; a value that is no text, such as a default, stays as it is."""
+    """Value that a text is read as; one that is no text, such as a default, stays as it is."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return what the text says, or say what is wrong with it."""
@@ -255,7 +255,7 @@ class Percentage(Read):
 
 
 class OfferText(Read):
-    """What may be booked: ``NAME:NODES@PRICE``; names complete in the shell."""
+    """Offer of hardware: ``NAME:NODES@PRICE``; names complete in the shell."""
 
     name = "OFFER"
 

@@ -109,7 +109,7 @@ def _plan(**values: Any) -> None:
 
 
 def _availability(values: Mapping[str, Any]) -> Availability | None:
-    """What a run does beside training: as given, else the defaults, else nothing."""
+    """Availability of a run: as given, else the defaults, else nothing."""
     from simulator.show.answers.availability import Availability  # noqa: PLC0415  start-up time
 
     given = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}

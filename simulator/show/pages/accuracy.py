@@ -55,7 +55,7 @@ def accuracy_page(found: Sequence[SourcesJudged], presentation: Presentation) ->
 
 
 def _beginning(texts: Sequence[str]) -> str:
-    """What all texts begin with, in whole words; the first text where that is nothing."""
+    """Shared beginning of all texts, in whole words; the first text where that is nothing."""
     shared = list(
         takewhile(lambda words: len(set(words)) == 1, zip(*(text.split(" ") for text in texts), strict=False))
     )
@@ -101,6 +101,6 @@ def _section(part: Section) -> PageSection:
 
 
 def _figure(kind: CoefficientKind, sample: Sample) -> float | None:
-    """What was measured, in the unit of its figure."""
+    """Measured value in the unit of its figure."""
     found = sample.figure(kind)
     return found if found is None or kind == "time" else found / GIB

@@ -172,7 +172,7 @@ def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:
-    """How many of the layouts that fit are drawn, and which."""
+    """Sentence on how many of the layouts that fit are drawn, and which."""
     feasible = ranking.counts.feasible
     how = "press a dot to see its panels"
     if not feasible:
@@ -215,7 +215,7 @@ def _dots(
 
 
 def panel(estimate: Estimate, told: Mapping[str, Any]) -> dict[str, Any]:
-    """What a page shows of one layout: texts, and the figures of its memory and of its step."""
+    """Panel of one layout: texts, and the figures of its memory and of its step."""
     return {**told, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
@@ -411,7 +411,7 @@ def has_experts(presentation: Presentation) -> bool:
 
 
 def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    """Where the numbers of the model and the hardware of a page come from."""
+    """Sources of the model and the hardware of a page."""
     yield from sources("model", load_model(str(presentation.question["model"])))
     hardware = str(presentation.question.get("hardware", estimate.hardware))
     if ":" not in hardware:
@@ -419,7 +419,7 @@ def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[s
 
 
 def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
-    """Where the numbers of all specs of some scenarios come from, each once."""
+    """Sources of all specs of some scenarios, each once."""
     found: dict[str, None] = {}
     for scenario in scenarios:
         found |= dict.fromkeys(sources("model", scenario.model))
@@ -429,7 +429,7 @@ def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
 
 
 def sources(kind: str, spec: Any) -> Iterator[str]:
-    """Where the numbers of a spec come from."""
+    """Sources of a spec's numbers."""
     if spec.note:
         yield f"{kind} {spec.name}: {spec.note}"
     for key, source in dict(spec.sources).items():

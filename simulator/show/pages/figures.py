@@ -86,7 +86,7 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
 
 
 def step_figure(estimate: Estimate) -> PlotlyFigure:
-    """Where the step goes: from the peak of the device down to what is left as MFU, in per cent of the step."""
+    """Waterfall of a step: from the peak of the device down to what is left as MFU, in per cent of the step."""
     return _waterfall(
         peak_to_mfu(estimate),
         lambda share, part: f"{share:+.{1 if abs(share) >= 0.05 else 2}f}" if part else f"{share:.1f}",
@@ -208,7 +208,7 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usa
 
 
 def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> PlotlyFigure:
-    """From A to B: the total of A, each part by which they differ, the largest first, the total of B."""
+    """Waterfall from A to B: the total of A, each part by which they differ, the largest first, the total of B."""
     differ = sorted((p for p in parts if p.first != p.second), key=lambda p: -abs(p.second - p.first))
     totals = [scale * sum(part.first for part in parts), scale * sum(part.second for part in parts)]
     shown = [part for part in differ if scale * abs(part.second - part.first) > max(totals) / 1000][:MOST_PARTS]
@@ -228,12 +228,12 @@ def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> P
 
 
 def _highest(values: Sequence[float]) -> float:
-    """Where a waterfall of a start, its changes and an end is highest."""
+    """Highest level of a waterfall of a start, its changes and an end."""
     return max(*accumulate(values[:-1]), values[-1]) or 1.0
 
 
 def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
-    """What each recipe needs of what is usable, in per cent, with 90 % intervals."""
+    """Need of each recipe in per cent of what is usable, with 90 % intervals."""
     shares = [100.0 * e.memory.device_bytes / e.memory.capacity_bytes for _, e in named]
     ends = [
         (share, None if (i := e.memory.interval_bytes) is None else Interval(i.low * scale, i.high * scale))
@@ -368,7 +368,7 @@ def timeline_figure(timeline: Timeline) -> PlotlyFigure:
 
 
 def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
-    """What every pipeline rank's device needs while its passes run: the peak is that of the estimate."""
+    """Memory of every pipeline rank's device while its passes run: the peak is that of the estimate."""
     data = []
     stages = timeline.estimate.memory.stages
     for rank, stage in enumerate(stages[:MOST_RANKS]):

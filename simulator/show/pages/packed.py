@@ -1,4 +1,7 @@
-"""Panels of thousands of layouts in few bytes: what they share is written once."""
+"""Panels of thousands of layouts in few bytes: what they share is written once. Changes no text of a panel.
+
+A panel is what a page shows when a layout is clicked. The page's script unpacks it.
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _priced(knobs: Sequence[Knob], presentation: Presentation) -> Cells:
 def _cell(
     values: Sequence[Any], estimate: Estimate | None, knobs: Sequence[Knob], presentation: Presentation
 ) -> Mapping[str, Any]:
-    """What a position shows."""
+    """Panel of a position."""
     if estimate is None:
         asked = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": asked, "command": ""}

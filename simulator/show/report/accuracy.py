@@ -155,7 +155,7 @@ _UNITS: Final[Mapping[CoefficientKind, str]] = {"memory": "GiB", "time": "TFLOPS
 
 
 def _figures(kind: CoefficientKind, row: RowJudged) -> tuple[float, float]:
-    """What was measured, and what is predicted without the source: GiB, or TFLOP/s per device."""
+    """Measured figure, and the one predicted without the source: GiB, or TFLOP/s per device."""
     measured = (row.sample.figure(kind) or 0.0) / (GIB if kind == "memory" else 1.0)
     return measured, measured * float(np.exp(row.source_out.error))
 

@@ -73,7 +73,7 @@ def github_summary(checks: Checks, presentation: Presentation) -> str:
 
 
 def _annotations(result: Checked) -> Iterator[_Annotation]:
-    """What a reader of the change must see of one recipe: a failure, a warning, or that it was not judged."""
+    """Annotations that a reader must see of one recipe: a failure, a warning, or that it was not judged."""
     failed = not result.passed and not result.known
     if failed or result.outcome == "starved" or result.outcome in NOT_JUDGED:
         place = result.blame or Place(result.file, 1)

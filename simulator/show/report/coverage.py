@@ -54,7 +54,7 @@ class JudgedRange(Protocol):
 
     @property
     def left_out(self) -> Mapping[str, Residual]:
-        """By what was left out."""
+        """Residuals by what was left out."""
 
     @property
     def beyond(self) -> bool:
@@ -63,7 +63,7 @@ class JudgedRange(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldRanges:
-    """How a class of rows lies in its ranges."""
+    """Share of a class of rows inside its ranges."""
 
     left_out: str
     name: str
@@ -154,7 +154,7 @@ APART: Final = 0.10
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PairsJudged:
-    """How far the order of two layouts of one question is known, with their source left out."""
+    """Order of two layouts of one question, as far as it is known with their source left out."""
 
     pairs: int
     """Pairs of measured rows that ask the same of two layouts or stacks."""

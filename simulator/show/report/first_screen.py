@@ -127,7 +127,7 @@ def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
 
 
 def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
-    """What fp8 and another stack would give; only what is faster, or what the framework does by itself."""
+    """Gains of fp8 and of another stack; only what is faster, or what the framework does by itself."""
     found = [] if ranking.fp8 is None else [("--precision fp8", ranking.fp8, True)]
     found += [
         (f"--stack {stack.stack}", stack.estimate, False) for stack in ranking.stacks if stack.estimate is not None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presentation:
-    """How much to show, and what a whole training run is."""
+    """Wishes of a reader: how much to show, and what a whole training run is."""
 
     verbosity: int = 0
     """Below 0: the table alone. 0: with what was assumed in short. Above 0: everything."""

@@ -27,7 +27,7 @@ _TAIL_LINES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What a campaign measured, and what was learned from it."""
+    """Result of a campaign, and what was learned from it."""
 
     campaign: Campaign
     rows_file: Path
@@ -109,7 +109,7 @@ def _outcome(compared: LayoutComparison, *, colour: bool) -> str:
 
 
 def _ran(compared: LayoutComparison) -> str:
-    """What is said of launches that went well; figures of an earlier campaign are told from new ones."""
+    """Words for launches that went well; figures of an earlier campaign are told from new ones."""
     if not compared.ran:
         return "not launched"
     if not compared.earlier:
@@ -122,7 +122,7 @@ def _ran(compared: LayoutComparison) -> str:
 
 
 def _doubts(compared: LayoutComparison) -> Iterator[str]:
-    """What makes a figure that was measured uncertain."""
+    """Reasons to doubt a measured figure."""
     if compared.scatter > _WIDE:
         yield (
             f"{compared.title}: its steps scatter, quartiles {percent(compared.scatter)} % of the median apart: other "
@@ -170,7 +170,7 @@ def _rank(rank: RankFigure) -> list[str]:
 
 
 def _failed(compared: LayoutComparison, *, full: bool) -> Iterator[str]:
-    """What is known of launches that did not end well."""
+    """Lines on launches that did not end well."""
     for launched in compared.launched:
         outcome = launched.outcome
         if outcome.kind == "ok":

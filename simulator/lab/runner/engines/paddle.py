@@ -1,8 +1,8 @@
 """PaddleNLP and ERNIEKit as an engine (experimental): the recipe of a launch, and the measured row of its log.
 
-Their trainers run in the user's own environment; a launcher starts them, not this module.
+Starts no trainer: a launcher does, in the user's own environment.
 
-Only the first rank of a node logs memory: where another stage is fuller, the row has none.
+Only the first rank of a node logs memory. Where a later stage holds more, the row has no figure of memory.
 """
 
 from __future__ import annotations

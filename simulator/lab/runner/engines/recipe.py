@@ -125,7 +125,7 @@ Correction = Callable[[MeasuredRow], MeasuredRow]
 def read_outcome(
     pick: Pick, ended: Ended, warmup: int, correct: Correction, more: Iterable[Path] = ()
 ) -> LaunchOutcome:
-    """What became of a launch, by how it ended and its log.
+    """Outcome of a launch, by how it ended and its log.
 
     `warmup` counts logged intervals. `more` are logs of single ranks, where an error may stand alone.
     """

@@ -19,7 +19,7 @@ _OF_A_FIELD: Final = ("read", "set")
 
 @dataclass(frozen=True)
 class Family:
-    """How one family's configuration is read; the sections are those that the head of families.yaml explains."""
+    """Reading of one family's configuration; the sections are those that the head of families.yaml explains."""
 
     rename: Mapping[str, str] = field(default_factory=dict)
     assume: Mapping[str, Any] = field(default_factory=dict)

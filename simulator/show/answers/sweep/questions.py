@@ -56,7 +56,7 @@ class Questions:
         raise IndexError(number)
 
     def fingerprint(self) -> str:
-        """What the answers follow from: questions, version, specs, calibration."""
+        """Digest of what the answers follow from: questions, version, specs, calibration."""
         told = hashlib.sha256(json.dumps([__version__, self.products]).encode())
         for folder in ("hardware_specs", "model_specs", "calibration"):
             for file in sorted(data_folder(folder).glob("*.yaml")):

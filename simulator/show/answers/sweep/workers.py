@@ -25,7 +25,7 @@ Slots = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """What parts are handed to."""
+    """Processes that parts are handed to, here or at a scheduler."""
 
     executor: Executor
     slots: Slots

@@ -21,12 +21,18 @@
     };
   };
 
+  // An interval on a bar is drawn in the colour of text; by itself it is dark on either paper.
+  const inked = (traces) => structuredClone(traces).map((trace) => {
+    if (trace.type === "bar" && trace.error_x) trace.error_x.color = colour("--ink");
+    return trace;
+  });
+
   const figures = new Map();
   const draw = (box, spec) => {
     figures.set(box, spec);
     const layout = themed(spec.layout, box.clientWidth < 560);
     box.style.minHeight = `${layout.height}px`;
-    return Plotly.react(box, structuredClone(spec.data), layout, config).then(() => {
+    return Plotly.react(box, inked(spec.data), layout, config).then(() => {
       box.querySelectorAll(".main-svg").forEach((svg) => svg.setAttribute("aria-hidden", "true"));
     });
   };
