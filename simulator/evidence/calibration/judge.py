@@ -222,6 +222,7 @@ def _judged_source(
         ]
         fitted_to, known_by, *with_few = residuals
         lacking = {one.left_out: one for one in sized.by_row[index]}
+        left_out = {name: sized.residual(one) for name, one in lacking.items()}
         distance = lacking["source"].unit.distance
         yield RowJudged(
             sample=found.samples[index],
@@ -229,9 +230,13 @@ def _judged_source(
             uncalibrated=prior,
             fitted=fitted_to,
             known=known_by,
-            left_out={name: sized.residual(one) for name, one in lacking.items()},
+            left_out=left_out,
             beyond=bool(distance.device or distance.stack or distance.doublings or distance.features),
-            few=dict(zip(few[index], with_few, strict=True)),
+            few={
+                # A draw of which nothing is learned leaves the row as its source left out does, to the last digit.
+                draw: left_out["source"] if by is apart else residual
+                for (draw, by), residual in zip(few[index].items(), with_few, strict=True)
+            },
         )
 
 
