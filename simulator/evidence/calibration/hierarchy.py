@@ -377,13 +377,19 @@ def noises(found: Design, hyper: Hyper) -> Vector:
 
 
 def scatter_of(hyper: Hyper, group: str, family: str = "") -> float:
-    """Relative scatter of a group of rows; of one not seen, the usual one of its family and sort, or of its sort.
-
-    A range of a source not seen takes that of the sort: the few sources of a family say little of the next one's.
-    """
+    """Relative scatter of a group of rows; of one not seen, the usual one of its family and sort, or of its sort."""
     sort = group.rpartition("/")[2]
     known = (hyper.noise[name] for name in (group, f"{family}/{sort}", sort) if name in hyper.noise)
     return next(known, FIRST_NOISE)
+
+
+def unseen_scatter(state: Linearization, sort: str, family: str) -> float:
+    """Relative scatter of a source that was not seen.
+
+    Memory beside the allocator is a matter of the devices' driver, and scatters by family. Speed scatters as the sort
+    does everywhere: the few sources of a family say little of the next one's.
+    """
+    return scatter_of(state.hyper, sort, family if state.design.kind == "memory" else "")
 
 
 def learned(state: Linearization, rounds: int, without: Collection[str] = ()) -> Linearization:

@@ -20,6 +20,7 @@ from simulator.evidence.calibration.hierarchy import (
     Linearization,
     learned,
     scatter_of,
+    unseen_scatter,
 )
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.sizes import fitted_sizes, level_of
@@ -119,7 +120,7 @@ def _predicted(state: Linearization, name: str, judged: Mask, part: _Part) -> It
             unit=Unit(
                 sort=sort,
                 coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
-                scatter=scatter_of(state.hyper, sort),  # the same for all: its size decides
+                scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
                 distance=covered.distance(sample.scenario, sample.layout),
             ),
         )

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from simulator._version import __version__
-from simulator.evidence.calibration.hierarchy import SORTS, Gauss, Linearization, scatter_of
+from simulator.evidence.calibration.hierarchy import SORTS, Gauss, Linearization, unseen_scatter
 from simulator.evidence.calibration.holdouts import family_coverage
 from simulator.evidence.calibration.judge import SourcesJudged
 from simulator.evidence.calibration.ranges import range_of
@@ -54,7 +54,7 @@ def unseen_part(found: SourcesJudged, family: str, without: Collection[str] = ()
     usual, *others = SORTS[found.kind] if found.kind == "time" else tuple(reversed(SORTS[found.kind]))
     values = _values(found, known)
     scale = values * state.design.spread
-    noise = {sort: scatter_of(state.hyper, sort) for sort in (usual, *others)}
+    noise = {sort: unseen_scatter(state, sort, family) for sort in (usual, *others)}
     return FittedPart(
         values=dict(zip(state.design.names, values.tolist(), strict=True)),
         covariance=known.covariance * np.outer(scale, scale),
