@@ -96,7 +96,7 @@ def test_segments_that_grow_come_first_where_they_suffice(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     text = RECIPES["lines.sh"].replace("batch-size 4", "batch-size 1").replace("8192", "15360")
     Path("train.sh").write_text(text, encoding="utf-8")
-    (found,) = checked("train.sh", *H100, "--diff", code=1)
+    (found,) = checked("train.sh", *H100, "--diff", code=3)
     first = found["changes"][0]
     assert first["options"] == "--option expandable_segments=true"
     assert first["speed_ratio"] == pytest.approx(1)
@@ -104,7 +104,7 @@ def test_segments_that_grow_come_first_where_they_suffice(tmp_path: Path, monkey
     Path("train.sh").write_text(
         text.replace("# a launch\n", "export PYTORCH_CUDA_ALLOC_CONF=backend:native\n"), "utf-8"
     )
-    (found,) = checked("train.sh", *H100, "--diff", code=1)
+    (found,) = checked("train.sh", *H100, "--diff", code=3)
     assert "+export PYTORCH_CUDA_ALLOC_CONF=backend:native,expandable_segments:True" in found["changes"][0]["patch"]
 
 

@@ -57,7 +57,7 @@ def test_002_full_training(tmp_path: Path) -> None:
     found = result(tmp_path, "002", 0, *ASCEND, code=3)
     # The range of a layout with offload on Ascend, which no run had, reaches the capacity.
     assert found["outcome"] == "cannot_tell"
-    assert 0.85 < found["estimate"]["memory"]["fit_probability"] < 0.95
+    assert 0.7 < found["estimate"]["memory"]["fit_probability"] < 0.95
     peaks = found["peaks"]
     assert peaks["optimizer_step"]["device_mib"] > peaks["passes"]["device_mib"] > 0
     assert found["estimate"]["memory"]["moment"] == "optimizer step"
@@ -104,8 +104,11 @@ def test_003_all_stages_fit() -> None:
         recompute_layer_list=tuple(layer for layer in range(40) if layer not in kept),
         stage_layers=(4, 5, 5, 5, 5, 5, 6, 5),
     )
-    assert found.outcome == "fits"
+    # No run of BI150 tells how far its memory is missed: the range is wider than the room that is left.
+    assert found.outcome == "cannot_tell"
     assert found.estimate is not None
+    assert found.estimate.memory.fits
+    assert (found.estimate.memory.fit_probability or 0.0) > 0.8
     stages = found.estimate.memory.stages
     assert len(stages) == 8
     assert all(stage.device_bytes < 32768 * 2**20 for stage in stages)
@@ -175,5 +178,6 @@ def test_the_largest_model_of_002_keeps_a_believable_share_of_the_peak() -> None
         ranked = simulator.rank(
             model="ernie-4.5-300b-a47b", hardware="ascend-910b-64g", nodes=nodes, framework="paddle", top=5
         )
-        assert ranked.estimates
-        assert max(found.throughput.mfu for found in ranked.estimates) < 0.4
+        best = ranked.estimates or ranked.risky
+        assert best
+        assert max(found.throughput.mfu for found in best) < 0.4

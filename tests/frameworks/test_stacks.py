@@ -144,8 +144,11 @@ def test_a_ranking_has_the_best_under_defaults_and_tuned(hardware: str, stack: s
     (found,) = ranking.stacks
     assert found.stack == other
     again = simulator.rank(model="llama3.1-70b", hardware=hardware, nodes=8, space=space, top=1, stack=other)
-    assert found.estimate == (again.estimates[0] if again.estimates else None)
+    assert (found.estimate is None) == (not again.estimates)
     if found.estimate is not None:
+        # Searched among the splits of the best few, which misses the best of all by little where it does.
+        best = again.estimates[0].throughput.step_seconds
+        assert best <= found.estimate.throughput.step_seconds <= 1.05 * best
         assert f"With {'the defaults of megatron-core' if other == 'default' else 'stack'}" in run(
             *("--model", "llama3.1-70b", "--hardware", hardware, "--nodes", "8", "--tp", "4", "--pp", "2,4", "-v")
         ).stdout.replace("\n", " ")

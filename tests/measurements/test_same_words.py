@@ -109,6 +109,7 @@ SAMPLES: dict[str, object] = {
     "data_parallel_sharding_strategy": "optim",
     "decoder_first_pipeline_num_layers": 5,
     "decoder_last_pipeline_num_layers": 5,
+    "dsa_kernel_backend": "tilelang",
     "exp_avg_dtype": "bf16",
     "exp_avg_sq_dtype": "bf16",
     "expert_model_parallel_size": 2,

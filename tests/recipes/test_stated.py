@@ -29,7 +29,11 @@ def judged(family: str, end: str, hardware: str) -> Checked:
     ],
 )
 def test_what_runs_there_fits_there(family: str, end: str, hardware: str, source: str) -> None:
-    assert judged(family, end, hardware).outcome in ("fits", "starved"), source
+    found = judged(family, end, hardware)
+    assert found.estimate is not None
+    assert found.estimate.memory.fits, source
+    # Where the range of the need reaches the capacity, a run decides.
+    assert found.outcome in ("fits", "starved", "cannot_tell"), source
 
 
 def test_a_stated_peak() -> None:
@@ -48,4 +52,4 @@ def test_a_stated_peak() -> None:
     ],
 )
 def test_what_is_only_bounded_is_not_said_to_be_too_large(family: str, end: str) -> None:
-    assert judged(family, end, "a100-sxm-80g").outcome == "not_modelled"
+    assert judged(family, end, "a100-sxm-80g").outcome in ("not_modelled", "cannot_tell")

@@ -269,7 +269,7 @@ def test_what_is_faster_and_risky_stands_apart() -> None:
     assert text.count("Risky, not recommended") == 1
     assert "fits with 60.0 %, 95.0 % is asked for" in text
     nothing = replace(ranking, estimates=(), starved=())
-    assert "less than the probability asked for" in ranking_table(nothing, PLAIN, "table")
+    assert "likely enough to fit" in ranking_table(nothing, PLAIN, "table")
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -68,7 +68,7 @@ def test_rows_enter_the_calibration_and_the_ranking_follows(monkeypatch: pytest.
 
 def test_what_the_rows_say_moves_the_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A split that runs far slower than predicted falls behind."""
-    steps_take(monkeypatch, {"tp2pp1dp1": 2.1, "tp1pp1dp2": 1.5, "tp1pp2dp1": 1.5})
+    steps_take(monkeypatch, {"tp2pp1dp1": 1.6, "tp1pp1dp2": 1.3, "tp1pp2dp1": 1.3})
     found = answer()["calibration"]
     slow = [one for one in found["ranking"] if one["layout"]["tp"] == 2 and one["measured_step_time_s"] is not None]
     assert len(slow) == 1

@@ -187,8 +187,7 @@ def test_a_group_of_one_exchanges_nothing_once() -> None:
 def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: int | None) -> None:
     """64 tokens, two copies each, eight experts of 64 x 48: all are bound by memory.
 
-    What enters a product is read and what leaves it written. Dense weights are read in 16 bits, experts' in as many as
-    their inputs; in the backward pass the gradients' types change places. Accumulated gradients are read and written by
+    What enters a product is read and what leaves it written. Weights are read in as many bits as their inputs; in the backward pass the gradients' types change places. Accumulated gradients are read and written by
     the product, or by a kernel that reads new ones too.
     """
     options = {"fused_gradient_accumulation": fused}
@@ -198,8 +197,8 @@ def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: i
     # q, k and v; o; router; gate and up, down of the shared expert. Then those of an expert.
     once, left_once = 64 + 64 + 64 + (64 + 48), 128 + 64 + 8 + (2 * 48 + 64)
     entered, left = 64 * once + copies * (64 + 48), 64 * left_once + copies * (2 * 48 + 64)
-    forward = (2 * dense + narrow * routed + narrow * entered + 2 * left) / rate
-    backward = (2 * dense + narrow * routed + narrow * left + 2 * entered) / rate
+    forward = (narrow * (dense + routed) + narrow * entered + 2 * left) / rate
+    backward = (narrow * (dense + routed) + narrow * left + 2 * entered) / rate
     added = 0.0
     if rank is None:
         each = 2 * 4 if fused == "true" else 2 + (2 + 2 * 4)

@@ -264,11 +264,18 @@ def miss_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     """Yield how near the nearest layout comes, or why there is none."""
     nearest, fewest = ranking.nearest, ranking.fewest
     searched = "" if fewest is None else f" on up to {grouped(fewest.most_nodes)} nodes"
+    if ranking.risky:
+        asked = percent(float(str(ranking.query.get("min_fit_probability"))))
+        likeliest = max(ranking.risky, key=lambda estimate: estimate.memory.fit_probability or 0.0)
+        yield (
+            f"Nothing is likely enough to fit{searched}: {asked} % is asked for (--min-fit-probability). "
+            f"Of the fastest that may fit, the likeliest: {layout_text(likeliest.layout)}, fits with "
+            f"{fit_text(likeliest)} %"
+        )
+        return
     if nearest is None:
         some = "every layout that keeps the rules is too near capacity"
-        if ranking.risky:
-            some = "every layout that fits does so with less than the probability asked for (--min-fit-probability)"
-        yield f"Nothing fits{searched}: {some if ranking.starved or ranking.risky else 'no layout keeps the rules'}."
+        yield f"Nothing fits{searched}: {some if ranking.starved else 'no layout keeps the rules'}."
         return
     parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(nearest.memory.parts_bytes))
     where = "" if fewest is None else f", on {grouped(fewest.ranked_nodes)}"
