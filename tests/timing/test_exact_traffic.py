@@ -187,8 +187,9 @@ def test_a_group_of_one_exchanges_nothing_once() -> None:
 def test_products_of_few_tokens(precision: Any, narrow: int, fused: str, rank: int | None) -> None:
     """64 tokens, two copies each, eight experts of 64 x 48: all are bound by memory.
 
-    What enters a product is read and what leaves it written. Weights are read in as many bits as their inputs; in the backward pass the gradients' types change places. Accumulated gradients are read and written by
-    the product, or by a kernel that reads new ones too.
+    What enters a product is read and what leaves it written. Weights are read in as many bits as their inputs; in the
+    backward pass the gradients' types change places. Accumulated gradients are read and written by the product, or by a
+    kernel that reads new ones too.
     """
     options = {"fused_gradient_accumulation": fused}
     scenario = asked(options=options, precision=precision, lora_rank=rank, seq_length=64, devices=1)
