@@ -316,7 +316,7 @@ def test_the_page_of_an_estimate_that_does_not_fit_says_why_and_what_helps(tmp_p
                 *("--nodes", "1", "--tp", "1", "--pp", "1", "--cp", "2", "--micro-batch-size", "1"),
                 *("--recompute", "none", "--min-fit-probability", "0.9999"),
             ),
-            "less than the probability asked for",
+            "likely enough to fit",
         ),
         (("--nodes", "2", "--tp", "16"), "no layout keeps the rules"),
     ],
