@@ -12,6 +12,7 @@ from simulator.show.report.check_printable import printable
 from simulator.show.report.check_text import (
     changed_line,
     detail_lines,
+    range_line,
     reason,
     room_line,
     speed_text,
@@ -118,6 +119,7 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
         yield from (line for line in lines if not line.startswith("why: "))
     else:
         yield from (where_text(estimate) for estimate in (result.estimate,) if estimate is not None)
+        yield from range_line(result)
         yield from room_line(result)
         shown = ("warning: ", *(f"[{rule}]" for rule in (HARDWARE_ASSUMED, NODES_ASSUMED)))
         yield from (line for line in lines if any(part in line for part in shown))

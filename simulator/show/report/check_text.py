@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check.baseline import Changed
 from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Change, Checked, CheckOutcome
-from simulator.show.report.text import gib, largest_parts, layout_text, margin_text, percent, words
+from simulator.show.report.text import amount, gib, largest_parts, layout_text, margin_text, percent, words
 
 
 def verdict_line(result: Checked) -> str:
@@ -28,6 +28,7 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
+        yield from range_line(result)
     # What a framework refuses has no figures: they would be of a layout that no run can have.
     if estimate is not None and result.outcome != "refused":
         parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
@@ -44,6 +45,19 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
     yield from change_lines(result)
     if result.outcome == "does_not_fit" and not result.changes:
         yield "would fit: nothing of up to three changes that were tried"
+
+
+def range_line(result: Checked) -> Iterator[str]:
+    """Yield the 90 % intervals of need and step, and how well device, stack and layout are known."""
+    estimate = result.estimate
+    if estimate is None or result.outcome == "refused":
+        return
+    memory, step, known = estimate.memory.interval_bytes, estimate.throughput.interval_seconds, estimate.provenance
+    ranges = "no interval: priced without a calibration"
+    if memory is not None and step is not None:
+        seconds = f"{amount(step.low)} to {amount(step.high)} s a step"
+        ranges = f"90 % intervals: {gib(memory.low)} to {gib(memory.high)} GiB, {seconds}"
+    yield f"{ranges}; known: device {known.device}, stack {known.stack}, layout {known.layout}"
 
 
 def change_lines(result: Checked) -> Iterator[str]:

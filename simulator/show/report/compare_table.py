@@ -45,16 +45,16 @@ def compare_table(comparison: Comparison, presentation: Presentation, style: Sty
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
-_FIRST = ("verdict", "memory", "probability", "step", "tokens/s", "MFU")
+_FIRST = ("verdict", "memory", "90 %", "probability", "step", "tokens/s", "MFU")
 """Begin the figures of a first screen."""
-_MOST_PARTS = 3
+_MOST_PARTS = 2
 """Parts of a first screen."""
 
 
 def _first_notes(lines: list[str]) -> list[str]:
     """The notes of a first screen: what cannot stand alone, and how well both are known."""
     told = [line for line in lines if re.match(r"Only|([AB]: )?(Known|Assumed \w+ peak): ", line)]
-    return [*told, "-v: every part and interval, assumptions."]
+    return [*told, "-v: every part, assumptions."]
 
 
 def _sides(comparison: Comparison) -> Iterator[str]:
