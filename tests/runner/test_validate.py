@@ -53,6 +53,7 @@ def test_the_table_shows_predicted_and_measured() -> None:
     assert result.stdout.count("peak of every rank, and its passes in a step") == 3
     assert result.stdout.count("8 steps, median 635.0 ms, 600.0 to 670.0, quartiles 35.0 apart") == 3
     assert "Assumed: memory: a processor's memory" in result.stdout
+    assert "Error is predicted over measured, less one." in result.stdout
     assert lines[-1].startswith("Rows: simulate-validate/local-cpu.csv; `simulate calibrate ")
     assert result.stderr.count("simulate: note: launch ") == 3
 

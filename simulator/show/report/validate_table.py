@@ -226,7 +226,7 @@ def _change(moved: Moved) -> list[str]:
 def _closing(validation: Validation) -> Iterator[str]:
     campaign, rows_file = validation.campaign, validation.rows_file
     if any(compared.ran for compared in campaign.comparisons):
-        yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less compared."
+        yield "Memory is the tensors' peak on the fullest rank. Error is predicted over measured, less one."
     if campaign.interrupted_by:
         yield "Interrupted: what had been measured by then is kept."
     if validation.learned is None and any(compared.ran for compared in campaign.comparisons):
