@@ -80,17 +80,18 @@ def _recipe(row: Mapping[str, Any]) -> ReleaseRecipe:
     )
 
 
+def _recipes_of(stack: str, asked: tuple[str, str, str]) -> list[ReleaseRecipe]:
+    """A release's recipes of one model, device and precision."""
+    return [each for each in release_recipes(stack) if (each.model, each.hardware, each.precision) == asked]
+
+
 def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe | None:
     """The recipe of a model, device and precision, of several that of the nearest number of devices; None of none.
 
     Of several ways to scale fp8, `wanted`.
     """
-    recipes = [
-        recipe
-        for recipe in release_recipes(stack)
-        if (recipe.model, recipe.hardware, recipe.precision) == (case.model, case.hardware, case.precision)
-        and ("_peft_" in recipe.recipe) == case.adapters
-    ]
+    alike = _recipes_of(stack, (case.model, case.hardware, case.precision))
+    recipes = [recipe for recipe in alike if ("_peft_" in recipe.recipe) == case.adapters]
     scaled = [recipe for recipe in recipes if recipe.switches.get(_RECIPE, wanted) == wanted] or recipes
     return min(scaled, key=lambda recipe: (abs(recipe.devices - case.devices), recipe.recipe), default=None)
 
@@ -111,9 +112,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     stack = stack_for(name, asked, *usual)
     if asked is None and stack == DEFAULT:
         for newest in suggested(name, set(), {family}):
-            if any(
-                (recipe.model, recipe.hardware, recipe.precision) == case for recipe in release_recipes(newest.name)
-            ):
+            if _recipes_of(newest.name, case):
                 return replace(framework(name, options, newest.name), stack_assumed=True)
     return framework(name, options, stack)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check.baseline import Changed
 from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Change, Checked, CheckOutcome
+from simulator.show.report.footer import known_text
 from simulator.show.report.text import amount, gib, largest_parts, layout_text, margin_text, percent, words
 
 
@@ -52,12 +53,12 @@ def range_line(result: Checked) -> Iterator[str]:
     estimate = result.estimate
     if estimate is None or result.outcome == "refused":
         return
-    memory, step, known = estimate.memory.interval_bytes, estimate.throughput.interval_seconds, estimate.provenance
+    memory, step = estimate.memory.interval_bytes, estimate.throughput.interval_seconds
     ranges = "no interval: priced without a calibration"
     if memory is not None and step is not None:
         seconds = f"{amount(step.low)} to {amount(step.high)} s a step"
         ranges = f"90 % intervals: {gib(memory.low)} to {gib(memory.high)} GiB, {seconds}"
-    yield f"{ranges}; known: device {known.device}, stack {known.stack}, layout {known.layout}"
+    yield f"{ranges}; known: {known_text(estimate)}"
 
 
 def change_lines(result: Checked) -> Iterator[str]:

@@ -48,9 +48,13 @@ def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 def status_line(estimate: Estimate) -> str:
     """Return where the question lies beside the measured runs."""
+    return f"Known: {known_text(estimate)} (coefficients: {estimate.provenance.calibration})."
+
+
+def known_text(estimate: Estimate) -> str:
+    """Return how well device, stack and layout are known."""
     known = estimate.provenance
-    words = f"device {known.device}, stack {known.stack}, layout {known.layout}"
-    return f"Known: {words} (coefficients: {known.calibration})."
+    return f"device {known.device}, stack {known.stack}, layout {known.layout}"
 
 
 def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
