@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -86,7 +87,7 @@ def unknown_in(value: Any) -> bool:
     return isinstance(value, list | tuple | set) and any(map(unknown_in, value))
 
 
-class Expressions:
+class Expressions(ABC):
     """Values of expressions; what runs the statements of functions and finds modules stands over it."""
 
     def __init__(self, default: Default | None = None) -> None:
@@ -97,17 +98,17 @@ class Expressions:
         self.depth = 0
         """Calls within one another."""
 
+    @abstractmethod
     def run(self, body: Sequence[ast.stmt], scopes: Scopes, module: Module) -> None:
         """Run statements. Raises ReturnedError, RaisedError or LeftError as they do."""
-        raise NotImplementedError
 
+    @abstractmethod
     def imported(self, name: str, near: Module) -> Module | Outside:
         """A module by its dotted name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def assign(self, target: ast.expr, value: Any, scopes: Scopes, module: Module) -> None:
         """Set a name, a field or an item."""
-        raise NotImplementedError
 
     def value(self, node: ast.expr, scopes: Scopes, module: Module) -> Any:
         """The value of an expression."""

@@ -140,7 +140,7 @@ def test_own_rows_do_not_make_things_worse(judged: tuple[SourcesJudged, ...]) ->
     assert sum(one.worse for one in told) <= 2 / 74 * sum(one.draws for one in told)
     for one in told:
         assert one.every < one.few < one.none
-        assert 0 < one.kept < one.draws
+        assert 0 < one.unlearned < one.draws
 
 
 def test_a_row_is_known_by_the_others_of_its_source(judged: tuple[SourcesJudged, ...]) -> None:

@@ -441,8 +441,10 @@ def _gathered(pricing: Pricing) -> KindArray:
         return usual
     live = np.where(block.zero_stage >= 3, _live_bytes(pricing, layer) + gradients, usual)
     square = float(scenario.model.hidden_size) ** 2
-    trained = scenario.lora_rank is None and np.asarray(block.zero_stage >= 1)
-    return live + trained * element * (float(scenario.framework.reduction_parameters) or square)
+    if scenario.lora_rank is not None:
+        return live
+    buffer = element * (float(scenario.framework.reduction_parameters) or square)
+    return live + np.where(block.zero_stage >= 1, buffer, 0.0)
 
 
 def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:

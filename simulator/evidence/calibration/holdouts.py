@@ -120,6 +120,7 @@ def _predicted(state: Linearization, name: str, judged: Mask, part: _Part) -> It
             unit=Unit(
                 sort=sort,
                 coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
+                # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
                 scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
                 distance=covered.distance(sample.scenario, sample.layout),
             ),

@@ -321,7 +321,7 @@ class DrawsJudged:
     """Random subsets of FEW rows, DRAWS of each source with more rows than that."""
     worse: int
     """Draws with which the source's other rows are predicted worse than with none, by more than WORSE_BY."""
-    kept: int
+    unlearned: int
     """Draws that left-out rows do not show to help: what was known before stays."""
     none: float
     """Without any own row."""
@@ -347,7 +347,7 @@ def draws_judged(rows: Iterable[WithErrors]) -> DrawsJudged | None:
     return DrawsJudged(
         draws=len(draws),
         worse=int(np.sum(gains < -WORSE_BY)),
-        kept=int(np.sum(np.abs(gains) < 1e-9)),
+        unlearned=int(np.sum(np.abs(gains) < 1e-9)),
         none=float(np.average(none, weights=sizes)),
         few=float(np.average(few, weights=sizes)),
         every=float(np.average(every, weights=sizes)),

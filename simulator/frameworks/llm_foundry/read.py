@@ -65,14 +65,14 @@ def _own(key: Key) -> Key:
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
     """One node with as many processes as Composer is told, else with all its devices."""
-    given = next((launch.options[name] for name in _PROCESSES if name in launch.options), None)
-    if given is None or not given.text.isdecimal():
-        arguments.need(given.causes if given is not None else (), "devices_per_node")
+    processes = next((launch.options[name] for name in _PROCESSES if name in launch.options), None)
+    if processes is None or not processes.text.isdecimal():
+        arguments.need(processes.causes if processes is not None else (), "devices_per_node")
         return 1, None
     if "world_size" in launch.options:
         arguments.devices = int(launch.options["world_size"].text)
         return None, None
-    return 1, int(given.text)
+    return 1, int(processes.text)
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:

@@ -82,7 +82,7 @@ def draws_sections(rows: Mapping[CoefficientKind, Sequence[WithErrors]]) -> Iter
     judged = {TITLES[kind]: draws_judged(of_kind) for kind, of_kind in rows.items()}
     cells = [
         [
-            *(title, str(one.draws), str(one.kept), f"{one.worse} ({74 * one.worse / one.draws:.1f})"),
+            *(title, str(one.draws), str(one.unlearned), f"{one.worse} ({74 * one.worse / one.draws:.1f})"),
             *map(_percent, (one.none, one.few, one.every)),
         ]
         for title, one in judged.items()
