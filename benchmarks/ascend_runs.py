@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.machine import say
 from simulator.cost.derived import pricing_of
-from simulator.cost.memory.parameters import optimizer_on_device
 from simulator.cost.memory.peak import memory_by_stage
+from simulator.cost.memory.state import optimizer_on_device
 from simulator.errors import SimulateError
 from simulator.question.frameworks.profile import DTYPE_BYTES
 from simulator.question.units import to_mib

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import yaml
 
 from simulator.lab.runner.processes import with_package
 from tests.project.tree import ROOT
-from tests.runner.trees import PATIENCE_SECONDS, as_at_a_terminal
+from tests.runner.trees import PATIENCE_SECONDS, as_at_a_terminal, until
 
 NEEDS_DASK = pytest.mark.skipif(find_spec("distributed") is None, reason="distributed is not installed (extra sweep)")
 NEEDS_PARQUET = pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed (extra sweep)")
@@ -63,6 +64,13 @@ def swept(folder: Path, *arguments: str) -> str:
 def parts(table: Path) -> int:
     """How many parts of a sweep are done."""
     return len(list(Path(f"{table}.parts").glob("part-*.json")))
+
+
+def scheduler_address(folder: Path) -> str:
+    """Where the scheduler listens, once its file is written whole: it exists before its text does."""
+    file = folder / "dask.json"
+    until(lambda: file.exists() and file.read_text(encoding="utf-8").rstrip().endswith("}"))
+    return str(json.loads(file.read_text(encoding="utf-8"))["address"])
 
 
 @contextmanager

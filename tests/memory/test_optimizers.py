@@ -8,7 +8,7 @@ import pytest
 import simulator
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.matrices import gathered_bytes, orthogonal_flops
-from simulator.cost.memory.parameters import training_state
+from simulator.cost.memory.state import training_state
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
 from simulator.question.specs import optimizers

@@ -12,8 +12,8 @@ import pytest
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import layer_tensors
-from simulator.cost.memory.parameters import training_state
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.memory.state import training_state
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.layer import layer_operations
 from simulator.question.specs.model import ModelSpec

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.parameters import optimizer_on_device, training_state
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
+from simulator.cost.memory.state import optimizer_on_device, training_state
 from simulator.cost.stages import stage_contents
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario

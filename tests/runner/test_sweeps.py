@@ -1,6 +1,5 @@
 """Sweeps over Dask's scheduler and workers, in processes by hand and as jobs of a real Slurm."""
 
-import json
 import shutil
 import signal
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 import simulator
 from simulator.show.answers.sweep.parts import read_table
-from tests.answers.sweeps import FEW, MANY, NEEDS_DASK, dask, parts, started, swept, written
+from tests.answers.sweeps import FEW, MANY, NEEDS_DASK, dask, parts, scheduler_address, started, swept, written
 from tests.cli.running import run
 from tests.project.tree import ROOT
 from tests.runner.slurm_cluster import Cluster, cluster, missing
@@ -37,8 +36,7 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path, local_rows: list[
     with ExitStack() as stack:
         stack.enter_context(dask(tmp_path, "scheduler", "--port", "0"))
         workers = [stack.enter_context(dask(tmp_path, "worker", *WORKER)) for _ in range(2)]
-        until((tmp_path / "dask.json").exists)
-        address = json.loads((tmp_path / "dask.json").read_text(encoding="utf-8"))["address"]
+        address = scheduler_address(tmp_path)
         process = started(tmp_path, str(file), "--output", str(table), "--scheduler", address)
         until(lambda: parts(table) >= 5, lambda: (tmp_path / "worker.log").read_text(encoding="utf-8"))
         workers[0].send_signal(signal.SIGKILL)
@@ -54,7 +52,7 @@ def test_where_the_scheduler_dies_what_is_done_is_kept(tmp_path: Path, local_row
     with ExitStack() as stack:
         scheduler = stack.enter_context(dask(tmp_path, "scheduler", "--port", "0"))
         stack.enter_context(dask(tmp_path, "worker", *WORKER))
-        until((tmp_path / "dask.json").exists)
+        scheduler_address(tmp_path)
         process = started(tmp_path, str(file), "--output", str(table), "--scheduler", str(tmp_path / "dask.json"))
         until(lambda: parts(table) >= 5, lambda: (tmp_path / "worker.log").read_text(encoding="utf-8"))
         scheduler.send_signal(signal.SIGKILL)

@@ -34,14 +34,12 @@ from simulator.cost.memory.parameters import (
     largest_linear_layer,
     linear_parameters,
     model_totals,
-    optimizer_on_device,
-    orthogonal_step,
     shard,
     shard_degrees,
-    state_by_class,
     whole_layer,
 )
 from simulator.cost.memory.rank_activations import in_flight, recompute_plan, stage_activations
+from simulator.cost.memory.state import optimizer_on_device, orthogonal_step, state_by_class
 from simulator.cost.operations.extents import micro_batches
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario

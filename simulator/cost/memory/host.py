@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.parameters import resident_optimizer
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.rank_activations import in_flight
+from simulator.cost.memory.state import resident_optimizer
 from simulator.question.arrays import Mask
 from simulator.question.scenario.block import Array
 

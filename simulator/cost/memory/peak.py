@@ -14,7 +14,6 @@ from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments
 from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, head_input_bytes, loss_bytes
 from simulator.cost.memory.moment import Moment
 from simulator.cost.memory.outside import OutsideAllocator, outside_allocator
-from simulator.cost.memory.parameters import TrainingState, optimizer_on_device, resident_optimizer, training_state
 from simulator.cost.memory.rank_activations import (
     StageActivations,
     activations_in_flight,
@@ -22,6 +21,7 @@ from simulator.cost.memory.rank_activations import (
     stage_activations,
 )
 from simulator.cost.memory.retained import retained_bytes
+from simulator.cost.memory.state import TrainingState, optimizer_on_device, resident_optimizer, training_state
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import extent, micro_batches, tokens_per_device, total
 from simulator.cost.operations.layer import layer_operations

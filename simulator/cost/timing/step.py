@@ -16,8 +16,9 @@ from simulator.cost.dtypes import (
 )
 from simulator.cost.memory.activations import swapped_bytes
 from simulator.cost.memory.matrices import orthogonal_flops
-from simulator.cost.memory.parameters import DeviceParameters, device_parameters, shard, state_by_class
+from simulator.cost.memory.parameters import DeviceParameters, device_parameters, shard
 from simulator.cost.memory.peak import MemoryByStage
+from simulator.cost.memory.state import state_by_class
 from simulator.cost.stages import over_layers
 from simulator.cost.timing.captured import passes_are_captured
 from simulator.cost.timing.data_parallel import data_parallel_seconds, on_own_devices, shard_seconds_per_byte
