@@ -314,12 +314,14 @@ def test_inputs_of_a_question_are_its_keywords() -> None:
     ],
 )
 def test_a_signature_names_every_keyword(function: Callable[..., object], names: set[str]) -> None:
-    found = inspect.signature(function).parameters
-    assert names <= set(found)
-    assert all(one.kind is one.KEYWORD_ONLY for one in found.values())
-    assert found["model"].default is inspect.Parameter.empty
-    assert found["seq_length"].default == 8192
-    assert found["seq_length"].annotation == "int"
+    parameters = inspect.signature(function).parameters
+    assert names <= set(parameters)
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values())
+    assert parameters["model"].default is inspect.Parameter.empty
+    assert parameters["seq_length"].default == 8192
+    assert parameters["seq_length"].annotation == "int"
+    described = {word for line in (inspect.getdoc(function) or "").split("\n") for word in line.split(":")[0].split(", ")}
+    assert set(parameters) & {*BY_INPUT, *BY_NAME} <= described
 
 
 def test_a_scenario_carries_its_calibration() -> None:
