@@ -18,7 +18,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.releases import usual_profile
 from simulator.question.scenario.complete import NAMES, Wording, asked_layout, devices_taken, resolve
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, WORKLOAD, chosen_options
-from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
+from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario, scenario_on
 from simulator.question.scenario.settings import check_count, check_share
 from simulator.question.scenario.typed import EstimateFields, QuestionFields, RankFields
@@ -82,7 +82,7 @@ def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], C
 
 def _described(names: Container[str]) -> str:
     """What each input and each field of a layout among the names is, a line each."""
-    fields = [(", ".join(dict.fromkeys((field.name, field.key))), field) for field in FIELDS if field.name in names]
+    fields = [(", ".join(dict.fromkeys((field.name, field.key))), field) for field in SETTINGS if field.name in names]
     inputs = [(name, setting) for name, setting in BY_INPUT.items() if name in names]
     return "\n".join(f"{name}: {setting.help}" for name, setting in (*inputs, *fields))
 

@@ -47,7 +47,7 @@ SCREENS = {
     ),
     "own configuration": (
         "rank --model CONFIG --hardware h100 --nodes 2",
-        ("config.json on", "Fastest: TP", "Known: device "),
+        ("config.json", "Fastest: TP", "Known: device "),
     ),
     "check": (f"check {RECIPE} --hardware h100", ("1 recipe: 1 fits; 0 failed", "fits: needs ", "speed: ", "largest")),
 }
