@@ -241,7 +241,7 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
 
 
 def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
-    """The verdict of a case; `cannot_tell` where it hangs on 8-bit copies of weights of which nobody says that they stay.
+    """The verdict of a case; `cannot_tell` where it hangs on 8-bit copies of weights, which may stay or not.
 
     TransformerEngine keeps them of 16-bit weights alone, and by settings that stand in no recipe (pull request 1648;
     ROCm's `ENABLE_TRANSPOSE_CACHE`). What fits with them fits without them.
