@@ -145,11 +145,11 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
     bound: str | None = None
     for option, other in others(recipe, asked, missing, devices) if missing else ():
-        found = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
-        if found.passed:
+        on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
+        if on_other.passed:
             return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
-        if bound is None and judged.outcome in FIRM and _is_bound(found, BOUND_DECIDES, UNDECIDED):
-            bound = f"with {option} {_failure(found)}"
+        if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED):
+            bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
         return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
     return _advised(judged, gates)
@@ -367,9 +367,9 @@ def _on_device(case: Case) -> Estimate | None:
 def _blame(case: Case, estimate: Estimate, refusals: Sequence[Remark]) -> Place | None:
     """The line of the flag that decides: of the refusal, else of what weighs most on the binding stage."""
     places = case.recipe.places
-    found = next((refusal.place for refusal in refusals if refusal.place is not None), None)
-    if found is not None:
-        return found
+    place = next((refusal.place for refusal in refusals if refusal.place is not None), None)
+    if place is not None:
+        return place
     parts = estimate.memory.parts_bytes
     heaviest = max(parts, key=lambda name: parts[name]) if parts else ""
     order = (*_DECIDES.get(heaviest, ()), "pp", "tp", "micro_batch_size", "model", "nodes")
@@ -388,7 +388,7 @@ _DECIDES: dict[str, tuple[str, ...]] = {
 def _blocked(blocked: Blocked) -> Checked:
     recipe = blocked.recipe
     line = arguments_line(recipe, blocked.missing)
-    told = blocked.missing if line is None else (line, *blocked.missing)
+    lines = blocked.missing if line is None else (line, *blocked.missing)
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -396,8 +396,8 @@ def _blocked(blocked: Blocked) -> Checked:
         dialect=recipe.dialect,
         outcome=_unread(recipe.remarks) or "cannot_tell",
         passed=False,
-        reasons=(*_unread_said(recipe), *(_sentence(remark) for remark in told)),
-        remarks=_ordered((*told, *blocked.remarks)),
+        reasons=(*_unread_said(recipe), *(_sentence(remark) for remark in lines)),
+        remarks=_ordered((*lines, *blocked.remarks)),
         blame=next((remark.place for remark in blocked.missing if remark.place), None),
     )
 
@@ -409,8 +409,8 @@ def _sentence(remark: Remark) -> str:
 
 def _defect(file: str, error: Exception) -> InputError:
     """What to say of an error that no file should cause, lack of memory included."""
-    told = f"{type(error).__name__}: {error}"[:200]
-    return InputError(f"{file}: cannot be judged: internal error: {told}; please report it")
+    message = f"{type(error).__name__}: {error}"[:200]
+    return InputError(f"{file}: cannot be judged: internal error: {message}; please report it")
 
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:
