@@ -254,7 +254,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
-    unsure = _unsure(estimate) if outcome in ("fits", "starved", "does_not_fit") else ()
+    unsure = _unsure(estimate, case.recipe.unpriced_bytes) if outcome in ("fits", "starved", "does_not_fit") else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
@@ -307,19 +307,23 @@ def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
     return (remark for remark in remarks if remark.severity == "error")
 
 
-def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
-    """What keeps a need from being a firm answer on either side: its 90 % range reaches the capacity."""
+def _unsure(estimate: Estimate, unpriced_bytes: float) -> tuple[Remark, ...]:
+    """What keeps a need from being a firm answer on either side: its 90 % range, or a part unpriced, is too near."""
     memory = estimate.memory
+    need, usable = to_gib(memory.device_bytes), to_gib(memory.capacity_bytes)
     # What is moved to the host is counted, and not estimated.
-    if memory.fits_host is False or memory.interval_bytes is None or not memory.undecided:
-        return ()
-    interval = memory.interval_bytes
-    need, low, high, usable = map(to_gib, (memory.device_bytes, interval.low, interval.high, memory.capacity_bytes))
-    said = (
-        f"needs {need:.2f} of {usable:.2f} GiB, with a 90 % interval of {low:.2f} to {high:.2f}: it fits with "
-        f"probability {memory.fit_probability or 0.0:.0%}, and a run decides"
-    )
-    return (Remark(rule=UNDECIDED, severity="error", message=said),)
+    if memory.fits_host is not False and memory.interval_bytes is not None and memory.undecided:
+        low, high = to_gib(memory.interval_bytes.low), to_gib(memory.interval_bytes.high)
+        said = (
+            f"needs {need:.2f} of {usable:.2f} GiB, with a 90 % interval of {low:.2f} to {high:.2f}: it fits with "
+            f"probability {memory.fit_probability or 0.0:.0%}, and a run decides"
+        )
+        return (Remark(rule=UNDECIDED, severity="error", message=said),)
+    most = memory.interval_bytes.high if memory.interval_bytes else memory.device_bytes
+    if unpriced_bytes and memory.fits and most + unpriced_bytes > memory.capacity_bytes:
+        said = f"needs {need:.2f} of {usable:.2f} GiB and up to {to_gib(unpriced_bytes):.2f} more of a part not priced"
+        return (Remark(rule=UNDECIDED, severity="error", message=said),)
+    return ()
 
 
 _UNREAD: dict[str, CheckOutcome] = {
