@@ -7,7 +7,7 @@ formula has one copy. Values are float64: bytes, tokens and counts stay exact up
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, ROUND, Layout, PipelineShape, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
 
-__all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of", "blocks_of"]
+__all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of"]
 
 KindArray = NDArray[np.float64]
 """One number per kind of pipeline rank and layout, shape (kinds, n)."""
@@ -96,13 +96,3 @@ def block_of(layouts: Sequence[Layout]) -> LayoutBlock:
         numbers = (field.encoded(getattr(layout, field.name)) for layout in layouts)
         values[field.name] = np.fromiter(numbers, dtype=np.float64, count=len(layouts))
     return LayoutBlock(**values)
-
-
-def blocks_of(layouts: Iterable[Layout]) -> Iterator[tuple[list[int], LayoutBlock]]:
-    """Group any layouts into blocks; yields the positions of a block's layouts beside it."""
-    groups: dict[tuple[object, ...], list[tuple[int, Layout]]] = {}
-    for position, layout in enumerate(layouts):
-        shape = (layout.virtual_stages, *(getattr(layout, field.name) for field in PER_BLOCK))
-        groups.setdefault(shape, []).append((position, layout))
-    for members in groups.values():
-        yield [position for position, _ in members], block_of([layout for _, layout in members])
