@@ -255,8 +255,8 @@ class FrameworkProfile(Switches):
         "masks kept: none, one compressed mask of 2048 x 2048, one of the whole sequence, or one of it for every layer",
         choices=("none", "compressed", "sequence", "layers"),
     )
-    position_bias_tables: bool = switch(
-        default=False, about="every layer keeps the positions' bias of its heads, in 16 bits for every score (ALiBi)"
+    position_bias_tables: int = switch(
+        0, "ALiBi's tables of 16 bits a score: 1 is one for every sequence, 2 and 3 have one or two beside", high=3
     )
     kept_boundaries: bool = switch(
         default=False,

@@ -408,9 +408,9 @@ class ModelSpec(Frozen):
     def extensions(self) -> tuple[str, ...]:
         """Fields that set the model apart from a plain decoder: RMSNorm, rotary SwiGLU layers, dense ones first."""
         fields = type(self).model_fields
-        found = (name for name in _EXTENSIONS if getattr(self, name) != fields[name].default)
+        names = (name for name in _EXTENSIONS if getattr(self, name) != fields[name].default)
         valued = ("v_head_dim",) if self.attention == "gqa" and self.v_head_dim is not None else ()
-        return (*found, *valued)
+        return (*names, *valued)
 
     def with_layers(self, layers: int) -> Self:
         """Return this model with ``layers`` decoder layers instead; leading dense layers stay first."""
