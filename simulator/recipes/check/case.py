@@ -80,19 +80,13 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
     machines = _cluster(combined, like, model)
     layout_fields, more = _as_launched(combined, _with_experts(combined, layout_fields, model))
-    framework = asked.framework or recipe.framework
     stated = {name: combined.value(name) for name in DEFAULT_WORKLOAD}
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
-    profile = _profile(
-        combined, framework, machines, _options(combined, layout_fields, machines), model, workload["precision"]
-    )
+    options = _options(combined, layout_fields, machines)
+    profile = _profile(combined, machines, options, model, workload["precision"])
     steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
-    scenario, layout = resolve(
-        scenario_on(machines, model, profile, **workload),
-        _fields(combined, layout_fields),
-        _words(recipe),
-        accumulation_steps=steps,
-    )
+    question, fields = scenario_on(machines, model, profile, **workload), _fields(combined, layout_fields)
+    scenario, layout = resolve(question, fields, _words(recipe), accumulation_steps=steps)
     if layout.chunk_layers and not layout_fields.chunk_layers and not recipe.is_question:
         # A launch cuts its layers by its flags alone.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
@@ -103,11 +97,12 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
     return Case(recipe=recipe, asked=asked, model=model, scenario=scenario, layout=layout, remarks=tuple(all_remarks))
 
 
-def _profile(  # noqa: PLR0913, PLR0917  what decides it
-    combined: _Combined, framework: str, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
+def _profile(
+    combined: _Combined, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
 ) -> FrameworkProfile:
     """The profile: what a launch leaves out its framework does by itself; a question is of a cluster's usual stack."""
     stack, question = combined.asked.stack or combined.recipe.stack, combined.recipe.is_question
+    framework = combined.asked.framework or combined.recipe.framework
     case = model.name, machines.hardware.name if question and not machines.groups else "", precision
     return usual_profile(framework, options, stack, machines.stacks if question else (), case, machines.hardware.family)
 
