@@ -181,6 +181,22 @@ class FrameworkProfile:
     reduction_parameters: int = switch(0, "gradients reduced from one buffer; 0 is hidden size squared", high=2**50)
     step_parameters: int = switch(0, "gradients that ZeRO 3 casts to fp32 at a time in the step; 0 is none", high=2**50)
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
+    host_gradient_bytes: float = switch(
+        0.0, "bytes of a gradient on the host for every parameter whose optimizer state is there", high=16.0
+    )
+    host_accumulation_bytes: float = switch(
+        0.0,
+        "bytes of a second one there, which sums over micro batches (below ZeRO 3 where there are several)",
+        high=16.0,
+    )
+    host_weight_bytes: float = switch(
+        0.0, "bytes of the updated weight there on its way to the device, below ZeRO 3", high=16.0
+    )
+    host_pinned_bytes: float = switch(
+        0.0,
+        "bytes of a parameter's optimizer state that lie in pinned blocks there, whose sizes are rounded up",
+        high=64.0,
+    )
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
     )
