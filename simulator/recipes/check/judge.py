@@ -255,7 +255,8 @@ def _judged(case: Case, gates: Gates) -> Checked:
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
     firm = outcome in ("fits", "starved", "does_not_fit")
-    unsure = (*_unsure(estimate), *_unsure_host(estimate)) if firm else ()
+    device = () if _starts(case, estimate) else _unsure(estimate)
+    unsure = (*device, *_unsure_host(estimate)) if firm else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
@@ -319,6 +320,15 @@ def _unsure_host(estimate: Estimate) -> Iterator[Remark]:
 
 def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
     return (remark for remark in remarks if remark.severity == "error")
+
+
+def _starts(case: Case, estimate: Estimate) -> bool:
+    """Whether a starved run starts for sure: its whole 90 % range is within what a starved one may need."""
+    memory = estimate.memory
+    if estimate.verdict != "starved" or memory.interval_bytes is None:
+        return False
+    most = memory.need_bytes * memory.interval_bytes.high / memory.device_bytes
+    return most <= case.scenario.coefficients.memory.starved_to * memory.capacity_bytes
 
 
 def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
