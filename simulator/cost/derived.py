@@ -14,7 +14,7 @@ stands under `of_work` gives no number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -22,10 +22,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.stages import StageContents, chunks_alike, stage_contents
+from simulator.cost.stages import StageContents, chunks_alike, cuts_alike, stage_contents
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array, LayoutBlock, block_of
-from simulator.question.scenario.layout import BY_NAME, Layout
+from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import RECOMPUTE_MODES, Offload, RecomputeMethod, RecomputeMode, RecomputeModule
 
@@ -148,15 +148,36 @@ def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
     return Pricing(scenario, block_of(layouts))
 
 
+def pricings_of(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple[list[int], Pricing]]:
+    """Any layouts as blocks to be priced; yields the positions of a block's layouts beside it."""
+    groups: dict[tuple[object, ...], list[tuple[int, Layout]]] = {}
+    for position, layout in enumerate(layouts):
+        shape = (*(getattr(layout, field.name) for field in PER_BLOCK), _apart(scenario, layout))
+        groups.setdefault(shape, []).append((position, layout))
+    for members in groups.values():
+        yield [position for position, _ in members], pricing_of(scenario, *(layout for _, layout in members))
+
+
+def _apart(scenario: Scenario, layout: Layout) -> int:
+    """The virtual stages that a layout shares with all of its block; 0 where those of a block may differ."""
+    listed = layout.chunk_layers or layout.recompute_layer_list
+    chunks = np.array([layout.virtual_stages])
+    alike = not listed and cuts_alike(scenario, layout.schedule, layout.stage_layers, chunks)
+    return 0 if alike else layout.virtual_stages
+
+
+_UNKNOWN: Any = object()
+"""In place of a figure that was not worked out yet."""
+
+
 def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
     """Decorate a formula whose figure is kept: worked out once for a `Pricing` and arguments."""
 
     @wraps(figure)
     def kept(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (figure, *args, *kwargs.items())
-        try:
-            known: T = pricing.figures[key]
-        except KeyError:
+        key = (figure, *args, *kwargs.items()) if args or kwargs else figure
+        known: T = pricing.figures.get(key, _UNKNOWN)
+        if known is _UNKNOWN:
             known = pricing.figures[key] = figure(pricing, *args, **kwargs)
         return known
 

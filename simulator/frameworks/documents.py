@@ -180,6 +180,8 @@ def _keys(path: str, document: Mapping[str, Any], text: str, first_line: int) ->
     for keys, value in _flat(document, ()):
         line = finder.of(keys) + first_line - 1
         items = value if isinstance(value, list) else [value]
+        if items and all(isinstance(item, list) and all(isinstance(part, str) for part in item) for item in items):
+            items = [f"[{', '.join(item)}]" for item in items]
         if value is None or not all(isinstance(item, str | int | float | bool) for item in items):
             continue
         leaves.append(Key(keys, tuple(known_value(as_text(item), line) for item in items), line, value))

@@ -39,6 +39,8 @@ class AskedRun(StatedWorkload):
     """Framework switches that the words set, as for `--option`."""
     layout: Layout | None = None
     """Sizes as given; data parallel follows from the devices. None when unknowns stand in the way."""
+    unpriced_bytes: float = 0.0
+    """Most bytes on one device of a part that is not priced."""
     virtual_stage_layers: int | None = None
     """Layers per virtual stage, where given so."""
     places: Mapping[str, Place] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.derived import pricing_of, pricings_of
 from simulator.cost.memory.host import host_capacity_bytes, host_memory, uses_host
 from simulator.cost.memory.rank_activations import recompute_plan
 from simulator.cost.pricing.estimate import (
@@ -26,7 +26,6 @@ from simulator.cost.pricing.violation import Violation
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
 from simulator.question.arrays import Matrix
-from simulator.question.scenario.block import blocks_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.hardware import ComputeRate
@@ -76,8 +75,8 @@ def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> 
 def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
     """Which layouts fit by their memory alone, in their order, many priced at a time; rules apart."""
     fitting = [False] * len(layouts)
-    for positions, block in blocks_of(layouts):
-        for position, verdict in zip(positions, size(Pricing(scenario, block)).verdict, strict=True):
+    for positions, pricing in pricings_of(scenario, layouts):
+        for position, verdict in zip(positions, size(pricing).verdict, strict=True):
             fitting[position] = bool(verdict == FITS)
     return fitting
 
@@ -85,10 +84,8 @@ def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
 def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool = False) -> list[Estimate]:
     """Price layouts, in their order, many at a time: `bare_estimate` of each; not `ruled`, they break no rule."""
     estimates: list[Estimate | None] = [None] * len(layouts)
-    for positions, block in blocks_of(layouts):
-        for position, estimate in zip(
-            positions, _estimates_of(price(Pricing(scenario, block)), ruled=ruled), strict=True
-        ):
+    for positions, pricing in pricings_of(scenario, layouts):
+        for position, estimate in zip(positions, _estimates_of(price(pricing), ruled=ruled), strict=True):
             estimates[position] = estimate
     return [estimate for estimate in estimates if estimate is not None]
 

@@ -12,6 +12,7 @@ import simulator
 from simulator.api import scenario_of
 from simulator.cost.pricing.estimate import Interval
 from simulator.evidence.calibration.apply import applied
+from simulator.evidence.calibration.ranges import PLACE, places_beside
 from simulator.evidence.calibration.uncertainty import (
     NORMAL_90,
     layout_variances,
@@ -71,6 +72,25 @@ def test_three_words_say_where_a_question_lies(question: dict[str, Any], words: 
     assert (found.device, found.stack, found.layout) == words
     assert found.status == max(words, key=("measured", "between", "beyond", "never").index)
     assert bool(found.notes) == (found.status in ("beyond", "never"))
+
+
+def test_a_place_is_all_that_words_read_of_a_layout() -> None:
+    # Layouts with an equal place share their words.
+    read: set[str] = set()
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            read.add(name)
+            return getattr(MEASURED, name)
+
+    scenario = scenario_of(model="llama3.1-8b", devices=64)
+    calibration = applied(scenario.hardware.family).memory
+    assert calibration is not None
+    assert calibration.memory is not None
+    watched: Any = Watched()
+    places_beside(calibration.range, calibration.memory.coverage, calibration.family, scenario)(watched)
+    unit_of("memory", scenario, watched, 0.0, calibration.memory)
+    assert read == set(PLACE)
 
 
 def test_a_note_names_what_is_outside_the_range() -> None:

@@ -54,6 +54,25 @@ def test_what_hangs_on_assumed_nodes_is_no_firm_verdict() -> None:
     assert judged(nodes=None, model="llama3.1-70b", global_batch_size=512).outcome == "does_not_fit"
 
 
+@pytest.mark.parametrize(
+    ("question", "hardware", "outcome"),
+    [
+        ({}, "h100-sxm-80g", "cannot_tell"),
+        ({"options": {"fp8_weight_cache": "true"}}, "h100-sxm-80g", "does_not_fit"),
+        ({"model": "llama3.1-70b"}, "h100-sxm-80g", "does_not_fit"),
+        ({}, "h200-sxm", "fits"),
+    ],
+)
+def test_copies_of_weights_that_nobody_states_decide_no_failure(
+    question: dict[str, Any], hardware: str, outcome: str
+) -> None:
+    """With 8-bit copies and their transposes between micro batches 87 GiB, without them 74."""
+    found = judged(asked=Asked(hardware=hardware), precision="fp8", recompute="full", **question)
+    assert found.outcome == outcome
+    assert ("fp8-weight-cache" in rules(found)) == (outcome == "cannot_tell")
+    assert outcome != "cannot_tell" or "--option fp8_weight_cache" in found.reasons[0]
+
+
 PADDLE = "--model_name_or_path meta-llama/Llama-3.2-1B --max_seq_length 2048 --bf16 1 --tensor_parallel_degree 1"
 
 

@@ -48,6 +48,8 @@ LAYOUTS = [
     ("megatron", "--model deepseek-v2-lite --nodes 2 --ep 8 --seq-length 4096 --optimizer muon"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 4 --schedule zb_v"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 4 --schedule zb_h1 --vpp 2"),
+    ("torchtitan", "--model llama3.1-8b --nodes 1 --stage-layers 10,22"),
+    ("torchtitan", "--model llama3.1-8b --nodes 1 --pp 2 --chunk-layers 7,9,8,8"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --pp 2 --schedule dualpipev"),
     (
         "megatron",
@@ -300,7 +302,6 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ("torchtitan", "--model llama3.1-8b --offload optimizer", "no key for it"),
         ("torchtitan", "--model llama3.1-8b --zero-stage 1", "shards gradients too"),
         ("torchtitan", "--model llama3.1-8b --tp 2 --no-sequence-parallel", "always has it"),
-        ("torchtitan", "--model llama3.1-8b --nodes 1 --stage-layers 10,22", "cuts the layers by itself"),
         ("torchtitan", "--model llama3.1-8b --num-layers 8", "names a published model"),
         ("torchtitan", "--model llama3.1-8b --recompute-method block --recompute-layers 4", "every n-th, or none"),
         ("megatron", "--model ernie-4.5-21b-a3b --hardware h800-sxm-80g:1,bi150-64g:1x8 --pp 2", "one kind of device"),

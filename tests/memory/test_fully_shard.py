@@ -104,6 +104,23 @@ def test_the_peak_is_what_torch_allocates(
     assert sum(float(value[stage, 0]) for value in parts.values()) == pytest.approx(float(memory.device[stage, 0]))
 
 
+# Chunks of 8 layers, ZeRO stage, micro batches, recompute, pipeline rank, traced MiB; 4,096 tokens, four replicas.
+UNEQUAL: list[tuple[tuple[int, ...], int, int, str, int, float]] = [
+    ((2, 3, 2, 1), 2, 4, "none", 0, 19542.7),
+    ((2, 3, 2, 1), 2, 4, "none", 1, 23249.2),
+    ((1, 3, 3, 1), 0, 8, "full", 0, 27432.8),
+    ((1, 2, 2, 1, 1, 1), 2, 4, "none", 0, 19313.7),
+]
+
+
+@pytest.mark.parametrize("case", UNEQUAL)
+def test_chunks_of_unequal_layers(case: tuple[tuple[int, ...], int, int, str, int, float]) -> None:
+    chunks, zero_stage, micro_batches, recompute, rank, traced = case
+    what = {"pipeline_parallel": 2, "virtual_stages": len(chunks) // 2, "chunk_layers": chunks, "seq_length": 4096}
+    memory = priced(what | {"zero_stage": zero_stage, "recompute": recompute}, 4, micro_batches)
+    assert memory.allocated[rank, 0] / MIB == pytest.approx(traced, rel=0.0035)
+
+
 def test_beside_a_pipeline_every_stage_of_zero_keeps_whole_gradients() -> None:
     # Four layers, their matrices halved by TP 2, and the input table, whole on both ranks.
     layer = (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) / 2 + 2 * 4096

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.derived import Pricing, pricing_of, pricings_of
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, price, size, timed
-from simulator.question.scenario.block import block_of, blocks_of
+from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
 from simulator.search.space import Space, blocks
@@ -98,9 +98,9 @@ def test_layouts_of_mixed_shapes_keep_their_places() -> None:
     layouts = [drawn_block.block.layout(index) for drawn_block in drawn(scenario) for index in (0, 5, 3)]
     shuffled = layouts[1::2] + layouts[::2]
     seen: dict[int, float] = {}
-    for places, block in blocks_of(shuffled):
-        assert [block.layout(i) for i in range(len(block))] == [shuffled[place] for place in places]
-        seen |= dict(zip(places, price(Pricing(scenario, block)).device_bytes, strict=True))
+    for places, pricing in pricings_of(scenario, shuffled):
+        assert [pricing.block.layout(i) for i in range(len(pricing))] == [shuffled[place] for place in places]
+        seen |= dict(zip(places, price(pricing).device_bytes, strict=True))
     expected = [estimate_layout(scenario, layout).memory.device_bytes for layout in shuffled]
     assert [seen[place] for place in range(len(shuffled))] == expected
 

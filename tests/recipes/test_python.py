@@ -147,6 +147,49 @@ def test_each_value_has_the_line_that_sets_it(recipes: Path) -> None:
     )
 
 
+def test_a_recipe_of_other_devices_under_a_name_of_its_own_counts(recipes: Path) -> None:
+    named = "\n\nllama3_8b_pretrain_8gpu_b200_bf16_config = llama3_8b_pretrain_8gpu_h100_bf16_config\n"
+    other = recipes.with_name("others.py")
+    text = "from megatron.bridge.recipes.llama import llama3_8b_pretrain_8gpu_h100_bf16_config"
+    other.write_text(f"{text}{named}", encoding="utf-8")
+    (found,) = read_recipe(other)
+    assert found.title == "llama3_8b_pretrain_8gpu_b200_bf16_config"
+    assert found.layout == read_recipe(recipes)[0].layout
+
+
+TOWER = """
+from megatron.bridge.recipes.base import base_config
+from megatron.bridge import AutoBridge
+from megatron.bridge.data.builders import MockVLMSFTDatasetConfig
+
+
+def qwen3_vl_30b_a3b_pretrain_8gpu_h100_bf16_config():
+    cfg = base_config(1)
+    cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen3-VL-30B-A3B-Instruct").to_megatron_provider()
+    cfg.model.expert_model_parallel_size = 8
+    cfg.model.seq_length = 4096
+    cfg.train.micro_batch_size = 1
+    cfg.dataset = MockVLMSFTDatasetConfig(seq_length=4096, num_images=2)
+    return cfg
+"""
+
+
+def test_a_vision_tower_leaves_room_and_unknown_images_refuse(recipes: Path) -> None:
+    path = recipes.with_name("vision.py")
+    path.write_text(TOWER, encoding="utf-8")
+    recipe = read_recipe(path)[0]
+    assert recipe.model == "qwen3-30b-a3b"
+    # Parameters by hand: patches, positions, 27 layers, four mergers of which three norm what is merged.
+    layers = 27 * (4 * 1152**2 + 2 * 1152 * 4304 + 9 * 1152 + 4304)
+    mergers = 4 * (4608**2 + 4608 + 4608 * 2048 + 2048) + 2 * 1152 + 3 * 2 * 4608
+    parameters = 1537 * 1152 + 2304 * 1152 + layers + mergers
+    kept = 2 * 256 * (27 * (20 * 1152 + 4 * 4304) + 4 * (8 * 1152 + 2048))
+    assert recipe.unpriced_bytes == pytest.approx((6 + 12 / 8) * parameters + kept)
+    path.write_text(TOWER.replace("MockVLMSFTDatasetConfig(", "EnergonDatasetConfig("), encoding="utf-8")
+    recipe = read_recipe(path)[0]
+    assert any(remark.severity == "error" and "how many pixels" in remark.message for remark in recipe.remarks)
+
+
 def test_other_python_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import os\nos.remove('everything')\n", encoding="utf-8")

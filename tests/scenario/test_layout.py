@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.cost.derived import pricings_of
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.scenario.block import block_of, blocks_of
+from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout, default_cut, model_chunks
 from tests.scenario.cases import layout_of, scenario_of, small_dense
 
@@ -72,9 +73,9 @@ layouts = st.builds(
 @given(st.lists(layouts, min_size=1, max_size=20))
 def test_layouts_survive_a_block(many: list[Layout]) -> None:
     back: dict[int, Layout] = {}
-    for places, block in blocks_of(many):
-        assert len(block) == len(places)
-        back |= {place: block.layout(index) for index, place in enumerate(places)}
+    for places, pricing in pricings_of(scenario_of(), many):
+        assert len(pricing) == len(places)
+        back |= {place: pricing.block.layout(index) for index, place in enumerate(places)}
     assert [back[place] for place in range(len(many))] == many
 
 

@@ -38,9 +38,10 @@ from simulator.cost.memory.parameters import (
     shard_degrees,
     whole_layer,
 )
-from simulator.cost.memory.rank_activations import in_flight, recompute_plan, stage_activations
+from simulator.cost.memory.rank_activations import before_backward, in_flight, recompute_plan, stage_activations
 from simulator.cost.memory.state import optimizer_on_device, orthogonal_step, state_by_class
 from simulator.cost.operations.extents import micro_batches
+from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -70,27 +71,30 @@ def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
     block, contents = pricing.block, pricing.contents
     activations, plan = stage_activations(pricing), recompute_plan(pricing)
 
-    def largest(figure: Callable[[LayerKind], Array]) -> KindArray:
+    def largest_there(figure: Callable[[LayerKind], Array]) -> KindArray:
         there = zip(contents.layer_kinds, contents.layers > 0.0, strict=True)
-        return np.asarray(np.max([here * figure(kind) for kind, here in there], axis=0))
+        return np.asarray(largest(here * figure(kind) for kind, here in there))
 
-    layer = largest(lambda kind: layer_bytes(pricing, kind))
-    backward = largest(lambda kind: layer_backward_bytes(pricing, kind, does.wrapped))
+    layer = largest_there(lambda kind: layer_bytes(pricing, kind))
+    backward = largest_there(lambda kind: layer_backward_bytes(pricing, kind, does.wrapped))
     layers, recomputed = contents.num_layers, plan.on_rank.sum(axis=0)
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
     # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
     # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
     chunks = np.where(block.pipeline_parallel > 1, block.chunks, 1.0)
     received, sent = chunks - contents.embeddings, chunks - contents.heads
-    one_micro_batch = activations.one_micro_batch + boundary * (sent - received) + activations.embedded
+    beside_layers = boundary * (sent - received) + activations.embedded
+    of_chunk = pricing.chunk_layers.sum(axis=1)
     return _Ranks(
         layers=layers,
+        first_chunk=of_chunk[contents.chunk[0]],
+        last_chunk=of_chunk[contents.chunk[-1]],
         first=contents.embeddings > 0.0,
         last=contents.heads > 0.0,
         micro_batches=count,
         flight=np.where(activations.offloaded, 1.0, in_flight(pricing)),
         boundary=boundary,
-        one_micro_batch=contents.on_ranks(one_micro_batch),
+        beside_layers=contents.on_ranks(np.broadcast_to(beside_layers, activations.one_micro_batch.shape)),
         buffers=contents.on_ranks(count * boundary * (received + sent)),
         first_layer=np.where(recomputed > 0.0, boundary, layer),
         last_layer=np.where(recomputed >= layers, boundary, layer),
@@ -231,7 +235,7 @@ def _units(pricing: Pricing) -> _Units:
     apart = contents.embeddings * (1.0 - contents.heads * scenario.model.tie_word_embeddings)
     table = apart * (totals.embedding.split / block.tensor_parallel)
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
-    layer: Array = np.max([whole_layer(pricing, piece) for piece in totals.layers], axis=0)
+    layer: Array = largest(whole_layer(pricing, piece) for piece in totals.layers)
     linear, half = linear_parameters(pricing), 0.5 * gathered_narrow(scenario)
     shards = FP32 * shard(pricing, parts, 1)
     return _Units(
@@ -252,6 +256,9 @@ class _Ranks(NamedTuple):
     """Layers and micro batches on the ranks, counts, and bytes of activations; shape (n,), (kinds, 1) or (kinds, n)."""
 
     layers: KindArray
+    first_chunk: KindArray
+    """Layers of the rank's first model chunk, and of its last."""
+    last_chunk: KindArray
     first: Mask
     """Which have the input table, and which the output layer."""
     last: Mask
@@ -260,8 +267,8 @@ class _Ranks(NamedTuple):
     """Micro batches whose activations are alive at most, shape (pipeline_parallel, n)."""
     boundary: Array
     """The residual stream between two layers."""
-    one_micro_batch: StageArray
-    """What each micro batch keeps beside the buffers, shape (pipeline_parallel, n)."""
+    beside_layers: StageArray
+    """What each micro batch keeps beside its layers and the buffers, shape (pipeline_parallel, n)."""
     buffers: StageArray
     """What a pipeline receives into, shape (pipeline_parallel, n)."""
     first_layer: KindArray
@@ -280,10 +287,21 @@ class _Step(NamedTuple):
     ranks: _Ranks
 
 
-def _held(step: _Step, flight: StageArray) -> StageArray:
-    """Activations of so many micro batches on every rank, with what its pipeline receives and has sent."""
-    ranks = step.ranks
-    return ranks.one_micro_batch * flight + ranks.buffers + ranks.boundary * _sent_chunks(step.pricing, flight)
+def _held(step: _Step, flight: StageArray, *, ended: bool = False) -> StageArray:
+    """Activations of so many micro batches on every rank, with what its pipeline receives and has sent.
+
+    When a backward pass of the last chunk begins; `ended`, when one of the first chunk has ended.
+    """
+    pricing, ranks, activations = step.pricing, step.ranks, stage_activations(step.pricing)
+    left = _left(step, flight) if ended else flight
+    layers = pricing.contents.on_ranks(activations.one_micro_batch) * left
+    if pricing.contents.unequal:
+        first = pricing.contents.on_ranks(activations.by_chunk[pricing.contents.chunk[0]])
+        fewer = pricing.contents.on_ranks(activations.one_micro_batch) * (ranks.flight - flight)
+        if ended:
+            fewer = np.where(_in_turn(step), 0.0, fewer) + first
+        layers = np.where(activations.offloaded, layers, before_backward(pricing, 0 if ended else -1) - fewer)
+    return layers + ranks.beside_layers * left + ranks.buffers + ranks.boundary * _sent_chunks(pricing, left)
 
 
 def _sent_chunks(pricing: Pricing, flight: StageArray) -> StageArray:
@@ -304,14 +322,15 @@ def _sent_chunks(pricing: Pricing, flight: StageArray) -> StageArray:
 
 
 def _left(step: _Step, flight: StageArray) -> StageArray:
-    """Micro batches whose activations are left when a backward pass ends: it frees a chunk's.
+    """Micro batches whose activations are left when a backward pass ends: it frees a chunk's."""
+    chunks = step.pricing.block.chunks
+    return np.where(_in_turn(step), (step.ranks.micro_batches - 1.0) / chunks, flight - 1.0 / chunks)
 
-    With as many micro batches as ranks, the first chunk's turn comes when the later chunks' are all done.
-    """
-    block, count = step.pricing.block, step.ranks.micro_batches
-    chunks = block.chunks
-    in_turn = (count == block.pipeline_parallel) & (chunks > 1.0)
-    return np.where(in_turn, (count - 1.0) / chunks, flight - 1.0 / chunks)
+
+def _in_turn(step: _Step) -> Mask:
+    """Where the first chunk's turn comes when the later chunks' are all done: as many micro batches as ranks."""
+    block = step.pricing.block
+    return np.asarray((step.ranks.micro_batches == block.pipeline_parallel) & (block.chunks > 1.0))
 
 
 def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]]:
@@ -335,8 +354,8 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     no_table = np.where(does.reduces_each, FP32 / does.ranks * units.table, of_table)
     no_layer = no_table + np.where(does.reduces_each, FP32 / does.ranks * units.layer, 0.0)
     each = step._replace(does=does._replace(buffer=np.where(does.reduces_each, FP32, 0.0)))
-    left, middle = _left(step, flight), _left(step, np.maximum(behind, 1.0))
-    yield _end(each, left, (later - no_layer, later - no_table), repeated)
+    middle = np.maximum(behind, 1.0)
+    yield _end(each, flight, (later - no_layer, later - no_table), repeated)
     yield _end(each, middle, (later, later), count > (1.0 if pipelined else 2.0))
     if pipelined:
         yield _reduction(step)
@@ -347,7 +366,7 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         layer = table + whole * units.layer * (1.0 - 1.0 / does.ranks)
         no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (no_layer, no_table))
         last = step._replace(does=does._replace(copied=np.zeros_like(does.copied), used=does.copied + does.used))
-        yield _end(last, left, (layer - no_layer, table - no_table), np.ones_like(repeated))
+        yield _end(last, flight, (layer - no_layer, table - no_table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
     gradients = np.where(does.wrapped, units.shards, units.accumulated)
     foreach = units.shards * pricing.scenario.framework.foreach_optimizer + orthogonal_step(pricing)
@@ -359,7 +378,7 @@ def _begin(step: _Step) -> list[_Event]:
     """A backward pass begins: loss, output layer, and the last two layers."""
     pricing, does, units, ranks = step
     block, at_loss, layer = pricing.block, _Mark("loss", ranks.last), units.gathered_layer
-    logits, several = logits_per_micro_batch(pricing), ranks.layers / block.chunks > 1.0
+    logits, several = logits_per_micro_batch(pricing), ranks.last_chunk > 1.0
     # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is there.
     forward = does.ahead * units.head - (2.0 * FP32 - does.element - FP32) * logits
     reduced = np.where(does.reduces_each & (ranks.micro_batches > 1.0), FP32, 0.0)
@@ -371,7 +390,7 @@ def _begin(step: _Step) -> list[_Event]:
             # Of interleaved chunks, what was sent is counted apart.
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
             # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
-            other_chunks=does.stays * layer * ranks.layers * (1.0 - 1.0 / block.chunks),
+            other_chunks=does.stays * layer * (ranks.layers - ranks.last_chunk),
             head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
             logits=loss_bytes(pricing),
@@ -396,7 +415,7 @@ def _begin(step: _Step) -> list[_Event]:
     ]
 
 
-def _end(step: _Step, left: StageArray, gradients: tuple[KindArray, KindArray], happens: Mask) -> list[_Event]:
+def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, KindArray], happens: Mask) -> list[_Event]:
     """A backward pass ends: the first layers, and the input table's gradient, each beside such gradients."""
     pricing, does, units, ranks = step
     block, at_table = pricing.block, _Mark("embedding gradient", happens & ranks.first)
@@ -407,17 +426,19 @@ def _end(step: _Step, left: StageArray, gradients: tuple[KindArray, KindArray], 
     # the previous micro batch's output layer, which is gathered ahead.
     astray = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), does.ahead, 0.0)
     # Of interleaved chunks only the first one's, whose backward pass this is.
-    at_end = np.where(block.chunks == 1, units.all - units.table, ranks.layers / block.chunks * units.layer)
+    at_end = np.where(block.chunks == 1, units.all - units.table, ranks.first_chunk * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
     incoming = ranks.boundary * (1.0 + (block.sequence_parallel > 0.0) * block.tensor_parallel)
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
     scattered = np.where(does.reduces_each & (units.table_gradient > units.table), does.element * units.table, 0.0)
     return [
-        _Allocate(parameters=units.stored + does.copied * units.gathered_all, activations=_held(step, left)),
+        _Allocate(
+            parameters=units.stored + does.copied * units.gathered_all, activations=_held(step, flight, ended=True)
+        ),
         _Allocate(gradients=gradients[0], reduction=does.buffer * units.layer, layer=ranks.backward),
         _Allocate(used=does.used * units.gathered_layer, sent=sent, first_layer=ranks.first_layer),
         _Allocate(done=done - does.stays * units.layer, ahead=does.ahead * units.layer),
-        _Mark("backward", happens & (ranks.layers / block.chunks > 1.0)),
+        _Mark("backward", happens & (ranks.first_chunk > 1.0)),
         _Free({"first_layer"}),
         _Allocate(done=done, ahead=does.ahead * units.table),
         _Mark("backward", happens),
@@ -440,8 +461,8 @@ def _reduced(does: _Policy, unit: KindArray) -> KindArray:
 
 def _reduction(step: _Step) -> list[_Event]:
     """Whole gradients are reduced unit by unit after a chunk's last pass, the input table's first."""
-    pricing, does, units, ranks = step
-    others = units.layer * ranks.layers * (1.0 - 1.0 / pricing.block.chunks)
+    _, does, units, ranks = step
+    others = units.layer * (ranks.layers - ranks.first_chunk)
     of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - does.element * units.table
     unit = np.where(units.table > 0.0, of_table, (FP32 - does.element) * units.layer)
     gradients = units.accumulated - FP32 * others * (1.0 - 1.0 / does.ranks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,8 @@ from simulator.cost.memory.activations import (
 )
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
-from simulator.cost.schedule.schedule import FORWARD, HELD, STEADY, Schedule
+from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
+from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray, StageArray
 
 
@@ -125,7 +127,7 @@ def stage_activations(pricing: Pricing) -> StageActivations:
         # Prediction modules stand behind the last layers.
         by_chunk.append(kept + predicted if index == contents.chunk[-1] else kept)
     whole = np.asarray(sum(times * kept for times, kept in zip(pricing.chunk_repeats, by_chunk, strict=True)))
-    largest = np.max(of_kind, axis=0)
+    layer = largest(of_kind)
     offloaded = pricing.offloads("activations")
     recomputed = plan.on_rank.sum(axis=0) > 0.0
     again_in_layers = [
@@ -134,9 +136,9 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     return StageActivations(
         by_chunk=tuple(by_chunk),
         embedded=contents.embeddings * embedded_bytes(pricing),
-        one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, whole), whole),
+        one_micro_batch=np.where(offloaded, np.minimum(2.0 * layer, whole), whole),
         offloaded=offloaded,
-        recompute_working_set=np.where(recomputed, plan.unit * largest, np.max(again_in_layers, axis=0)),
+        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(again_in_layers)),
         offload_traffic=np.where(offloaded, whole, 0.0),
     )
 
@@ -185,8 +187,19 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     return held
 
 
-def _most_in_flight(pricing: Pricing) -> StageArray:
-    """The most bytes that passes in flight hold at once, shape (pipeline_parallel, n)."""
+def before_backward(pricing: Pricing, chunk: int) -> StageArray:
+    """The most that a rank's layers keep when a backward pass of its first (0) or last (-1) chunk begins.
+
+    Shape (pipeline_parallel, n), of chunks of unequal layers that stay on the device.
+    """
+    return _most_in_flight(pricing, chunk % len(pricing.contents.chunk))
+
+
+def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
+    """The most bytes that passes in flight hold at once, shape (pipeline_parallel, n).
+
+    Of all moments, or of those at which a backward pass of one chunk begins.
+    """
     block, contents = pricing.block, pricing.contents
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, tuple(map(int, contents.chunk))
     run = np.maximum(micro_batches(pricing), schedule.least_micro_batches(ranks))
@@ -198,7 +211,7 @@ def _most_in_flight(pricing: Pricing) -> StageArray:
         of_count = np.flatnonzero(cycles == count)
         for rank, kind in enumerate(contents.kind):
             kept = [chunk[kind, of_count] for chunk in by_chunk]
-            alive = _alive(schedule, rank, ranks, chunks, int(count) * ranks)
+            alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
             now = alive[:, 0, None] * kept[0]
             for number, size in zip(alive.T[1:], kept[1:], strict=True):
                 now += number[:, None] * size
@@ -206,17 +219,28 @@ def _most_in_flight(pricing: Pricing) -> StageArray:
     return held
 
 
+class _Place(NamedTuple):
+    """A rank in a pipeline of so many, and its micro batches."""
+
+    rank: int
+    ranks: int
+    micro_batches: int
+
+
 @lru_cache(maxsize=4096)
-def _alive(
-    schedule: Schedule, rank: int, ranks: int, chunks: tuple[int, ...], micro_batches: int
-) -> NDArray[np.float64]:
+def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: int | None) -> NDArray[np.float64]:
     """Passes of each distinct chunk in flight on a rank, at every moment that no other holds as much of each.
 
-    `chunks` is which of the distinct ones a model chunk is; shape (moments, distinct chunks).
+    `chunks` is which of the distinct ones a model chunk is; shape (moments, distinct chunks). Of moments before a
+    backward pass of the chunk `before`, where one is asked for.
     """
+    rank, ranks, micro_batches = place
     kind, _, chunk = schedule.turns(rank, ranks, len(chunks), micro_batches).T
     begun = np.zeros((len(kind), max(chunks) + 1))
     begun[np.arange(len(kind)), np.array(chunks)[chunk]] = HELD[kind]
+    if before is not None:
+        begins = np.isin(kind, (BACKWARD, INPUT_GRADIENT)) & (chunk == before)
+        return np.unique(np.cumsum(begun, axis=0)[np.append(begins[1:], False)], axis=0)
     backward = schedule.together(rank, ranks, len(chunks), micro_batches)
     # A forward pass under a backward one takes the place of what that frees.
     beside = np.zeros(len(kind), dtype=np.bool_) if backward is None else np.append(backward[1:], False)

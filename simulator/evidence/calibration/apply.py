@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
 from simulator.evidence.calibration.contributions import BEYOND, Unit, difference_unit
 from simulator.evidence.calibration.coverage import FEATURES
-from simulator.evidence.calibration.ranges import WORST, RangeWords, words_of
+from simulator.evidence.calibration.ranges import PLACE, WORST, RangeWords, places_beside
 from simulator.evidence.calibration.store import (
     KINDS,
     OTHER_FAMILY,
@@ -39,8 +39,8 @@ from simulator.evidence.calibration.widths import contributed, next_measurement
 from simulator.question.arrays import Index, Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, replaced
-from simulator.question.scenario.block import Mask
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.block import LayoutBlock, Mask
+from simulator.question.scenario.layout import BY_NAME, PER_BLOCK, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
 
@@ -151,15 +151,25 @@ class Applied(NamedTuple):
         result, other = (
             likely(variances, margins, unit, known) for unit, known in zip(bounds, (narrow, wide), strict=True)
         )
-        for i in np.flatnonzero(result != other):  # only there it matters what the layout's own range is
-            layout, at = block.layout(int(i)), slice(int(i), int(i) + 1)
+        # Only where they differ it matters what the layout's own range is.
+        for at in _places(block, np.flatnonzero(result != other)):
+            layout = block.layout(at[0])
             where = _where(self.memory, "memory", scenario, layout)
             known = narrow if where.worst in _COVERED else wide
             unit = unit_of("memory", scenario, layout, 0.0, known)
             if where.stack not in _COVERED:
                 unit = _beyond_stack(unit)
-            result[i] = likely(variances[at], margins[at], unit, known)[0]
+            result[at] = likely(variances[at], margins[at], unit, known)
         return result
+
+
+def _places(block: LayoutBlock, index: Index) -> Iterable[list[int]]:
+    """The layouts at an index, those together that lie in one place beside measured runs."""
+    columns = (getattr(block, name)[index].tolist() for name in PLACE if BY_NAME[name] not in PER_BLOCK)
+    places: dict[tuple[float, ...], list[int]] = {}
+    for at, *place in zip(index.tolist(), *columns, strict=True):
+        places.setdefault(tuple(place), []).append(at)
+    return places.values()
 
 
 def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:
@@ -258,7 +268,7 @@ def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, 
     part = calibration.part(kind)
     if part is None or part.known:
         return RangeWords("measured", "measured", "measured")
-    return words_of(calibration.range, part.coverage, calibration.family, scenario, layout)
+    return places_beside(calibration.range, part.coverage, calibration.family, scenario)(layout)
 
 
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords) -> list[str]:

@@ -73,6 +73,10 @@ class RowsCoverage:
     stacks: Mapping[str, StackCoverage]
     """By framework."""
 
+    def __hash__(self) -> int:
+        """Hash by what tells most of them apart."""
+        return hash((self.sources, *self.stacks))
+
     def distance(self, scenario: Scenario, layout: Layout) -> Distance:
         """How far a question lies beyond the rows."""
         name = scenario.framework.name

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from simulator.cost.operations.sums import total_parameters
@@ -20,6 +21,8 @@ _SIZES = (
     *("virtual_stages", "micro_batch_size"),
 )
 """Sizes of a layout that a calibration has a range of; others follow from them and from the devices."""
+PLACE = (*_SIZES, "recompute", "recompute_method", "offload", "zero_stage", "sequence_parallel")
+"""The fields of a layout that say where it lies beside measured runs: layouts with equal ones lie in one place."""
 
 
 def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
@@ -104,6 +107,10 @@ class CalibratedRange(NamedTuple):
     stacks: tuple[str, ...] = ()
     """Their frameworks with the switches that are not the framework's usual ones."""
 
+    def __hash__(self) -> int:
+        """Hash by what tells most ranges apart."""
+        return hash((len(self.runs), self.stacks))
+
     def outside(self, scenario: Scenario, layout: Layout) -> Iterator[str]:
         """Why a layout is not inside the range, one phrase a feature."""
         return (phrase for _, phrase in self.outside_by_feature(scenario, layout))
@@ -184,10 +191,28 @@ class RangeWords(NamedTuple):
         return max(self, key=WORST.index)
 
 
-def words_of(
+@lru_cache(maxsize=16)
+def places_beside(
+    calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario
+) -> Callable[[Layout], RangeWords]:
+    """Where layouts of a question lie beside the runs of a calibration of `family`; each place is worked out once."""
+    known: dict[tuple[object, ...], RangeWords] = {}
+
+    def words_of(layout: Layout) -> RangeWords:
+        place = _place(layout)
+        if place not in known:
+            known[place] = _words_of(calibrated, covered, family, scenario, layout)
+        return known[place]
+
+    return words_of
+
+
+_place = attrgetter(*PLACE)
+
+
+def _words_of(
     calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario, layout: Layout
 ) -> RangeWords:
-    """Where a layout lies beside the runs of a calibration of `family`."""
     if signature(scenario, layout) in calibrated.runs:
         return RangeWords("measured", "measured", "measured")
     outside = {feature for feature, _ in calibrated.outside_by_feature(scenario, layout)}

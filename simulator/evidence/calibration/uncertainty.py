@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, pricings_of
 from simulator.cost.memory.peak import MemoryByStage, memory_by_stage
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, ThroughputEstimate
 from simulator.cost.timing.step import step_seconds
@@ -17,7 +17,7 @@ from simulator.evidence.calibration.coverage import Distance
 from simulator.evidence.calibration.store import FittedPart
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients.values import CoefficientKind, priors, replaced
-from simulator.question.scenario.block import LayoutBlock, blocks_of
+from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
@@ -47,8 +47,8 @@ def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutB
 def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart) -> Matrix:
     """Slopes of the logarithm of each layout's step time by the coefficients, shape (layouts, coefficients)."""
     found = np.zeros((len(layouts), len(part.names)))
-    for positions, block in blocks_of(layouts):
-        found[positions] = _slopes("time", scenario, block, part)[0]
+    for positions, pricing in pricings_of(scenario, layouts):
+        found[positions] = _slopes("time", scenario, pricing.block, part)[0]
     return found
 
 
@@ -92,7 +92,8 @@ def layout_variances(
 ) -> list[float]:
     """`relative_variances` of any layouts, in their order."""
     found = [0.0] * len(layouts)
-    for positions, block in blocks_of(layouts):
+    for positions, pricing in pricings_of(scenario, layouts):
+        block = pricing.block
         for start in range(0, len(block), _AT_ONCE):
             some = np.arange(start, min(start + _AT_ONCE, len(block)))
             for index, variance in zip(some, relative_variances(kind, scenario, block.take(some), part), strict=True):

@@ -25,17 +25,20 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.nemo.read import named, read_filled
+from simulator.frameworks.nemo.vision import VisionTower, sample_pixels, tower_of
 from simulator.frameworks.python import PythonReader
 from simulator.frameworks.python_values import Instance, Module, OpenValue, Outside, PythonFunction, RaisedError
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
+from simulator.question.units import GIGA
 
 _FOLLOWED: Final = re.compile(
     r"recipes\b|^configs\b|^utils\b|mixed_precision|flex_dispatcher|comm_overlap|token_drop|cuda_graph"
 )
 """Modules that recipes are made of; what they configure is not read."""
 _RECIPE: Final = re.compile(r"[a-z]\w*_config")
+_DEFINED: Final = re.compile(r"^(?:def \w+_config\(|\w+_config = \w)", re.MULTILINE)
 _SETUP: Final = re.compile(r"_(?P<devices>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8\w{2}|nvfp4)")
 _HUB: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _SECTIONS: Final = ("model", "train", "optimizer", "ddp", "dataset", "mixed_precision", "comm_overlap", "peft")
@@ -64,6 +67,8 @@ class PythonRecipe:
     device: str
     """What its name says that it runs on: `gb300`."""
     place: Place
+    sample_pixels: int | None = None
+    """Pixels of a sample, where its data are made-up images."""
 
 
 _OF_THE_MODEL: Final = ("num_moe_experts", "num_experts", "num_layers", "hidden_size", "num_attention_heads")
@@ -89,7 +94,7 @@ def _default(name: str) -> Any:
 
 def is_python_recipe(text: str) -> bool:
     """Whether a Python file has functions that return configurations of Megatron-Bridge."""
-    return "megatron.bridge" in text and re.search(r"^def \w+_config\(", text, re.MULTILINE) is not None
+    return "megatron.bridge" in text and _DEFINED.search(text) is not None
 
 
 def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Iterator[PythonRecipe]:
@@ -101,11 +106,16 @@ def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Ite
     reader = PythonReader(_default, lambda name: _FOLLOWED.search(name) is not None)
     module = reader.module(path)
     for name, function in module.names.items():
-        if isinstance(function, PythonFunction) and function.module is module and _RECIPE.fullmatch(name):
-            config = _returned(reader, function, module)
+        if isinstance(function, PythonFunction) and _RECIPE.fullmatch(name) and _is_own(name, function, module):
+            config = _returned(reader, function, function.module)
             if config is not None:
                 _replace(config, settings or {})
-                yield _recipe(name, config, Place(str(path), function.node.lineno))
+                yield _recipe(name, config, Place(str(function.module.path), function.node.lineno))
+
+
+def _is_own(name: str, function: PythonFunction, module: Module) -> bool:
+    """Whether a recipe is of this file: written there, or another file's under a name for other devices."""
+    return function.module is module or (name != function.name and _SETUP.search(name) is not None)
 
 
 def is_override(name: str) -> bool:
@@ -158,6 +168,7 @@ def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
         devices=int(setup["devices"]) if setup else None,
         device=setup["device"] if setup else "",
         place=place,
+        sample_pixels=sample_pixels(instance.fields.get("dataset")),
     )
 
 
@@ -261,7 +272,8 @@ def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
     A cut that counts embedding and loss as layers needs the number of layers.
     """
     if recipe.hub:
-        model = models.by_name(recipe.hub)[0]
+        tower = tower_of(recipe.hub)
+        model = tower.model if tower else models.by_name(recipe.hub)[0]
         said = any(key.path == ("model", "num_layers") for key in recipe.keys)
         if model is None or said:
             return recipe.keys, model
@@ -316,7 +328,26 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
     if recipe.devices:
         arguments.devices = recipe.devices
         arguments.places["devices"] = recipe.place
-    return run
+    tower = tower_of(recipe.hub)
+    return run if tower is None else _with_tower(arguments, run, tower, recipe)
+
+
+def _with_tower(arguments: Arguments, run: AskedRun, tower: VisionTower, recipe: PythonRecipe) -> AskedRun:
+    """The run with what the vision tower beside its decoder may add; refused where only the run knows its images."""
+    if recipe.sample_pixels is None or run.layout is None:
+        said = f"{recipe.hub}: how many pixels a batch has is not in the recipe; its vision tower is not priced"
+        arguments.remark_line("not-modelled", "error", said, recipe.place.line)
+        return run
+    layout = run.layout
+    passes = layout.pipeline_parallel * (2 if layout.virtual_stages > 1 else 1)
+    replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+    replicas = max((recipe.devices or 0) // replica, 1) if layout.zero_stage else 1
+    most = tower.most_bytes(layout.micro_batch_size * recipe.sample_pixels, passes, replicas)
+    said = (
+        f"the vision tower of {tower.parameters / GIGA:.2f}B parameters is not priced; room is left for its most bytes"
+    )
+    arguments.remark_line("not-modelled", "warning", said, recipe.place.line)
+    return replace(run, unpriced_bytes=most)
 
 
 _WORDS: Final = ("bf16", "fp8_cs", "fp8_mx", "fp8_sc", "nvfp4")

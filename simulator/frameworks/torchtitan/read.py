@@ -15,6 +15,7 @@ from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
+from simulator.frameworks.torchtitan.cut import cut_of
 from simulator.frameworks.torchtitan.flavors import shape_of
 from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.frameworks.values import PlainValue
@@ -91,13 +92,12 @@ def add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:
         arguments.add(name, key.values, key.line, key.file or file)
 
 
-def torchtitan_run(arguments: Arguments) -> AskedRun:
-    """The run of torchtitan's keys."""
+def torchtitan_run(arguments: Arguments, layers: int | None = None) -> AskedRun:
+    """The run of torchtitan's keys; `layers` is how many the model has where not its own."""
     targets = take(arguments)
     model, shape = _model(arguments)
-    layers = models.load_model(model).num_hidden_layers if model else _count(shape)
+    layers = layers or (models.load_model(model).num_hidden_layers if model else _count(shape))
     layout, steps = _layout(arguments, layers)
-    virtual = arguments.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
     batch = arguments.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
     batch = batch if batch and batch > 0 else None
     return AskedRun(
@@ -112,7 +112,6 @@ def torchtitan_run(arguments: Arguments) -> AskedRun:
         | read_optimizer(arguments, "optimizer.name", "torch", bound=True)
         | part(targets, "option"),
         layout=layout,
-        virtual_stage_layers=virtual,
     )
 
 
@@ -159,14 +158,12 @@ def _layout(arguments: Arguments, layers: int | None) -> tuple[Layout, int]:
     replicas, shards = _data_parallel(arguments)
     mode, method, listed = _recompute(arguments, layers)
     schedule = arguments.text("schedule", "parallelism.pipeline_parallel_schedule") or "1F1B"
-    chunks = 1 if schedule.lower() == "1f1b" else 2
     if pipeline > 1 and schedule.lower() not in SCHEDULES:
         arguments.not_modelled(
             f"pipeline schedule {schedule[:40]} is not modelled", "parallelism.pipeline_parallel_schedule"
         )
-    virtual = arguments.integer("layers_per_virtual_stage", "parallelism.pipeline_parallel_layers_per_stage")
-    if virtual and layers and layers % (pipeline * virtual) == 0:
-        chunks = layers // (pipeline * virtual)
+    order = SCHEDULES.get(schedule.lower(), "1f1b") if pipeline > 1 else "1f1b"
+    chunks, stages, unequal = cut_of(arguments, layers, pipeline, order, interleaved=schedule.lower() != "1f1b")
     return Layout(
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
@@ -174,8 +171,10 @@ def _layout(arguments: Arguments, layers: int | None) -> tuple[Layout, int]:
         expert_parallel=degree("ep", "parallelism.expert_parallel_degree"),
         expert_tensor_parallel=degree("etp", "parallelism.expert_tensor_parallel_degree"),
         data_parallel=replicas * shards,
-        virtual_stages=chunks if pipeline > 1 else 1,
-        schedule=SCHEDULES.get(schedule.lower(), "1f1b") if pipeline > 1 else "1f1b",
+        stage_layers=stages,
+        chunk_layers=unequal,
+        virtual_stages=chunks,
+        schedule=order,
         micro_batch_size=micro,
         sequence_parallel=tensor > 1,
         zero_stage=_zero_stage(arguments, pipeline),

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
+from simulator.frameworks.torchtitan.cut import cut_words
 from simulator.frameworks.torchtitan.flavors import published
 from simulator.frameworks.write import Head, WordPair, Writing
 from simulator.question.frameworks.profiles import PROFILES
@@ -131,12 +132,9 @@ def _shards(case: Writing) -> int:
 
 def _pipeline(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
-    if not case.cut_is_usual:
-        raise UnsupportedError(f"--stage-layers {list(layout.stage_layers)}: torchtitan cuts the layers by itself")
     yield "pipeline_parallel_schedule", f'"{_schedule(layout)}"'
     yield "pipeline_parallel_microbatch_size", str(layout.micro_batch_size)
-    if layout.virtual_stages > 1:
-        yield "pipeline_parallel_layers_per_stage", str(layout.stage_layers[0] // layout.virtual_stages)
+    yield from cut_words(layout)
 
 
 def _schedule(layout: Layout) -> str:

@@ -43,7 +43,7 @@ def trace_stage(request: TraceRequest) -> Traced:
     distributed.init_process_group("fake", store=FakeStore(), rank=request.stage * replica, world_size=layout.devices)
     shape = (layout.pipeline_parallel, layout.data_parallel, layout.tensor_parallel)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
-    chunks = len(model_chunks(layout.stage_layers, layout.virtual_stages)[request.stage])
+    chunks = len(model_chunks(layout.stage_layers, layout.virtual_stages, layout.chunk_layers)[request.stage])
     # Built outside of the mode of fake tensors, in which a mesh of several dimensions cannot be sliced.
     stages = [spread_stage(job, mesh, request.stage, chunk) for chunk in range(chunks)]
     counter = LiveBytes()

@@ -114,7 +114,9 @@ def _pipeline(job: TrainingJob) -> Iterator[str]:
     m = micro_batches(job)
     if v > 1 and p == 1:
         yield f"virtual_stages {v}: need pipeline_parallel of at least 2"
-    if v > 1 and (len(set(cut)) > 1 or cut[0] % v):
+    if layout.chunk_layers and min(layout.chunk_layers) < 1:
+        yield f"chunk_layers {list(layout.chunk_layers)}: every chunk needs a layer"
+    if v > 1 and not layout.chunk_layers and any(layers % v for layers in cut):
         yield f"virtual_stages {v}: stage_layers {list(cut)} do not divide into equal chunks"
     if p > 1 and m < p:
         yield f"{m} micro batches per replica: a pipeline of {p} ranks needs at least as many"

@@ -49,7 +49,7 @@ def spread_stage(job: TrainingJob, mesh: DeviceMesh, pipeline_rank: int, chunk: 
     `mesh` has the dimensions `dp` and `tp`. Give it memory by `to_empty`, then call `tie` and `initialize`.
     """
     layout = job.layout
-    chunks = model_chunks(layout.stage_layers, layout.virtual_stages)[pipeline_rank]
+    chunks = model_chunks(layout.stage_layers, layout.virtual_stages, layout.chunk_layers)[pipeline_rank]
     first, layers = chunks[chunk]
     last_rank = pipeline_rank == layout.pipeline_parallel - 1
     with torch.device("meta"):

@@ -50,11 +50,13 @@ class Trainer:
         """Build everything on the rank's device."""
         self._job, self._backend, self._mesh = job, backend, mesh
         self._pipeline_rank = mesh["pp"].get_local_rank()
-        self._chunks = model_chunks(job.layout.stage_layers, job.layout.virtual_stages)[self._pipeline_rank]
+        layout = job.layout
+        chunks = model_chunks(layout.stage_layers, layout.virtual_stages, layout.chunk_layers)
+        self._chunks = chunks[self._pipeline_rank]
         self._stages = [self._build(index) for index in range(len(self._chunks))]
         backend.release_unused()
         self._watch = Watch(backend, self._stages)
-        pipelined = job.layout.pipeline_parallel > 1
+        pipelined = layout.pipeline_parallel > 1
         self._tied = TiedTable(self._stages, mesh) if pipelined and job.model.tie_word_embeddings else None
         if self._tied is not None:
             self._tied.start()

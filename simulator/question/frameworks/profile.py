@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.question.frameworks.limits import FrameworkLimits
-from simulator.question.frameworks.switch import switch
+from simulator.question.frameworks.switch import Switches, switch
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     CAPTURES,
@@ -29,7 +29,7 @@ DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkProfile:
+class FrameworkProfile(Switches):
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
     name: str
@@ -49,9 +49,7 @@ class FrameworkProfile:
     release_source: str = ""
     """File and line of that recipe."""
 
-    def __hash__(self) -> int:
-        """Hash by what tells most profiles apart: derived values are looked up often, and switches are many."""
-        return hash((self.name, self.version, self.stack))
+    __hash__ = Switches.__hash__
 
     # What the autograd graph keeps per layer.
     flash_attention: bool = switch(
@@ -255,8 +253,8 @@ class FrameworkProfile:
         "masks kept: none, one compressed mask of 2048 x 2048, one of the whole sequence, or one of it for every layer",
         choices=("none", "compressed", "sequence", "layers"),
     )
-    position_bias_tables: bool = switch(
-        default=False, about="every layer keeps the positions' bias of its heads, in 16 bits for every score (ALiBi)"
+    position_bias_tables: int = switch(
+        0, "ALiBi's tables of 16 bits a score: 1 is one for every sequence, 2 and 3 have one or two beside", high=3
     )
     kept_boundaries: bool = switch(
         default=False,

@@ -7,8 +7,9 @@ formula has one copy. Values are float64: bytes, tokens and counts stay exact up
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.layout import BY_NAME, COLUMNS, PER_BLOCK, ROUND, Layout, PipelineShape, pipeline_shape
 from simulator.question.scenario.typed import Array, Columns
 
-__all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of", "blocks_of"]
+__all__ = ["Array", "KindArray", "LayoutBlock", "Mask", "StageArray", "block_of"]
 
 KindArray = NDArray[np.float64]
 """One number per kind of pipeline rank and layout, shape (kinds, n)."""
@@ -72,11 +73,11 @@ class LayoutBlock(Columns):
 
     def where(self, name: str, *words: str) -> Mask:
         """Layouts whose column of words holds one of these, shape (n,): no other place compares with an index."""
-        codes, column = [BY_NAME[name].encoded(word) for word in words], getattr(self, name)
-        chosen = column == codes[0]
+        codes, column = _codes(name, words), getattr(self, name)
+        chosen: Mask = column == codes[0]
         for code in codes[1:]:
             chosen = chosen | (column == code)
-        return np.asarray(chosen, dtype=np.bool_)
+        return chosen
 
     def layout(self, index: int) -> Layout:
         """The layout at `index` as a value."""
@@ -89,6 +90,12 @@ class LayoutBlock(Columns):
         return replace(self, **{field.name: getattr(self, field.name)[where] for field in COLUMNS})
 
 
+@lru_cache(maxsize=256)
+def _codes(name: str, words: tuple[str, ...]) -> tuple[float, ...]:
+    """Words of a field as numbers of its column."""
+    return tuple(BY_NAME[name].encoded(word) for word in words)
+
+
 def block_of(layouts: Sequence[Layout]) -> LayoutBlock:
     """A block from layouts that share pipeline size, schedule, cut and recompute list."""
     values: dict[str, Any] = {field.name: getattr(layouts[0], field.name) for field in PER_BLOCK}
@@ -96,13 +103,3 @@ def block_of(layouts: Sequence[Layout]) -> LayoutBlock:
         numbers = (field.encoded(getattr(layout, field.name)) for layout in layouts)
         values[field.name] = np.fromiter(numbers, dtype=np.float64, count=len(layouts))
     return LayoutBlock(**values)
-
-
-def blocks_of(layouts: Iterable[Layout]) -> Iterator[tuple[list[int], LayoutBlock]]:
-    """Group any layouts into blocks; yields the positions of a block's layouts beside it."""
-    groups: dict[tuple[object, ...], list[tuple[int, Layout]]] = {}
-    for position, layout in enumerate(layouts):
-        shape = (layout.virtual_stages, *(getattr(layout, field.name) for field in PER_BLOCK))
-        groups.setdefault(shape, []).append((position, layout))
-    for members in groups.values():
-        yield [position for position, _ in members], block_of([layout for _, layout in members])

@@ -28,7 +28,7 @@ def _message(model: type[BaseModel], problem: Any) -> str:
     """Return key path and reason of one pydantic error."""
     path = _key_path(problem["loc"])
     prefix = f"{path}: " if path else ""
-    kind, given = problem["type"], problem["input"]
+    kind, value = problem["type"], problem["input"]
     if kind == "missing":
         return f"{prefix}is missing"
     if kind == "extra_forbidden":
@@ -38,11 +38,11 @@ def _message(model: type[BaseModel], problem: Any) -> str:
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"]
         choices = [choice.strip("'") for choice in allowed.replace(" or ", ", ").split(", ")]
-        near = did_you_mean(str(given), choices) or ";"
-        return f"{prefix}{_shown(given)} is not allowed{near} allowed: {allowed}"
+        near = did_you_mean(str(value), choices) or ";"
+        return f"{prefix}{_shown(value)} is not allowed{near} allowed: {allowed}"
     if kind == "value_error":
         return f"{prefix}{reason}"
-    return f"{prefix}{_shown(given)}: {reason[:1].lower()}{reason[1:]}"
+    return f"{prefix}{_shown(value)}: {reason[:1].lower()}{reason[1:]}"
 
 
 def _key_path(steps: Sequence[int | str]) -> str:

@@ -15,7 +15,7 @@ from simulator.errors import AbsentFileError, InputError, NoRecipeError, Simulat
 from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
-from simulator.question.vocabulary import FRAMEWORKS
+from simulator.question.vocabulary import FRAMEWORKS, NARROW
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
 from simulator.recipes.check.changes import changes_for
@@ -132,6 +132,8 @@ BOUND_DECIDES = "bound-decides"
 """Rule of such a setting where what is priced without it does not fit, so that nothing firm is said."""
 UNDECIDED = "interval-reaches-capacity"
 """Rule of a need whose range reaches the capacity: a run decides."""
+WEIGHT_CACHE = "fp8-weight-cache"
+"""Rule of a verdict that hangs on 8-bit copies of weights between micro batches."""
 UNUSED_SETTING = "unused-setting"
 """Rule of what a reader remarks on a `--set` that its file does not need."""
 
@@ -145,11 +147,11 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
     bound: str | None = None
     for option, other in others(recipe, asked, missing, devices) if missing else ():
-        found = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
-        if found.passed:
+        on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
+        if on_other.passed:
             return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
-        if bound is None and judged.outcome in FIRM and _is_bound(found, BOUND_DECIDES, UNDECIDED):
-            bound = f"with {option} {_failure(found)}"
+        if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED):
+            bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
         return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
     return _advised(judged, gates)
@@ -192,7 +194,7 @@ def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):
             return _of_any_vocabulary(recipe, asked, gates) or _blocked(case)
-        return _judged(case, gates)
+        return _with_or_without_weight_cache(case, gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
         failed = _failed(recipe.file, recipe.title, error)
@@ -220,7 +222,7 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
         if isinstance(case, Blocked):
             return None
         cases.append(case)
-    small, large = (_judged(case, gates) for case in cases)
+    small, large = (_with_or_without_weight_cache(case, gates) for case in cases)
     if (small.outcome, small.passed) != (large.outcome, large.passed):
         return None
     size = LARGEST_VOCABULARY if large.passed else SMALLEST_VOCABULARY
@@ -236,6 +238,32 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
     )
     kept = (remark for remark in chosen.remarks if remark.rule != "no-vocabulary")
     return replace(chosen, remarks=_ordered((*kept, said)))
+
+
+def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
+    """The verdict of a case; `cannot_tell` where it hangs on 8-bit copies of weights, which may stay or not.
+
+    TransformerEngine keeps them of 16-bit weights alone, and by settings that stand in no recipe (pull request 1648;
+    ROCm's `ENABLE_TRANSPOSE_CACHE`). What fits with them fits without them.
+    """
+    judged, profile = _judged(case, gates), case.scenario.framework
+    stated = case.recipe.is_question or "fp8_weight_cache" in {**case.recipe.options, **case.asked.options}
+    narrow = case.scenario.precision in NARROW and profile.fp8_weight_cache and not stated
+    if judged.passed or judged.estimate is None or judged.outcome == "refused" or not narrow:
+        return judged
+    scenario = replace(case.scenario, framework=replace(profile, fp8_weight_cache=False))
+    other = _judged(replace(case, scenario=scenario), gates)
+    if (other.outcome, other.passed) == (judged.outcome, judged.passed) or other.estimate is None:
+        return judged
+    needs = (to_gib(estimate.memory.device_bytes) for estimate in (judged.estimate, other.estimate))
+    with_copies, without_copies = (f"{need:.2f}" for need in needs)
+    said = (
+        f"whether {case.scenario.precision} copies of the weights stay between micro batches is not known: it needs "
+        f"{with_copies} GiB with them, {without_copies} without, of {to_gib(judged.estimate.memory.capacity_bytes):.2f}"
+    )
+    remark = Remark(WEIGHT_CACHE, "error", said, fix="--option fp8_weight_cache=true, or =false")
+    reasons, remarks = (_sentence(remark), *judged.reasons), _ordered((remark, *judged.remarks))
+    return replace(judged, outcome="cannot_tell", reasons=reasons, remarks=remarks)
 
 
 def estimate_of(case: Case) -> Estimate:
@@ -255,7 +283,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
     firm = outcome in ("fits", "starved", "does_not_fit")
-    device = () if _starts(case, estimate) else _unsure(estimate)
+    device = () if _starts(case, estimate) else _unsure(estimate, case.recipe.unpriced_bytes)
     unsure = (*device, *_unsure_host(estimate)) if firm else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
@@ -331,19 +359,23 @@ def _starts(case: Case, estimate: Estimate) -> bool:
     return most <= case.scenario.coefficients.memory.starved_to * memory.capacity_bytes
 
 
-def _unsure(estimate: Estimate) -> tuple[Remark, ...]:
-    """What keeps a need from being a firm answer on either side: its 90 % range reaches the capacity."""
+def _unsure(estimate: Estimate, unpriced_bytes: float) -> tuple[Remark, ...]:
+    """What keeps a need from being a firm answer on either side: its 90 % range, or a part unpriced, is too near."""
     memory = estimate.memory
+    need, usable = to_gib(memory.device_bytes), to_gib(memory.capacity_bytes)
     # What is moved to the host is counted, and not estimated.
-    if memory.fits_host is False or memory.interval_bytes is None or not memory.undecided:
-        return ()
-    interval = memory.interval_bytes
-    need, low, high, usable = map(to_gib, (memory.device_bytes, interval.low, interval.high, memory.capacity_bytes))
-    said = (
-        f"needs {need:.2f} of {usable:.2f} GiB, with a 90 % interval of {low:.2f} to {high:.2f}: it fits with "
-        f"probability {memory.fit_probability or 0.0:.0%}, and a run decides"
-    )
-    return (Remark(rule=UNDECIDED, severity="error", message=said),)
+    if memory.fits_host is not False and memory.interval_bytes is not None and memory.undecided:
+        low, high = to_gib(memory.interval_bytes.low), to_gib(memory.interval_bytes.high)
+        said = (
+            f"needs {need:.2f} of {usable:.2f} GiB, with a 90 % interval of {low:.2f} to {high:.2f}: it fits with "
+            f"probability {memory.fit_probability or 0.0:.0%}, and a run decides"
+        )
+        return (Remark(rule=UNDECIDED, severity="error", message=said),)
+    most = memory.interval_bytes.high if memory.interval_bytes else memory.device_bytes
+    if unpriced_bytes and memory.fits and most + unpriced_bytes > memory.capacity_bytes:
+        said = f"needs {need:.2f} of {usable:.2f} GiB and up to {to_gib(unpriced_bytes):.2f} more of a part not priced"
+        return (Remark(rule=UNDECIDED, severity="error", message=said),)
+    return ()
 
 
 _UNREAD: dict[str, CheckOutcome] = {
@@ -391,9 +423,9 @@ def _on_device(case: Case) -> Estimate | None:
 def _blame(case: Case, estimate: Estimate, refusals: Sequence[Remark]) -> Place | None:
     """The line of the flag that decides: of the refusal, else of what weighs most on the binding stage."""
     places = case.recipe.places
-    found = next((refusal.place for refusal in refusals if refusal.place is not None), None)
-    if found is not None:
-        return found
+    place = next((refusal.place for refusal in refusals if refusal.place is not None), None)
+    if place is not None:
+        return place
     parts = estimate.memory.parts_bytes
     heaviest = max(parts, key=lambda name: parts[name]) if parts else ""
     order = (*_DECIDES.get(heaviest, ()), "pp", "tp", "micro_batch_size", "model", "nodes")
@@ -412,7 +444,7 @@ _DECIDES: dict[str, tuple[str, ...]] = {
 def _blocked(blocked: Blocked) -> Checked:
     recipe = blocked.recipe
     line = arguments_line(recipe, blocked.missing)
-    told = blocked.missing if line is None else (line, *blocked.missing)
+    lines = blocked.missing if line is None else (line, *blocked.missing)
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -420,8 +452,8 @@ def _blocked(blocked: Blocked) -> Checked:
         dialect=recipe.dialect,
         outcome=_unread(recipe.remarks) or "cannot_tell",
         passed=False,
-        reasons=(*_unread_said(recipe), *(_sentence(remark) for remark in told)),
-        remarks=_ordered((*told, *blocked.remarks)),
+        reasons=(*_unread_said(recipe), *(_sentence(remark) for remark in lines)),
+        remarks=_ordered((*lines, *blocked.remarks)),
         blame=next((remark.place for remark in blocked.missing if remark.place), None),
     )
 
@@ -433,8 +465,8 @@ def _sentence(remark: Remark) -> str:
 
 def _defect(file: str, error: Exception) -> InputError:
     """What to say of an error that no file should cause, lack of memory included."""
-    told = f"{type(error).__name__}: {error}"[:200]
-    return InputError(f"{file}: cannot be judged: internal error: {told}; please report it")
+    message = f"{type(error).__name__}: {error}"[:200]
+    return InputError(f"{file}: cannot be judged: internal error: {message}; please report it")
 
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:

@@ -47,13 +47,13 @@ def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, .
 
     Raises UnsupportedError for a file without functions that return a configuration of Megatron-Bridge.
     """
-    found = tuple(_python_recipe(path, recipe, settings) for recipe in _python_recipes(path, settings))
-    if not found:
+    recipes = tuple(_python_recipe(path, recipe, settings) for recipe in _python_recipes(path, settings))
+    if not recipes:
         raise UnsupportedError(
             f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge; "
             "give the shell script or the configuration file"
         )
-    return found
+    return recipes
 
 
 def _python_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonRecipe]:

@@ -197,14 +197,14 @@ def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables:
     arguments.add_defaults(_TORCHTITAN, heads["framework"].line)
     arguments.note_unset(variables.assumed_unset)
     turbo = _turbo_products(arguments)
-    run = finished(arguments, torchtitan_run(arguments))
-    run = dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(arguments, run))
+    layers = arguments.integer("num_hidden_layers", _DEPTH)
+    run = finished(arguments, torchtitan_run(arguments, layers))
+    run = dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(layers, run))
     return recipe_of(run, str(path), dialect="primus-yaml")
 
 
-def _depth(arguments: Arguments, recipe: AskedRun) -> dict[str, object]:
+def _depth(layers: int | None, recipe: AskedRun) -> dict[str, object]:
     """The model's fields with as many layers as `model.n_layers` asks for (patches/model_override_patches.py)."""
-    layers = arguments.integer("num_hidden_layers", _DEPTH)
     if layers is None or recipe.model is None:
         return dict(recipe.model_fields)
     return models.differing(recipe.model, {**recipe.model_fields, "num_hidden_layers": layers})

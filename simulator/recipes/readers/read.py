@@ -279,9 +279,9 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
 
 def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeError]) -> SimulateError:
     """What to say of a script of which nothing that trains could be followed."""
-    said = next(_not_followed(file, text, script), "")
-    if said:
-        return UndecidedError(said)
+    reason = next(_not_followed(file, text, script), "")
+    if reason:
+        return UndecidedError(reason)
     if idle:
         return idle[0]
     return NoRecipeError(
@@ -294,8 +294,8 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
     judged = {line for launch in script.launches for line in (launch.line, launch.script.line)}
     line = command_line(text, judged)
     if line and script.exit_line:
-        said = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
-        yield f"{file}:{script.exit_line}: {said}"
+        reason = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
+        yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
         if names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"

@@ -123,10 +123,10 @@ def _echo(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 def _printf(runner: Walk, argv: list[Value], line: int) -> Truth:
     if len(argv) > 2 and argv[1].text == "-v":
-        found = formatted(argv[3:], line)
+        text = formatted(argv[3:], line)
         if NAME.fullmatch(argv[2].text):
             name = argv[2].text
-            runner.machine.assign(name, found or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
+            runner.machine.assign(name, text or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
     else:
         runner.machine.prints(formatted(argv[1:], line))
     return True

@@ -61,8 +61,8 @@ def read_script(
             break
         required |= missing
     for name in sorted(required):
-        said = f"the script ends where {name[:60]} is not set: taken as set"
-        machine.remark("required-variable", "note", said, 1, f"--set {name}=VALUE")
+        remark = f"the script ends where {name[:60]} is not set: taken as set"
+        machine.remark("required-variable", "note", remark, 1, f"--set {name}=VALUE")
     return Script(
         launches=tuple(launches),
         assumed_unset=machine.assumed_unset,

@@ -89,23 +89,23 @@ class Source:
     def pieces(self, start: int, end: int, *, quoted: bool = False) -> list[Piece]:
         """What stands between two bytes, a piece for each line and each hole."""
         charge(end - start)
-        found: list[Piece] = []
+        pieces_of_text: list[Piece] = []
         while start < end:
             place = bisect.bisect_right(self._starts, start)
             stop = min(end, self._starts[place] if place < len(self._starts) else end)
-            found += self._line_pieces(self.text(start, stop), self.line(start), quoted=quoted)
+            pieces_of_text += self._line_pieces(self.text(start, stop), self.line(start), quoted=quoted)
             start = stop
-        return found
+        return pieces_of_text
 
     def _line_pieces(self, text: str, line: int, *, quoted: bool) -> list[Piece]:
-        found = []
+        parts = []
         for number, part in enumerate(HOLES.split(text)):
             if number % 2:
                 old = self._holes[ord(part) - _HOLE_BASE]
-                found.append(dataclasses.replace(old, quoted=quoted, splits=not quoted))
+                parts.append(dataclasses.replace(old, quoted=quoted, splits=not quoted))
             elif part:
-                found.append(Piece(part, line, quoted=quoted))
-        return found
+                parts.append(Piece(part, line, quoted=quoted))
+        return parts
 
     def _understood(self) -> Node:
         """The tree of the text, as it stands or in the grammar's spelling. Raises InputError for no shell script."""

@@ -97,28 +97,28 @@ def spread(argv: Sequence[Value]) -> dict[str, Value]:
 
 
 def _options(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+    options: dict[str, Value] = {}
     for number, word in enumerate(words):
         name, equals, _ = word.text.partition("=")
         option = names.get(name)
         short = re.fullmatch(r"(-[Nn])(\d+)", word.text)
         if short:
-            found[names[short[1]]] = text_value(short[2], word.line)
+            options[names[short[1]]] = text_value(short[2], word.line)
         elif option and equals:
-            found[option] = word.after(len(name) + 1)
+            options[option] = word.after(len(name) + 1)
         elif option and number + 1 < len(words):
-            found[option] = words[number + 1]
+            options[option] = words[number + 1]
         if PurePath(word.text).name in SHELLS or re.fullmatch(r"python[0-9.]*|torchrun", PurePath(word.text).name):
             break
-    ratio = re.fullmatch(r"ppr:(\d+):node.*", found.pop("map", text_value("", 0)).text)
+    ratio = re.fullmatch(r"ppr:(\d+):node.*", options.pop("map", text_value("", 0)).text)
     if ratio:
-        found["tasks_per_node"] = text_value(ratio[1], words[0].line)
-    return found
+        options["tasks_per_node"] = text_value(ratio[1], words[0].line)
+    return options
 
 
 def slurm_variables(text: str) -> dict[str, Value]:
     """Variables that Slurm sets for a job with the `#SBATCH` lines of a script."""
-    found: dict[str, Value] = {}
+    variables: dict[str, Value] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         match = _HEADER.match(line)
         if match is None:
@@ -127,5 +127,5 @@ def slurm_variables(text: str) -> dict[str, Value]:
         count = re.fullmatch(r"(?:gpu:(?:[\w.-]+:)?)?(\d{1,6})(?:\(.*)?", value, re.ASCII)
         name = _NAMES["srun"].get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)
         if name and count:
-            found |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
-    return found
+            variables |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
+    return variables

@@ -1,0 +1,112 @@
+"""The cut of layers over pipeline ranks and model chunks by torchtitan's keys, and the keys of a cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.write import WordPair
+from simulator.question.scenario.layout import Layout, model_chunks, pipeline_shape, rank_layers
+from simulator.question.vocabulary import ScheduleName
+
+_PARTS: Final = "parallelism.module_fqns_per_model_part"
+_FIRST: Final = "parallelism.pipeline_parallel_first_stage_less_layers"
+_LAST: Final = "parallelism.pipeline_parallel_last_stage_less_layers"
+_PER_STAGE: Final = "parallelism.pipeline_parallel_layers_per_stage"
+_POINTS: Final = "parallelism.pipeline_parallel_split_points"
+RULE: Final = "torchtitan-stages"
+"""Rule of stages that torchtitan does not build."""
+_LAYER: Final = re.compile(r"layers\.(\d{1,5})", re.ASCII)
+
+
+def cut_of(
+    arguments: Arguments, layers: int | None, pipeline: int, schedule: ScheduleName, *, interleaved: bool
+) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Chunks of a rank, layers of the ranks, and layers of the chunks; the latter two empty where they are equal.
+
+    Stages are two a rank where the schedule is `interleaved` and nothing says otherwise.
+
+    Embedding and output layer count as so many layers each, one unless told, and what is left over goes to the first
+    stages (torchtitan 0.2.2, distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part; so since 0.1.0).
+    """
+    chunks = 2 if interleaved else 1
+    listed, points = (arguments.text("stage_layers", name) for name in (_PARTS, _POINTS))
+    first, last = (_count(arguments, name, 1) for name in (_FIRST, _LAST))
+    per_stage = _count(arguments, _PER_STAGE, 0)
+    if pipeline == 1 or layers is None or arguments.incomplete & {"pp", "stage_layers"}:
+        return (1 if pipeline == 1 else chunks), (), ()
+    if listed:
+        sizes = _listed(arguments, listed, layers)
+    elif points:
+        starts = [0, *map(int, _LAYER.findall(points)), layers]
+        sizes = tuple(end - start for start, end in pairwise(starts))
+    else:
+        stages = -(-(layers + first + last) // per_stage) if per_stage else pipeline * chunks
+        sizes = _spread(layers, stages, first, last)
+    there_and_back = pipeline_shape(schedule, pipeline, 2) == "there_and_back"
+    chunks = len(sizes) // pipeline
+    if not sizes or len(sizes) % pipeline or (chunks != 2 if there_and_back else (chunks > 1) != interleaved):
+        place = _PARTS if listed else _PER_STAGE if per_stage else "parallelism.pipeline_parallel_degree"
+        several = "two" if there_and_back else "two or more" if interleaved else "one"
+        made = (
+            f"{layers} layers make {len(sizes)} stages on {pipeline} pipeline ranks"
+            if sizes
+            else (f"embedding and output layer, counted as {first} and {last} layers, are more than a stage")
+        )
+        arguments.remark(RULE, "error", f"{made}; the schedule takes {several} on a rank", place)
+        return (2 if interleaved else 1), (), ()
+    ranks = rank_layers(sizes, pipeline, schedule)
+    if min(ranks) > 0 and model_chunks(ranks, chunks, (), schedule) == model_chunks(ranks, chunks, sizes, schedule):
+        return chunks, ranks if len(set(ranks)) > 1 else (), ()
+    return chunks, ranks, sizes
+
+
+def _count(arguments: Arguments, name: str, default: int) -> int:
+    number = arguments.integer("stage_layers", name, low=0, high=2**16)
+    return default if number is None else number
+
+
+def _spread(layers: int, stages: int, first: int, last: int) -> tuple[int, ...]:
+    """Layers of every stage; nothing where torchtitan refuses to cut so."""
+    share, left = divmod(layers + first + last, stages)
+    if max(first, last) > share or share == 0:
+        return ()
+    sizes = [share + (stage < left) for stage in range(stages)]
+    sizes[0] -= first
+    sizes[-1] -= last
+    return tuple(sizes)
+
+
+def _listed(arguments: Arguments, text: str, layers: int) -> tuple[int, ...]:
+    """Layers of every part of a list of lists of modules."""
+    parts = re.findall(r"\[([^\[\]]*)\]", text) or [text]
+    numbers = [[int(number) for number in _LAYER.findall(part)] for part in parts]
+    if [number for part in numbers for number in part] != list(range(layers)):
+        raise arguments.refusal(arguments.entry(_PARTS), f"must name the {layers} layers once each, in their order")
+    return tuple(map(len, numbers))
+
+
+def cut_words(layout: Layout) -> Iterator[WordPair]:
+    """The keys by which torchtitan cuts the layers as a layout does."""
+    chunks = layout.virtual_stages
+    per_rank = model_chunks(layout.stage_layers, chunks, layout.chunk_layers, layout.schedule)
+    sizes = [count for _, count in sorted(chunk for of_rank in per_rank for chunk in of_rank)]
+    if len(set(sizes)) == 1:
+        yield "pipeline_parallel_first_stage_less_layers", "0"
+        yield "pipeline_parallel_last_stage_less_layers", "0"
+        if chunks > 1:
+            yield "pipeline_parallel_layers_per_stage", str(sizes[0])
+        return
+    yield "module_fqns_per_model_part", f"[{', '.join(_modules(sizes))}]"
+
+
+def _modules(sizes: list[int]) -> Iterator[str]:
+    start = 0
+    for stage, count in enumerate(sizes):
+        names = [f"layers.{layer}" for layer in range(start, start + count)]
+        names = ["tok_embeddings"] * (stage == 0) + names + ["norm", "output"] * (stage == len(sizes) - 1)
+        yield "[" + ", ".join(f'"{name}"' for name in names) + "]"
+        start += count
