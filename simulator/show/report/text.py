@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from math import floor, log10
@@ -186,6 +187,14 @@ def cut_text(layout: Layout) -> str:
     if is_even(layout.stage_layers):
         return "even"
     return _runs_text(layout.stage_layers)
+
+
+def short_lists(text: str) -> str:
+    """Return options with three equal numbers or more of a list as ``8x3``, which the command line reads too."""
+    return _RUN.sub(lambda run: f"{run[1]}x{run[0].count(',') + 1}", text)
+
+
+_RUN = re.compile(r"\b(\d+)(?:,\1\b){2,}")
 
 
 def _runs_text(numbers: tuple[int, ...]) -> str:
