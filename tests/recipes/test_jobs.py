@@ -106,3 +106,17 @@ def test_a_file_that_the_script_changes_is_not_read_as_it_stands(before: str, is
     recipe = read(tmp_path, "sft.sh", before + RUN.replace("finetune", "sft"))
     assert (recipe.seq_length == 512) == is_known
     assert is_known == (not [unknown for unknown in recipe.unknowns if unknown.name.endswith("conf.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("select", "command", "nodes"),
+    [
+        ("select=32:ncpus=8:mpiprocs=8", "sort -u $PBS_NODEFILE | wc -l", 32),
+        ("select=4", "wc -l < ${PBS_NODEFILE}", 4),
+        ("select=4:mpiprocs=2", "cat $PBS_NODEFILE | wc -l", 8),
+        ("select=1:ncpus=8+3:ncpus=4", "sort -u $PBS_NODEFILE | wc -l", None),
+    ],
+)
+def test_hosts_are_those_that_a_job_asks_for(select: str, command: str, nodes: int | None, tmp_path: Path) -> None:
+    launch = f"torchrun --nnodes $NODES --nproc_per_node 8 pretrain_gpt.py {FLAGS}".replace("$MBS", "1")
+    assert read(tmp_path, "train.sh", f"#!/bin/bash\n#PBS -l {select}\nNODES=$({command})\n{launch}").nodes == nodes
