@@ -9,8 +9,9 @@ from operator import attrgetter
 from typing import Any, Literal, get_args
 from zlib import crc32
 
-SwitchEffect = Literal["memory", "passes", "step", "rules"]
-"""What a switch may change of an answer; `passes` are those of a micro batch, `step` is what else takes time."""
+SwitchEffect = Literal["memory", "host", "passes", "step", "rules"]
+"""What a switch may change of an answer: memory of a device or of a node's host, time of a micro batch's passes or of
+what else a step has, rules."""
 SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
 
 

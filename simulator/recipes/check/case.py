@@ -73,41 +73,39 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         model, remarks = recipe_model(recipe, asked.model, asked.model_fields, asked.num_layers)
     else:
         model, remarks = like.model, ()
-    combined = _Combined(recipe, asked)
-    missing = tuple(_missing(combined, model)) if like is None else ()
-    layout_fields = combined.layout
-    if missing or model is None or layout_fields is None:
+    joint = _Joint(recipe, asked)
+    missing = tuple(_missing(joint, model)) if like is None else ()
+    base = joint.layout
+    if missing or model is None or base is None:
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
-    machines = _cluster(combined, like, model)
-    layout_fields, more = _as_launched(combined, _with_experts(combined, layout_fields, model))
+    machines = _cluster(joint, like, model)
+    base, more = _as_launched(joint, _with_experts(joint, base, model))
     framework = asked.framework or recipe.framework
-    stated = {name: combined.value(name) for name in DEFAULT_WORKLOAD}
+    stated = {name: joint.value(name) for name in DEFAULT_WORKLOAD}
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
-    profile = _profile(
-        combined, framework, machines, _options(combined, layout_fields, machines), model, workload["precision"]
-    )
+    profile = _profile(joint, framework, machines, _options(joint, base, machines), model, workload["precision"])
     steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
     scenario, layout = resolve(
         scenario_on(machines, model, profile, **workload),
-        _fields(combined, layout_fields),
+        _fields(joint, base),
         _words(recipe),
         accumulation_steps=steps,
     )
-    if layout.chunk_layers and not layout_fields.chunk_layers and not recipe.is_question:
+    if layout.chunk_layers and not base.chunk_layers and not recipe.is_question:
         # A launch cuts its layers by its flags alone.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
-    layout, unsharded = _as_sharded(combined, replace(layout, virtual_stages=_virtual_stages(combined, layout)))
+    layout, unsharded = _as_sharded(joint, replace(layout, virtual_stages=_virtual_stages(joint, layout)))
     scenario, whole = _with_whole_heads(scenario, layout)
-    all_remarks = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(combined, scenario, layout))
-    return Case(recipe=recipe, asked=asked, model=model, scenario=scenario, layout=layout, remarks=tuple(all_remarks))
+    remarks = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(joint, scenario, layout))
+    return Case(recipe=recipe, asked=asked, model=model, scenario=scenario, layout=layout, remarks=tuple(remarks))
 
 
 def _profile(  # noqa: PLR0913, PLR0917  what decides it
-    combined: _Combined, framework: str, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
+    joint: _Joint, framework: str, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
 ) -> FrameworkProfile:
     """The profile: what a launch leaves out its framework does by itself; a question is of a cluster's usual stack."""
-    stack, question = combined.asked.stack or combined.recipe.stack, combined.recipe.is_question
+    stack, question = joint.asked.stack or joint.recipe.stack, joint.recipe.is_question
     case = model.name, machines.hardware.name if question and not machines.groups else "", precision
     return usual_profile(framework, options, stack, machines.stacks if question else (), case, machines.hardware.family)
 
@@ -127,7 +125,7 @@ def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tup
 
 
 @dataclass(frozen=True)
-class _Combined:
+class _Joint:
     """What recipe and user say together; the user wins."""
 
     recipe: Recipe
@@ -189,16 +187,16 @@ def _recut(base: Layout, fields: dict[str, Any], pipeline: int) -> None:
         fields.setdefault("stage_layers", ())
 
 
-def _missing(combined: _Combined, model: ModelSpec | None) -> Iterator[Remark]:
+def _missing(joint: _Joint, model: ModelSpec | None) -> Iterator[Remark]:
     """Everything that has to be told before the recipe can be priced."""
-    sized = bool(combined.asked.nodes or combined.asked.devices or ":" in combined.asked.hardware)
+    sized = bool(joint.asked.nodes or joint.asked.devices or ":" in joint.asked.hardware)
     open_settings: set[str] = set()
-    for unknown in combined.recipe.unknowns:
-        needing = [name for name in unknown.affects if not _settled(combined, name, sized=sized)]
+    for unknown in joint.recipe.unknowns:
+        needing = [name for name in unknown.affects if not _settled(joint, name, sized=sized)]
         if needing:
             open_settings |= set(needing)
             yield _unknown_value(unknown, needing)
-    for name, absent, message, fix, known_by in _absences(combined, model):
+    for name, absent, message, fix, known_by in _absences(joint, model):
         if absent and not open_settings & known_by:
             yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
 
@@ -218,26 +216,26 @@ def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
 _Absence = tuple[str, bool, str, str, frozenset[str]]
 
 
-def _absences(combined: _Combined, model: ModelSpec | None) -> tuple[_Absence, ...]:
+def _absences(joint: _Joint, model: ModelSpec | None) -> tuple[_Absence, ...]:
     """What a question needs: (name, whether it is absent, message, fix, settings that would tell it)."""
-    recipe = combined.recipe
-    batch = combined.value("global_batch_size") is None and recipe.gradient_accumulation_steps is None
+    recipe = joint.recipe
+    batch = joint.value("global_batch_size") is None and recipe.gradient_accumulation_steps is None
     reason = "the recipe does not say"
-    bare = model is None and combined.asked.model is None and needs_vocabulary(recipe, combined.asked.model_fields)
+    bare = model is None and joint.asked.model is None and needs_vocabulary(recipe, joint.asked.model_fields)
     no_model = ("the recipe names no model that is known", "--model NAME")
     if bare:
         no_model = ("the vocabulary is missing: the recipe gives every other size", "--model-field vocab_size=N")
     return (
         ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
-        ("layout", combined.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
+        ("layout", joint.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
         (
             "seq-length",
-            combined.value("seq_length") is None,
+            joint.value("seq_length") is None,
             f"{reason} how long a sequence is",
             "--seq-length N",
             _SEQUENCE,
         ),
-        ("precision", combined.value("precision") is None, f"{reason} its precision", "--precision bf16", _PRECISION),
+        ("precision", joint.value("precision") is None, f"{reason} its precision", "--precision bf16", _PRECISION),
         ("global-batch-size", batch, f"{reason} how large a step is", "--global-batch-size N", _BATCH),
     )
 
@@ -251,15 +249,15 @@ _PRECISION = frozenset({"precision"})
 _BATCH = frozenset({"global_batch_size", "gradient_accumulation_steps", "micro_batch_size"})
 
 
-def _settled(combined: _Combined, name: str, *, sized: bool) -> bool:
+def _settled(joint: _Joint, name: str, *, sized: bool) -> bool:
     """Whether the user's options replace a setting that the recipe leaves open, or it does not matter."""
-    asked = combined.asked
+    asked = joint.asked
     if name == "launch":
         return True
     if name in CLUSTER_SETTINGS:
         return sized
     if name in LAYOUT_SETTINGS:
-        return combined.recipe.layout is not None and BY_NAME[name].name in named(asked.layout)
+        return joint.recipe.layout is not None and BY_NAME[name].name in named(asked.layout)
     if name in _MODEL_SETTINGS:
         own = "vocab_size" if name == "tokenizer" else name
         return asked.model is not None or own in asked.model_fields
@@ -268,20 +266,20 @@ def _settled(combined: _Combined, name: str, *, sized: bool) -> bool:
     return name in asked.options or getattr(asked, name, None) is not None
 
 
-def _size(combined: _Combined) -> int | None:
+def _size(joint: _Joint) -> int | None:
     """Nodes of the recipe's own launch, or its devices where only the degrees give them."""
-    recipe = combined.recipe
+    recipe = joint.recipe
     if recipe.nodes is not None or recipe.layout is None or "dp" not in recipe.places:
         return recipe.nodes
     return recipe.layout.devices
 
 
-def _cluster(combined: _Combined, like: Case | None, model: ModelSpec) -> Cluster:
+def _cluster(joint: _Joint, like: Case | None, model: ModelSpec) -> Cluster:
     """The machines: as the user says, else as many nodes as the recipe launches, else as few as its degrees fill."""
-    recipe, asked = combined.recipe, combined.asked
+    recipe, asked = joint.recipe, joint.asked
     if like is not None:
-        return _resized(combined, like)
-    degrees = None if asked.nodes or recipe.nodes is not None else _size(combined)
+        return _resized(joint, like)
+    degrees = None if asked.nodes or recipe.nodes is not None else _size(joint)
     if degrees is not None and ":" not in asked.hardware and asked.devices is None:
         machines = cluster(asked.hardware, None, degrees, asked.calibration)
     elif ":" in asked.hardware or asked.devices is not None:
@@ -294,7 +292,7 @@ def _cluster(combined: _Combined, like: Case | None, model: ModelSpec) -> Cluste
                 f"{recipe.file}: the recipe starts {per_node} processes on a node; "
                 f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
             )
-        nodes = asked.nodes or recipe.nodes or _fewest_nodes(combined.layout, model, per_node)
+        nodes = asked.nodes or recipe.nodes or _fewest_nodes(joint.layout, model, per_node)
         machines = cluster(asked.hardware, None, nodes * per_node, asked.calibration)
     return machines
 
@@ -317,12 +315,12 @@ _MOST_ASSUMED = 1024
 """Most nodes that are assumed where nobody says how many."""
 
 
-def _resized(combined: _Combined, like: Case) -> Cluster:
+def _resized(joint: _Joint, like: Case) -> Cluster:
     """The machines of a case, as many as the user says now."""
-    scenario, asked = like.scenario, combined.asked
+    scenario, asked = like.scenario, joint.asked
     devices = scenario.devices
     if asked.nodes is not None and asked.nodes != like.asked.nodes:
-        devices = asked.nodes * (combined.recipe.devices_per_node or scenario.hardware.devices_per_node)
+        devices = asked.nodes * (joint.recipe.devices_per_node or scenario.hardware.devices_per_node)
     return Cluster(
         hardware=scenario.hardware,
         devices=devices,
@@ -333,24 +331,24 @@ def _resized(combined: _Combined, like: Case) -> Cluster:
     )
 
 
-def _with_experts(combined: _Combined, layout: Layout, model: ModelSpec) -> Layout:
+def _with_experts(joint: _Joint, layout: Layout, model: ModelSpec) -> Layout:
     """Megatron's experts are split like the other layers unless told: so for a model whose experts no flag gives.
 
     Without experts their tensor parallel size makes groups that nothing uses (initialize_model_parallel in
     megatron/core/parallel_state.py of core_r0.12.0); an expert parallel size is refused.
     """
-    recipe = combined.recipe
+    recipe = joint.recipe
     if recipe.framework == "megatron" and not recipe.is_question and not model.is_moe:
-        own = named(combined.asked.layout).get("expert_tensor_parallel", 1)
+        own = named(joint.asked.layout).get("expert_tensor_parallel", 1)
         return replace(layout, expert_tensor_parallel=own)
     own = recipe.model is not None or "num_experts" in recipe.model_fields
-    fixed = own or "etp" in recipe.places or "expert_tensor_parallel" in named(combined.asked.layout)
+    fixed = own or "etp" in recipe.places or "expert_tensor_parallel" in named(joint.asked.layout)
     if recipe.framework != "megatron" or recipe.dialect == "estimate" or fixed or not model.is_moe:
         return layout
     return replace(layout, expert_tensor_parallel=layout.tensor_parallel)
 
 
-def _as_launched(combined: _Combined, layout: Layout) -> tuple[Layout, list[Remark]]:
+def _as_launched(joint: _Joint, layout: Layout) -> tuple[Layout, list[Remark]]:
     """What the framework makes of the flags: sequence parallelism is off where nothing is tensor parallel."""
     if not layout.sequence_parallel or layout.tensor_parallel > 1:
         return layout, []
@@ -358,32 +356,32 @@ def _as_launched(combined: _Combined, layout: Layout) -> tuple[Layout, list[Rema
         rule="sequence-parallel-off",
         severity="note",
         message="sequence parallelism with tensor parallel 1: the framework switches it off",
-        place=combined.recipe.places.get("sequence_parallel"),
+        place=joint.recipe.places.get("sequence_parallel"),
     )
     return replace(layout, sequence_parallel=False), [remark]
 
 
-def _as_sharded(combined: _Combined, layout: Layout) -> tuple[Layout, list[Remark]]:
+def _as_sharded(joint: _Joint, layout: Layout) -> tuple[Layout, list[Remark]]:
     """Paddle empties `sharding` where nothing is left to shard over (training_args.py:922 of paddlenlp 2.8.1)."""
     alone = layout.data_parallel * layout.context_parallel == 1
     # Stage 1 over one replica is no other question; only higher ones would be refused beside a pipeline.
-    if layout.zero_stage < 2 or not alone or combined.recipe.framework != "paddle":
+    if layout.zero_stage < 2 or not alone or joint.recipe.framework != "paddle":
         return layout, []
     remark = Remark(
         rule="sharding-off",
         severity="note",
         message=f"ZeRO stage {layout.zero_stage} on one replica: the framework switches it off",
-        place=combined.recipe.places.get("zero_stage"),
+        place=joint.recipe.places.get("zero_stage"),
     )
     return replace(layout, zero_stage=0), [remark]
 
 
-def _fields(combined: _Combined, layout: Layout) -> dict[str, Any]:
+def _fields(joint: _Joint, layout: Layout) -> dict[str, Any]:
     """The layout's fields; replicas only where user or recipe fix them for these devices."""
     fields = {field.name: getattr(layout, field.name) for field in FIELDS}
-    fields["data_parallel"] = named(combined.asked.layout).get("data_parallel")
-    if fields["data_parallel"] is None and "dp" in combined.recipe.places and combined.recipe.layout is not None:
-        fields["data_parallel"] = combined.recipe.layout.data_parallel if _same_cluster(combined) else None
+    fields["data_parallel"] = named(joint.asked.layout).get("data_parallel")
+    if fields["data_parallel"] is None and "dp" in joint.recipe.places and joint.recipe.layout is not None:
+        fields["data_parallel"] = joint.recipe.layout.data_parallel if _same_cluster(joint) else None
     return fields
 
 
@@ -406,17 +404,17 @@ _SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")
 """Settings that make the sizes of a layout and of its cluster, those that weigh most first."""
 
 
-def _same_cluster(combined: _Combined) -> bool:
-    asked = combined.asked
+def _same_cluster(joint: _Joint) -> bool:
+    asked = joint.asked
     return asked.nodes is None and asked.devices is None and ":" not in asked.hardware and not asked.layout
 
 
-def _virtual_stages(combined: _Combined, layout: Layout) -> int:
+def _virtual_stages(joint: _Joint, layout: Layout) -> int:
     """Chunks per rank; layers that do not divide give a number that the rule on virtual stages refuses."""
-    asked, cut = named(combined.asked.layout), layout.stage_layers
+    asked, cut = named(joint.asked.layout), layout.stage_layers
     chunk = asked.get("layers_per_virtual_stage")
     if chunk is None and "virtual_stages" not in asked:
-        chunk = combined.recipe.virtual_stage_layers
+        chunk = joint.recipe.virtual_stage_layers
     if chunk is None or layout.pipeline_parallel == 1:
         return layout.virtual_stages
     count = max(-(-max(cut) // int(chunk)), 1)
@@ -426,14 +424,14 @@ def _virtual_stages(combined: _Combined, layout: Layout) -> int:
     return count
 
 
-def _options(combined: _Combined, layout: Layout, machines: Cluster) -> dict[str, str]:
+def _options(joint: _Joint, layout: Layout, machines: Cluster) -> dict[str, str]:
     """Switches as recipe and user set them; one that has no effect on the layout stays as the framework has it."""
-    options = dict(combined.recipe.options)
+    options = dict(joint.recipe.options)
     if options.get("sharding_degree") == A_NODE:
-        options["sharding_degree"] = str(combined.recipe.devices_per_node or machines.hardware.devices_per_node)
+        options["sharding_degree"] = str(joint.recipe.devices_per_node or machines.hardware.devices_per_node)
     if layout.tensor_parallel == 1:
         options.pop("tp_comm_overlap", None)
-    return options | dict(combined.asked.options)
+    return options | dict(joint.asked.options)
 
 
 HARDWARE_ASSUMED = "hardware-assumed"
@@ -442,14 +440,14 @@ NODES_ASSUMED = "nodes-assumed"
 """Rule of the remark that nobody said how many nodes run it."""
 
 
-def _assumed_machines(combined: _Combined, scenario: Scenario) -> Iterator[Remark]:
+def _assumed_machines(joint: _Joint, scenario: Scenario) -> Iterator[Remark]:
     """The nodes, and the devices of a node, that nobody told."""
-    recipe, asked = combined.recipe, combined.asked
+    recipe, asked = joint.recipe, joint.asked
     if asked.devices is not None or ":" in asked.hardware:
         return
     per_node = recipe.devices_per_node or scenario.hardware.devices_per_node
     nodes = scenario.devices // per_node
-    if not asked.nodes and _size(combined) is None:
+    if not asked.nodes and _size(joint) is None:
         shown = "one node is assumed" if nodes == 1 else f"{nodes} nodes are assumed, the fewest that its degrees fill"
         text = f"the recipe does not say how many nodes run it: {shown}"
         yield Remark(rule=NODES_ASSUMED, severity="note", message=text, fix="--nodes N")
@@ -458,18 +456,18 @@ def _assumed_machines(combined: _Combined, scenario: Scenario) -> Iterator[Remar
         yield Remark(rule="devices-assumed", severity="note", message=text, fix="--devices N")
 
 
-def _notes(combined: _Combined, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
+def _notes(joint: _Joint, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
     """What the answer rests on and nobody said."""
-    if combined.asked.hardware_assumed:
+    if joint.asked.hardware_assumed:
         yield Remark(
             rule=HARDWARE_ASSUMED,
             severity="note",
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
         )
-    yield from _assumed_machines(combined, scenario)
-    base = combined.recipe.layout
-    set_by_recipe = "dp" in combined.recipe.places and "data_parallel" not in combined.asked.layout
+    yield from _assumed_machines(joint, scenario)
+    base = joint.recipe.layout
+    set_by_recipe = "dp" in joint.recipe.places and "data_parallel" not in joint.asked.layout
     if set_by_recipe and base is not None and base.data_parallel != layout.data_parallel:
         yield Remark(
             rule="other-replicas",
@@ -478,12 +476,12 @@ def _notes(combined: _Combined, scenario: Scenario, layout: Layout) -> Iterator[
                 f"the recipe sets data parallel {base.data_parallel}; on these devices it is priced with "
                 f"{layout.data_parallel}, which the framework takes only when the recipe says so"
             ),
-            place=combined.recipe.places["dp"],
+            place=joint.recipe.places["dp"],
         )
     layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
     # Megatron refuses such a cut where nobody asked for it: a rule says so.
-    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(combined, layout):
+    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(joint, layout):
         yield Remark(
             rule="uneven-stages",
             severity="warning",
@@ -492,11 +490,11 @@ def _notes(combined: _Combined, scenario: Scenario, layout: Layout) -> Iterator[
                 f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
                 + uneven_stages(scenario.framework.name, layers, stages)
             ),
-            place=combined.recipe.places.get("pp"),
+            place=joint.recipe.places.get("pp"),
         )
 
 
-def _cut_by_hand(combined: _Combined, layout: Layout) -> bool:
+def _cut_by_hand(joint: _Joint, layout: Layout) -> bool:
     """Whether recipe or user cut the layers so."""
-    stage_layers = combined.recipe.layout.stage_layers if combined.recipe.layout else ()
-    return layout.stage_layers == stage_layers or "stage_layers" in combined.asked.layout
+    stage_layers = joint.recipe.layout.stage_layers if joint.recipe.layout else ()
+    return layout.stage_layers == stage_layers or "stage_layers" in joint.asked.layout

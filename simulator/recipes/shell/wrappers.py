@@ -116,9 +116,13 @@ def _options(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
     return options
 
 
-def slurm_variables(text: str) -> dict[str, Value]:
-    """Variables that Slurm sets for a job with the `#SBATCH` lines of a script."""
-    variables: dict[str, Value] = {}
+def scheduled_variables(text: str) -> dict[str, Value]:
+    """Variables that Slurm or PBS sets for a job with the `#SBATCH` or `#PBS` lines of a script.
+
+    The folder that it was submitted from is where the script's own paths begin.
+    """
+    submitted = (("#SBATCH", "SLURM_SUBMIT_DIR"), ("#PBS", "PBS_O_WORKDIR"))
+    variables = {name: text_value(".", 0) for mark, name in submitted if mark in text}
     for number, line in enumerate(text.split("\n"), start=1):
         match = _HEADER.match(line)
         if match is None:

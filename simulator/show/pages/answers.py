@@ -33,8 +33,9 @@ from simulator.show.pages.figures import (
     timeline_figure,
 )
 from simulator.show.pages.page import Cell, PageSection, Table, figure_box, page_html, sortable
-from simulator.show.report.estimate_table import estimate_footer, estimate_question
+from simulator.show.report.estimate_table import estimate_footer
 from simulator.show.report.explain_table import changes_cells, changes_title, longest_text
+from simulator.show.report.first_screen import estimate_question
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.ranking_table import miss_lines, ranking_footer, ranking_question, remedies_cells
 from simulator.show.report.text import (
