@@ -46,7 +46,7 @@ from simulator.recipes.readers.recognition import (
     trainer_of,
     training_flag,
 )
-from simulator.recipes.recipe import Place, Recipe, Remark, Unknown, recipe_of
+from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
@@ -276,10 +276,21 @@ def _read_shell(
             recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
             recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
     if recipes:
-        return tuple(recipes)
+        return (*recipes, *_unread_launches(file, passed))
     if passed:
         raise _of_no_framework(file, passed[0])
     raise _no_launch(file, text, script, idle)
+
+
+def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator[Recipe]:
+    """Launches of a trainer that no reader takes, beside others of the same script: recipes that cannot be judged."""
+    for launch in launches:
+        title = PurePath(launch.script.text).name
+        if launch.launcher != "python" or names_training(title):
+            error, place = _of_no_framework(file, launch), Place(file, max(launch.line, 1))
+            rule = "unknown-flag" if isinstance(error, UndecidedError) else "not-modelled"
+            remark = Remark(rule, "error", str(error).partition(": ")[2], place)
+            yield Recipe(file=file, title=title, dialect=UNREAD, framework="torch", remarks=(remark,))
 
 
 def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
