@@ -1,4 +1,4 @@
-"""Shell within a job's description, and the options of scripts that it starts."""
+"""Shell within a job's description, options of scripts that are started, files that a script changes before."""
 
 from pathlib import Path
 
@@ -83,3 +83,40 @@ def test_options_of_a_script_that_is_started(
     assert recipe.layout is not None
     found = recipe.nodes, recipe.devices_per_node, recipe.layout.micro_batch_size
     assert found == (nodes, devices, micro_batch_size)
+
+
+RUN = "accelerate launch --num_processes 8 --use_fsdp examples/finetune.py conf.yaml\n"
+FILE = "model_name_or_path: meta-llama/Llama-3.2-3B\nper_device_train_batch_size: 1\nmax_length: 512\nbf16: true\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "is_known"),
+    [
+        ("", True),
+        ("sed 's/512/1024/' conf.yaml\ncp conf.yaml other.yaml\n", True),
+        ("sed -i 's/512/1024/' conf.yaml\n", False),
+        ("yq -i '.max_length = 1024' ./conf.yaml\n", False),
+        ("cp other.yaml conf.yaml\n", False),
+        ("envsubst < other.yaml > conf.yaml\n", False),
+        ("cat > conf.yaml <<EOF\n" + FILE + "EOF\n", True),
+    ],
+)
+def test_a_file_that_the_script_changes_is_not_read_as_it_stands(before: str, is_known: bool, tmp_path: Path) -> None:
+    (tmp_path / "conf.yaml").write_text(FILE, encoding="utf-8")
+    recipe = read(tmp_path, "sft.sh", before + RUN.replace("finetune", "sft"))
+    assert (recipe.seq_length == 512) == is_known
+    assert is_known == (not [unknown for unknown in recipe.unknowns if unknown.name.endswith("conf.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("select", "command", "nodes"),
+    [
+        ("select=32:ncpus=8:mpiprocs=8", "sort -u $PBS_NODEFILE | wc -l", 32),
+        ("select=4", "wc -l < ${PBS_NODEFILE}", 4),
+        ("select=4:mpiprocs=2", "cat $PBS_NODEFILE | wc -l", 8),
+        ("select=1:ncpus=8+3:ncpus=4", "sort -u $PBS_NODEFILE | wc -l", None),
+    ],
+)
+def test_hosts_are_those_that_a_job_asks_for(select: str, command: str, nodes: int | None, tmp_path: Path) -> None:
+    launch = f"torchrun --nnodes $NODES --nproc_per_node 8 pretrain_gpt.py {FLAGS}".replace("$MBS", "1")
+    assert read(tmp_path, "train.sh", f"#!/bin/bash\n#PBS -l {select}\nNODES=$({command})\n{launch}").nodes == nodes

@@ -291,7 +291,7 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
         return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
     script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
-    if unknown and not flags:
+    if unknown and (not flags or names_training(script)):
         asks = ", ".join(unknown[:3])[:120]
         return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
     return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
