@@ -77,9 +77,7 @@ def test_options_of_a_script_that_is_started(
 ) -> None:
     (tmp_path / "tune.sh").write_text(OPTIONS, encoding="utf-8")
     head = "setup: |\n  #PBS -l walltime=02:00:00\n"
-    recipe = read(
-        tmp_path, "job.yaml", f"{head}run: |\n  mpiexec -n 1 ${{PBS_O_WORKDIR}}/tune.sh {words}\n  python train.py\n"
-    )
+    recipe = read(tmp_path, "job.yaml", f"{head}run: |\n  mpiexec -n 1 ${{PBS_O_WORKDIR}}/tune.sh {words}\n")
     assert recipe.layout is not None
     found = recipe.nodes, recipe.devices_per_node, recipe.layout.micro_batch_size
     assert found == (nodes, devices, micro_batch_size)
