@@ -212,14 +212,17 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
 
 
 def host_text(memory: MemoryEstimate) -> str | None:
-    """Return what offload needs of a node's host, and whether it has that; None where nothing is moved."""
+    """Return what offload needs of a node's host, of what, and whether it has that; None where nothing is moved."""
     if not memory.host_bytes_per_node:
         return None
-    need = f"host memory: {gib(memory.host_bytes_per_node)} GiB a node"
+    parts = sorted(memory.host_parts_bytes.items(), key=lambda part: -part[1])
+    of_what = ", ".join(f"{name.replace('_', ' ')} {gib(size)}" for name, size in parts)
+    most = "" if not memory.host_pinned_bytes else f", up to {gib(memory.host_most_bytes)} as pinned blocks are rounded"
+    need = f"host memory: {gib(memory.host_bytes_per_node)} GiB a node{most} ({of_what})"
     if memory.host_capacity_bytes is None:
-        return f"{need}; the device's spec states none, so it is not judged"
-    over = "" if memory.fits_host else ", more than there is: does not fit"
-    return f"{need} of {gib(memory.host_capacity_bytes)}{over}"
+        return f"{need}; the device's spec states none, so host memory is not judged"
+    judged = {True: "", False: ", more than there is: does not fit", None: ": a run decides whether it fits"}
+    return f"{need} of {gib(memory.host_capacity_bytes)}{judged[memory.fits_host]}"
 
 
 def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:
