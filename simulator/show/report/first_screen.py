@@ -96,7 +96,7 @@ def fastest_line(estimate: Estimate, presentation: Presentation) -> str:
     need += f" (fits {fit} %)" if fit != "-" else ""
     layout = brief_layout(estimate.layout, estimate.framework)
     if dispatch := estimate.options.get("expert_dispatch"):
-        layout += f", experts' exchange by {dispatch} and overlapped"
+        layout += f", {dispatch} overlapped"
     return f"Fastest: {layout}: {speed_sentence(estimate, presentation)}, {need}."
 
 

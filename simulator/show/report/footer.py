@@ -47,8 +47,8 @@ def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 
 def status_line(estimate: Estimate) -> str:
-    """Return where the question lies beside the measured runs."""
-    return f"Known: {known_text(estimate)} (coefficients: {estimate.provenance.calibration})."
+    """Return where the question lies beside the measured runs, and whose coefficients it is priced with."""
+    return f"Known: {known_text(estimate)} ({estimate.provenance.calibration})."
 
 
 def known_text(estimate: Estimate) -> str:
