@@ -25,8 +25,8 @@ def defaults_line(settings: dict[str, object]) -> Iterator[str]:
 
 def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     """Yield the axes of the search that were left to their default, and what was not looked at for that reason."""
-    given = ranking.query.get("space")
-    space: Mapping[str, object] = given if isinstance(given, Mapping) else {}
+    asked = ranking.query.get("space")
+    space: Mapping[str, object] = asked if isinstance(asked, Mapping) else {}
     limits = PROFILES[str(ranking.query.get("framework"))].limits
     searched: list[tuple[str, str, str]] = [
         ("zero_stage", f"--zero-stage {limits.default_zero_stage}", "other --zero-stage"),
