@@ -28,7 +28,7 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FrameworkProfile(Switches):
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
@@ -48,8 +48,6 @@ class FrameworkProfile(Switches):
     """The release with the recipe whose switches it has, in words."""
     release_source: str = ""
     """File and line of that recipe."""
-
-    __hash__ = Switches.__hash__
 
     # What the autograd graph keeps per layer.
     flash_attention: bool = switch(

@@ -33,11 +33,14 @@ def switch(  # noqa: PLR0913  one per fact of a switch
     return field(default=default, metadata=meta)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Switches:
-    """A record of many switches that derived values are looked up by: its hash, kept, tells switched ones apart."""
+    """A record of many switches that derived values are looked up by: its hash, kept, tells switched ones apart.
 
-    hashed: int = field(init=False, repr=False, compare=False)
+    Classes that add switches are made with `eq=False`: code for each of a hundred fields takes long to start.
+    """
+
+    hashed: int = field(init=False, repr=False)
     """Hash of the switches, the same in every process."""
 
     def __post_init__(self) -> None:
@@ -49,8 +52,21 @@ class Switches:
         """Hash by the switches."""
         return self.hashed
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal: told by the hash where switches differ."""
+        if not isinstance(other, Switches):
+            return NotImplemented
+        kind: Any = type(self)
+        return self.hashed == other.hashed and bool(_fields(kind)(self) == _fields(kind)(other))
+
 
 @lru_cache(maxsize=4)
 def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     """What gives the values of a record's switches."""
     return attrgetter(*(each.name for each in fields(kind) if "about" in each.metadata))
+
+
+@lru_cache(maxsize=4)
+def _fields(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of all fields of a record."""
+    return attrgetter(*(each.name for each in fields(kind)))

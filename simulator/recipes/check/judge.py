@@ -34,7 +34,7 @@ from simulator.recipes.check.positional import arguments_line
 from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.rule import READER_RULES
 from simulator.search.build import estimate_layout
@@ -190,6 +190,8 @@ def _failure(judged: Checked) -> str:
 
 def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
     """The verdict on a launch on the machines as they are taken, whoever states them."""
+    if recipe.dialect == UNREAD:
+        return _blocked(Blocked(recipe=recipe, missing=(), remarks=recipe.remarks))
     try:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):

@@ -13,7 +13,7 @@ from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import SILENT, without_tabs
 from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
-from simulator.recipes.shell.heredocs import written_files
+from simulator.recipes.shell.heredocs import changed_files, redirected_names, unknown_files, written_files
 from simulator.recipes.shell.includes import start, started_script
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, items_of
@@ -92,6 +92,9 @@ class Runner(Walk):
         if document is not None:
             self.stdin = self._heredoc(document)
             self.machine.state.files |= dict(written_files(node, document, self._words, self.source))
+        else:
+            names = redirected_names(node.children[1:], self._words)
+            self.machine.state.files |= unknown_files(names, self._line(node))
         redirects = (child for child in node.children[1:] if child.type == "file_redirect")
         if any(_takes_output(self.source.raw(child)) for child in redirects):
             self.machine.output = None
@@ -285,6 +288,7 @@ class Runner(Walk):
         name = argv[0].text
         if name in self.machine.state.functions:
             return self._call(name, argv[1:], line)
+        self.machine.state.files |= changed_files(argv, line)
         builtin = BUILTINS.get(name)
         if builtin is not None:
             return builtin(self, argv, line)

@@ -14,7 +14,7 @@ from simulator.recipes.shell.machine import Machine, NotFollowed
 from simulator.recipes.shell.run import Runner
 from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.values import Cause, TooLargeError, text_value
-from simulator.recipes.shell.wrappers import slurm_variables
+from simulator.recipes.shell.wrappers import scheduled_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _machine(
 ) -> Machine:
     """A machine at the start of a script, with the arguments that its comment or its documentation tells."""
     example = example_of(text, file, settings)
-    machine = Machine(file, settings, environment, slurm_variables(text), example)
+    machine = Machine(file, settings, environment, scheduled_variables(text), example)
     if example is not None:
         severity: Severity = "warning" if example.documented else "note"
         machine.remark("example-arguments", severity, example.said, example.line, "--set N=VALUE")

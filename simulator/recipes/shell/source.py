@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
-from simulator.errors import InputError
+from simulator.errors import InputError, NotShellError
 from simulator.recipes.shell.spelling import respelled
 from simulator.recipes.shell.values import Piece, Value
 
@@ -168,12 +168,12 @@ class Source:
     def _refusal(self, node: Node) -> InputError:
         line = self.line(node.start_byte)
         if node.is_missing:
-            return InputError(f"{self.file}:{line}: not a shell script that can be read: '{node.type}' is missing")
+            return NotShellError(f"{self.file}:{line}: not a shell script that can be read: '{node.type}' is missing")
         # Of what was not understood, the first loose sign is the likely place: an `if` without its end, a quote.
         node = next((child for child in node.children if not child.is_named and child.type.strip()), node)
         line = self.line(node.start_byte)
         near = self.node_text(node).strip().split("\n")[0][:40]
-        return InputError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
+        return NotShellError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
 
 
 def _masked(data: bytes) -> bytes:

@@ -116,9 +116,14 @@ def _options(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
     return options
 
 
-def slurm_variables(text: str) -> dict[str, Value]:
-    """Variables that Slurm sets for a job with the `#SBATCH` lines of a script."""
-    variables: dict[str, Value] = {}
+def scheduled_variables(text: str) -> dict[str, Value]:
+    """Variables that Slurm or PBS sets for a job with the `#SBATCH` or `#PBS` lines of a script.
+
+    The folder that it was submitted from is where the script's own paths begin. Of PBS also what commands print that
+    count the lines of the file of hosts.
+    """
+    submitted = (("#SBATCH", "SLURM_SUBMIT_DIR"), ("#PBS", "PBS_O_WORKDIR"))
+    variables = {name: text_value(".", 0) for mark, name in submitted if mark in text} | _counted_hosts(text)
     for number, line in enumerate(text.split("\n"), start=1):
         match = _HEADER.match(line)
         if match is None:
@@ -129,3 +134,24 @@ def slurm_variables(text: str) -> dict[str, Value]:
         if name and count:
             variables |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
     return variables
+
+
+_SELECT: Final = re.compile(
+    r"^#PBS[ \t]+-l[ \t]*select=([1-9]\d{0,4})(?!\d|[^\n]*\+)(?:[^\n]*:mpiprocs=([1-9]\d{0,3}))?", re.MULTILINE
+)
+"""Chunks that a job asks for, a host each, and the processes of one."""
+_HOSTS: Final = ("sort -u {}", "uniq {}", "cat {} | uniq", "cat {} | sort -u", "cat {} | sort | uniq")
+
+
+def _counted_hosts(text: str) -> dict[str, Value]:
+    """What `wc -l` prints of `$PBS_NODEFILE`, by the command: a line for each process, or for each host once."""
+    match = _SELECT.search(text)
+    if match is None:
+        return {}
+    line, hosts = text.count("\n", 0, match.start()) + 1, int(match[1])
+    found: dict[str, Value] = {}
+    for name in ("$PBS_NODEFILE", "${PBS_NODEFILE}"):
+        found |= {f"$({command.format(name)} | wc -l)": text_value(str(hosts), line) for command in _HOSTS}
+        processes = text_value(str(hosts * int(match[2] or 1)), line)
+        found |= {f"$({command})": processes for command in (f"wc -l < {name}", f"cat {name} | wc -l")}
+    return found
