@@ -1,6 +1,6 @@
 """Plain values of a file to a spec, with one-line errors that name the file and the key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,11 +17,29 @@ def validated(where: str, model: type[ModelT], values: object) -> ModelT:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-        problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")  # a typo explains a missing key
-        messages = list(dict.fromkeys(_message(model, problem) for problem in problems))
-        count = f"{len(messages)} problems: " if len(messages) > 1 else ""
-        raise InputError(f"{where}: {count}{'; '.join(messages)}") from error
+        raise InputError(listed(where, _messages(model, error))) from error
+
+
+def wrong_values(model: type[BaseModel], values: Mapping[str, object]) -> list[str]:
+    """Return the problems of the values that there are, by key path, whatever is missing."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        return [message for message in _messages(model, error) if not message.endswith(": is missing")]
+    return []
+
+
+def listed(where: str, problems: Iterable[str]) -> str:
+    """Return every problem of a file on one line."""
+    messages = list(dict.fromkeys(problems))
+    count = f"{len(messages)} problems: " if len(messages) > 1 else ""
+    return f"{where}: {count}{'; '.join(messages)}"
+
+
+def _messages(model: type[BaseModel], error: ValidationError) -> list[str]:
+    problems = error.errors(include_url=False)
+    problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")  # a typo explains a missing key
+    return [_message(model, problem) for problem in problems]
 
 
 def _message(model: type[BaseModel], problem: Any) -> str:
