@@ -14,7 +14,7 @@ from simulator.budget import charge
 
 _WORDS: Final = Path(__file__).with_name("_idle_words.csv")
 """Words of names that change neither memory nor speed: `idle` unless another word of the name says that it may
-(`_RELEVANT`), `surely_idle` unless it is one of few (`_DECISIVE`), `idle_name` for whole names whose words say nothing."""
+(`_RELEVANT`), `surely_idle` but in a few names (`_DECISIVE`), and `idle_name` for whole names whose words say nothing."""
 _STARTS: Final = Path(__file__).with_name("_harmless.csv")
 """Starts of names that change neither memory nor speed in any framework, each with the reason."""
 _RELEVANT: Final = re.compile(
@@ -24,7 +24,7 @@ _RELEVANT: Final = re.compile(
 )
 """Words that mark a flag as one that may change them whatever its other words are."""
 _DECISIVE: Final = re.compile(
-    r"modules|parallel|dtype|quant|(?:max|seq|block|context)_(?:\w+_)?len|optim\w*_(?:name|type)"
+    r"modules|parallel|dtype|quant|(?:max|seq|block|context)_(?:[a-z]{1,12}_)?len|optim(?:izer)?_(?:name|type)"
     r"|(?:ref|reference|reward|teacher|critic|draft)_model"
 )
 """The same where a word that is `surely_idle` stands beside: `modules_to_save`, `optimizer_name`, `data_max_length`."""

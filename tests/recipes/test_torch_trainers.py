@@ -135,7 +135,8 @@ def test_another_network_is_not_taken_for_the_one_whose_name_it_starts_with(name
 
 
 FIREFLY = """{"model_name_or_path": "meta-llama/Llama-2-7b-hf", "per_device_train_batch_size": 2,
-"max_seq_length": 1024, "bf16": true, "train_mode": "MODE", "task_type": "TASK", "peft_type": "lora", "lora_rank": 64, "train_file": "a.jsonl"}
+"max_seq_length": 1024, "bf16": true, "train_mode": "MODE", "task_type": "TASK", "peft_type": "lora",
+"lora_rank": 64, "train_file": "a.jsonl"}
 """
 
 
