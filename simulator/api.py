@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, Unpack
 
@@ -18,7 +18,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.releases import usual_profile
 from simulator.question.scenario.complete import NAMES, Wording, asked_layout, devices_taken, resolve
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS, WORKLOAD, chosen_options
-from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
+from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario, scenario_on
 from simulator.question.scenario.settings import check_count, check_share
 from simulator.question.scenario.typed import EstimateFields, QuestionFields, RankFields
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function of `**fields`: its signature names them, for help and completion, and no other is taken.
+    """Decorate a function of `**fields`: its signature names them, its help says what each is, and no other is taken.
 
     Those that stand `over` what something else says have no defaults.
     """
@@ -73,9 +73,18 @@ def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], C
             return function(*args, **kwargs)
 
         asked_by_name.__dict__["__signature__"] = whole
+        if function.__doc__:  # none under `python -OO`
+            asked_by_name.__doc__ = f"{inspect.cleandoc(function.__doc__)}\n\n{_described(parameters)}"
         return asked_by_name
 
     return named
+
+
+def _described(names: Container[str]) -> str:
+    """What each input and each field of a layout among the names is, a line each."""
+    fields = [(", ".join(dict.fromkeys((field.name, field.key))), field) for field in SETTINGS if field.name in names]
+    inputs = [(name, setting) for name, setting in BY_INPUT.items() if name in names]
+    return "\n".join(f"{name}: {setting.help}" for name, setting in (*inputs, *fields))
 
 
 def _text(kind: object) -> str:

@@ -61,6 +61,10 @@ class NoRecipeError(InputError):
     """The file is sound, and no recipe: it starts no training."""
 
 
+class NotShellError(InputError):
+    """A text that is no shell script."""
+
+
 class AbsentFileError(InputError):
     """A file that a recipe names is not at hand: it is not there, or lies where reading does not go."""
 

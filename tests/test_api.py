@@ -13,6 +13,7 @@ from simulator import InputError, Layout, Space, UnsupportedError
 from simulator.api import scenario_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.inputs import BY_INPUT
+from simulator.question.scenario.layout import BY_NAME
 from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
 from simulator.search.result import Ranking
@@ -314,12 +315,14 @@ def test_inputs_of_a_question_are_its_keywords() -> None:
     ],
 )
 def test_a_signature_names_every_keyword(function: Callable[..., object], names: set[str]) -> None:
-    found = inspect.signature(function).parameters
-    assert names <= set(found)
-    assert all(one.kind is one.KEYWORD_ONLY for one in found.values())
-    assert found["model"].default is inspect.Parameter.empty
-    assert found["seq_length"].default == 8192
-    assert found["seq_length"].annotation == "int"
+    parameters = inspect.signature(function).parameters
+    assert names <= set(parameters)
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters.values())
+    assert parameters["model"].default is inspect.Parameter.empty
+    assert parameters["seq_length"].default == 8192
+    assert parameters["seq_length"].annotation == "int"
+    heads = [line.split(":")[0] for line in (inspect.getdoc(function) or "").split("\n")]
+    assert set(parameters) & {*BY_INPUT, *BY_NAME} <= {word for head in heads for word in head.split(", ")}
 
 
 def test_a_scenario_carries_its_calibration() -> None:

@@ -166,15 +166,18 @@ def _apart(scenario: Scenario, layout: Layout) -> int:
     return 0 if alike else layout.virtual_stages
 
 
+_UNKNOWN: Any = object()
+"""In place of a figure that was not worked out yet."""
+
+
 def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
     """Decorate a formula whose figure is kept: worked out once for a `Pricing` and arguments."""
 
     @wraps(figure)
     def kept(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (figure, *args, *kwargs.items())
-        try:
-            known: T = pricing.figures[key]
-        except KeyError:
+        key = (figure, *args, *kwargs.items()) if args or kwargs else figure
+        known: T = pricing.figures.get(key, _UNKNOWN)
+        if known is _UNKNOWN:
             known = pricing.figures[key] = figure(pricing, *args, **kwargs)
         return known
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from simulator.question.arrays import Index
 from simulator.question.scenario.block import Array, KindArray, LayoutBlock, StageArray
 from simulator.question.scenario.layout import PipelineShape, model_chunks
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.model import LayerKind
+from simulator.question.specs.model import LayerKind, ModelSpec
 from simulator.question.vocabulary import ScheduleName
 
 LayerCounts = NDArray[np.float64]
@@ -132,19 +132,20 @@ def over_layers(counts: LayerCounts, figures: Sequence[Array]) -> KindArray:
 
 def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
     """What every pipeline rank of a block's layouts holds."""
-    model = scenario.model
     virtual_stages = 1 if chunks_alike(scenario, block) else block.first_virtual_stages
     width = scenario.devices // block.pipeline_parallel
-    groups = tuple(scenario.group_of(rank * width) for rank in range(block.pipeline_parallel))
     cut = _Cut(
-        layers=model.layers,
-        layer_kinds=model.layer_kinds,
-        prediction_kind=model.prediction_kind,
-        chunks=model_chunks(block.stage_layers, virtual_stages, block.chunk_layers, block.schedule),
+        model=scenario.model,
+        stage_layers=block.stage_layers,
+        chunk_layers=block.chunk_layers,
+        virtual_stages=virtual_stages,
+        schedule=block.schedule,
         shape=block.shape,
         recompute_list=block.recompute_layer_list,
         prediction=scenario.prediction_modules,
-        groups=groups,
+        groups=tuple(scenario.group_of(rank * width) for rank in range(block.pipeline_parallel))
+        if scenario.groups
+        else (0,) * block.pipeline_parallel,
     )
     return _contents(cut)
 
@@ -183,15 +184,14 @@ def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, 
             assert_never(shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
+class _Cut(NamedTuple):
     """All that decides the contents of a pipeline."""
 
-    layers: tuple[LayerKind, ...]
-    layer_kinds: tuple[LayerKind, ...]
-    prediction_kind: LayerKind
-    chunks: tuple[tuple[tuple[int, int], ...], ...]
-    """(first layer, layers) of every chunk of every rank."""
+    model: ModelSpec
+    stage_layers: tuple[int, ...]
+    chunk_layers: tuple[int, ...]
+    virtual_stages: int
+    schedule: ScheduleName
     shape: PipelineShape
     recompute_list: tuple[int, ...]
     prediction: int
@@ -200,8 +200,9 @@ class _Cut:
 
 @lru_cache(maxsize=256)
 def _contents(cut: _Cut) -> StageContents:
-    kinds = cut.layer_kinds
-    codes, chunks = [kinds.index(kind) for kind in cut.layers], cut.chunks
+    kinds = cut.model.layer_kinds
+    codes = [kinds.index(kind) for kind in cut.model.layers]
+    chunks = model_chunks(cut.stage_layers, cut.virtual_stages, cut.chunk_layers, cut.schedule)
     first_ranks, last_ranks = _ends(cut.shape, len(chunks) - 1)
     ranks = []
     for rank, of_rank in enumerate(chunks):
@@ -238,7 +239,7 @@ def _contents(cut: _Cut) -> StageContents:
         chunk=np.array([distinct_chunks.index(identity) for identity in identities], dtype=np.intp),
         leading=leading,
         listed=listed,
-        prediction_index=kinds.index(cut.prediction_kind),
+        prediction_index=kinds.index(cut.model.prediction_kind),
         embeddings=np.array([[float(first)] for _, first, _, _ in distinct]),
         heads=heads,
         prediction_layers=heads * cut.prediction,

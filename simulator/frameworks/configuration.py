@@ -31,7 +31,7 @@ def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Con
 
     Raises InputError where it is neither written nor beside the recipe, or is no such file.
     """
-    written = launch.written(name)
+    written = launch.written(name) if told(name) is None else None
     if written is not None:
         if written.pieces and not any(piece.known for piece in written.pieces):
             return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,11 @@ Mask = NDArray[np.bool_]
 """Which, shape (n,)."""
 Index = NDArray[np.intp]
 """Positions, shape (n,)."""
+
+
+def largest(figures: Iterable[Any]) -> Any:
+    """The largest of several figures, element by element; of a single one that figure."""
+    return reduce(np.maximum, figures)
 
 
 def selected(figures: Any, where: Index, count: int) -> Any:

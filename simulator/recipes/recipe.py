@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
 from simulator.frameworks.run import AskedRun
 
-__all__ = ["GivenFlag", "Place", "Recipe", "Remark", "Severity", "Unknown"]
+__all__ = ["UNREAD", "GivenFlag", "Place", "Recipe", "Remark", "Severity", "Unknown"]
+
+
+UNREAD: Final = "unread"
+"""Dialect of a launch that no reader takes, in a script with others that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,16 +87,21 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
 
 
 def _has_kernels(scenario: Scenario, name: str, value: object) -> bool:
-    """Whether every device has the kernels that a switch's value needs: an exchange of experts other than NCCL's.
+    """Whether every device has the kernels that a switch's value needs.
 
-    Overlapped exchanges are searched with such kernels alone (`Query.ways`), and proposed likewise.
+    An exchange of experts other than NCCL's does; overlapped ones are searched with such kernels alone (`Query.ways`),
+    and proposed likewise. Overlapped tensor parallelism is TransformerEngine's user buffers, which are written in CUDA.
     """
     kinds = scenario.kinds_of_device
+    if name == "tp_comm_overlap" and value:
+        return all(device.family in _WITH_USER_BUFFERS for device in kinds)
     if name == "expert_dispatch":
         return value in ("alltoall", "allgather") or all(value in device.expert_kernels for device in kinds)
     return name != "overlap_expert_exchange" or not value or all(device.expert_kernels for device in kinds)
 
 
+_WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")
+"""Families of devices with CUDA and a fast link between those of a node."""
 _SWITCHES = {field.name: field.metadata for field in switches()}
 _MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
 

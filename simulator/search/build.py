@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from simulator.cost.derived import pricing_of, pricings_of
-from simulator.cost.memory.host import host_bytes_per_node, host_capacity_bytes, uses_host
+from simulator.cost.memory.host import host_capacity_bytes, host_memory, uses_host
 from simulator.cost.memory.rank_activations import recompute_plan
 from simulator.cost.pricing.estimate import (
     ChunkTime,
@@ -166,14 +167,22 @@ def _memory(priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstim
         parts_bytes=worst.parts_bytes,
         outside_parts_bytes=_outside(priced, binding, at),
         stages=stages,
-        host_bytes_per_node=_on_host(priced, at),
         host_capacity_bytes=host_capacity_bytes(priced.pricing),
+        **_on_host(priced, at),
     )
 
 
-def _on_host(priced: Priced, at: int) -> float:
-    pricing = priced.pricing
-    return float(host_bytes_per_node(pricing, priced.memory)[at]) if uses_host(pricing) else 0.0
+def _on_host(priced: Priced, at: int) -> dict[str, Any]:
+    """Fields of the memory estimate that say what is on the host; none where nothing is moved there."""
+    if not uses_host(priced.pricing):
+        return {}
+    host = host_memory(priced.pricing, priced.memory)
+    parts = {name: float(size[at]) for name, size in host.parts.items() if size[at] > 0.0}
+    return {
+        "host_bytes_per_node": sum(parts.values()),
+        "host_parts_bytes": parts,
+        "host_pinned_bytes": float(host.pinned[at]),
+    }
 
 
 def _outside(priced: Priced, stage: int, at: int) -> Mapping[str, float]:

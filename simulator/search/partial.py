@@ -59,9 +59,18 @@ def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
     pricing = pricing.take(_largest_chunk(pricing.block) > 1.0)
     if not len(pricing):
         return None
-    possible = pricing.take(passes(size(_with_layers(pricing, _largest_chunk(pricing.block)))))
-    low = np.where(possible.recomputes("full"), possible.block.recompute_layers, 0.0)
-    return _fewest(possible, low, passes)
+    low, most = np.where(pricing.recomputes("full"), pricing.block.recompute_layers, 0.0), _largest_chunk(pricing.block)
+    numbers = np.arange(1.0, np.max(most - low) + 1.0)[:, None]
+    if numbers.size * len(pricing) > _PRICED_AT_ONCE:
+        possible = passes(size(_with_layers(pricing, most)))
+        return _fewest(pricing.take(possible), low[possible], passes)
+    tried = np.minimum(low + numbers, most)  # every number, shape (numbers, n)
+    each = np.tile(np.arange(len(pricing), dtype=np.intp), len(numbers))
+    sized = size(_with_layers(pricing.take(each), tried.ravel()))
+    enough = passes(sized).reshape(tried.shape)
+    fewest = enough.argmax(axis=0)
+    some = np.flatnonzero(enough[-1] & (tried[fewest, each[: len(pricing)]] < most))
+    return sized.take(fewest[some] * len(pricing) + some) if len(some) else None
 
 
 def _largest_chunk(block: LayoutBlock) -> Array:

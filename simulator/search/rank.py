@@ -200,8 +200,10 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
         while len(lot := shortlist.below_bar(pricing.block, seconds, left)[:_JUDGED_AT_ONCE]):
             left = left[~np.isin(left, lot)]
             more = raised(pricing.take(lot), passes)
-            if more is not None and len(lawful_more := lawful(query.space, more.pricing)[0]):
-                shortlist.offer(price(lawful_more), np.arange(len(lawful_more)))
+            allowed = None if more is None else lawful(query.space, more.pricing)[0]
+            if more is not None and allowed is not None and len(allowed):
+                priced = timed(more) if allowed is more.pricing else price(allowed)
+                shortlist.offer(priced, np.arange(len(allowed)))
 
 
 def _likely(query: Query, sized: Sized, index: Index) -> Mask:

@@ -243,8 +243,8 @@ def _uneven_chunks(scenario: Scenario, layout: Layout) -> str:
         parts.append(f"the layers {list(layout.stage_layers)} of the ranks do not divide by {chunks}")
     if batches % ranks:
         parts.append(f"{batches:g} micro batches do not divide by {ranks}")
-    said = ", and ".join(parts) or "a pipeline of several is needed, whose layers are cut so"
-    return f"{chunks} virtual stages on {ranks} pipeline ranks: {said}"
+    remedy = ", and ".join(parts) or "a pipeline of several is needed, whose layers are cut so"
+    return f"{chunks} virtual stages on {ranks} pipeline ranks: {remedy}"
 
 
 RULES: tuple[Rule, ...] = (

@@ -168,7 +168,7 @@ def test_markdown_is_written(command: tuple[str, ...]) -> None:
 
 def test_inputs_without_effect_stand_on_one_line() -> None:
     sides = ("--model llama3.1-8b --hardware h20", "--model llama3.1-8b --hardware ascend-910b-64g-8")
-    text = run("compare", *sides).stdout
+    text = run("compare", *sides, "-v").stdout
     [line] = [line for line in text.splitlines() if line.startswith("Without effect on A alone: ")]
     told = {
         one["name"]: (one["memory_mib"], one["step_time_s"])

@@ -16,6 +16,7 @@ import simulator
 from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.own import fit_own, own_errors, shipped_knowledge, unused
 from simulator.evidence.calibration.sample import prepared
+from simulator.evidence.calibration.store import calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import read_rows
 from tests.cli.running import run
@@ -75,6 +76,30 @@ def test_own_rows_are_shown_before_and_after(tmp_path: Path) -> None:
     assert "Speed of own rows" in told
     assert "left out %" in told
     assert "needs the own rows" in run("accuracy", "--calibration", "none").stderr
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.15])
+@pytest.mark.parametrize("sizes", [((2, 1), (4, 1)), ((2, 1), (4, 1), (2, 2), (1, 2), (4, 2), (8, 1))])
+def test_a_tightly_calibrated_cluster_that_changed_is_learned(
+    factor: float, sizes: tuple[tuple[int, int], ...], tmp_path: Path
+) -> None:
+    """Rows of Z2000 that are all slower, or faster, move the next prediction by most of the offset."""
+    asked: dict[str, Any] = ASKED | {"hardware": "z2000"}
+    lines = [
+        "model,hardware,devices,seq_length,global_batch_size,micro_batch_size,tensor_parallel,pipeline_parallel,step_time_s"
+    ]
+    for tensor, pipeline in sizes:
+        found = simulator.estimate(**asked, tensor_parallel=tensor, pipeline_parallel=pipeline)
+        step = factor * found.throughput.step_seconds
+        lines.append(f"llama3.1-8b,z2000,16,8192,256,1,{tensor},{pipeline},{step}")
+    (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    fitted = fit_own("hopper", prepared(read_rows(tmp_path / "mine.csv")))
+    (tmp_path / "hopper.yaml").write_text(calibration_text(fitted.calibration()), encoding="utf-8")
+    before, after = (
+        simulator.estimate(**asked, tensor_parallel=4, pipeline_parallel=4, calibration=choice).throughput.step_seconds
+        for choice in (None, str(tmp_path / "hopper.yaml"))
+    )
+    assert after / before - 1.0 == pytest.approx(factor - 1.0, rel=0.3)
 
 
 def test_memory_learns_from_own_rows(tmp_path: Path) -> None:

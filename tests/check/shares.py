@@ -102,7 +102,8 @@ def _judged(row: Public, settings: Mapping[str, str]) -> tuple[Checked, ...]:
     A number of nodes that the framework refuses is no number that anybody would tell.
     """
     results: tuple[Checked, ...] = ()
-    for hardware in _HARDWARE.get(row.family, ("h100-sxm-80g",)):
+    named = re.search(r"MI3\d\dX", row.path) if row.family == "primus" else None
+    for hardware in (named[0].lower(),) if named else _HARDWARE.get(row.family, ("h100-sxm-80g",)):
         for nodes in _NODES:
             found = check_files([str(row.file)], Asked(hardware=hardware, nodes=nodes), Gates(), settings)
             results = results or found

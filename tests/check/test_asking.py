@@ -227,3 +227,18 @@ def test_other_commands_stay_unknown(tmp_path: Path) -> None:
     file = script(tmp_path, COUNTS.replace("COMMAND", "$(nvidia-smi -L | grep H100 | wc -l)"))
     (found,) = checked(file, *H100, code=3)
     assert found["outcome"] == "cannot_tell"
+
+
+@pytest.mark.parametrize(
+    ("second", "outcomes"),
+    [
+        ("torchrun --nproc_per_node 8 train.py --model big --batch_size 64", ["fits", "not_modelled"]),
+        ("torchrun --nproc_per_node 8 train.py $WORDS", ["fits", "cannot_tell"]),
+        ("python3 format_data.py --out data", ["fits"]),
+    ],
+)
+def test_a_launch_beside_one_that_is_read_is_not_passed_over(second: str, outcomes: list[str], tmp_path: Path) -> None:
+    first = f"torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py {FLAGS}".replace("\\\n", " ").strip()
+    file = script(tmp_path, f"{first} --vocab-size 32000\n{second}\n")
+    found = checked(file, *H100, "--fail-on", "does-not-fit")
+    assert [one["outcome"] for one in found] == outcomes

@@ -37,7 +37,7 @@ def test_a_default_decides_no_refusal(machines: str, fix: str, tmp_path: Path) -
 
 
 def test_machines_on_which_a_run_decides_refuse_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsure(estimate: Estimate) -> tuple[Remark, ...]:
+    def unsure(estimate: Estimate, _unpriced_bytes: float) -> tuple[Remark, ...]:
         return (Remark(judge.UNDECIDED, "error", "a run decides"),) if estimate.memory.fits else ()
 
     monkeypatch.setattr(judge, "_unsure", unsure)

@@ -214,6 +214,8 @@ seq_len = 8192
 pipeline_parallel_degree = 4
 pipeline_parallel_schedule = "Interleaved1F1B"
 pipeline_parallel_layers_per_stage = 4
+pipeline_parallel_first_stage_less_layers = 0
+pipeline_parallel_last_stage_less_layers = 0
 data_parallel_shard_degree = 2
 [activation_checkpoint]
 mode = "none"
@@ -298,8 +300,6 @@ def test_a_file_is_the_same_however_it_is_named(tmp_path: Path, monkeypatch: pyt
 def test_the_table_names_what_was_priced(tmp_path: Path) -> None:
     file = script(tmp_path, f"{LAUNCH} {BASE}")
     said = run("check", file, *H100, "--lora-rank", "8", env={"COLUMNS": "240"}).stdout
-    row = next(line for line in said.splitlines() if "train.sh (pretrain_gpt.py)" in line)
-    assert "16 x h100-sxm-80g" in row
     assert "llama3-8b on 16 x h100-sxm-80g, bf16, TP2 " in said
     assert "seq 8192 batch 128 SP ZeRO 1 LoRA 8" in said
     assert "no hardware was named: priced on z2000" in run("check", file, "--tp", "4").stdout

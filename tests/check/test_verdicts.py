@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError
 from simulator.question.specs.catalogue import load_model
+from simulator.recipes.check import judge
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, case_of
 from simulator.recipes.check.verdict import Gates, exit_code
@@ -261,3 +263,25 @@ def test_offload_is_compared_with_none() -> None:
 def test_assumed_hardware_is_said() -> None:
     result = judged(tensor_parallel=2, sequence_parallel=True, asked=Asked(hardware_assumed=True))
     assert rules(result, "note") == ["hardware-assumed"]
+
+
+@pytest.mark.parametrize(
+    ("share", "half_width", "outcome"),
+    [(0.99, 0.03, "starved"), (1.01, 0.01, "starved"), (0.99, 0.09, "cannot_tell"), (1.02, 0.03, "cannot_tell")],
+)
+def test_a_starved_run_is_firm_where_its_whole_range_starts(
+    share: float, half_width: float, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run starts with up to 1.03 times what is usable: a range that ends above leaves it open."""
+    priced = judge.estimate_of
+
+    def near_capacity(case: Case) -> Estimate:
+        found = priced(case)
+        capacity = found.memory.device_bytes / share
+        low, high = (found.memory.device_bytes * (1 + sign * half_width) for sign in (-1, 1))
+        memory = replace(found.memory, capacity_bytes=capacity, interval_bytes=Interval(low, high), fit_probability=0.5)
+        return replace(found, memory=memory, verdict="starved")
+
+    monkeypatch.setattr(judge, "estimate_of", near_capacity)
+    result = judged(tensor_parallel=2, sequence_parallel=True)
+    assert (result.outcome, result.passed) == (outcome, outcome == "starved")

@@ -5,7 +5,7 @@ import math
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import chdir
 from dataclasses import dataclass
 from functools import cache
@@ -251,9 +251,9 @@ CLASSES: Mapping[str, tuple[int, Callable[[random.Random, Path], Question]]] = {
 """How often each class comes, and what makes a question of it."""
 
 
-def cases(seed: int) -> Iterator[tuple[str, random.Random]]:
+def cases(seed: int, only: Collection[str] = CLASSES) -> Iterator[tuple[str, random.Random]]:
     """Classes in turn, each with a source of its own random numbers: `seed` and the place repeat any one of them."""
-    names = [name for name, (weight, _) in CLASSES.items() for _ in range(weight)]
+    names = [name for name, (weight, _) in CLASSES.items() if name in only for _ in range(weight)]
     chooser = random.Random(seed)  # noqa: S311  not for secrets
     place = 0
     while True:

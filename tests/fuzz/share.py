@@ -16,14 +16,14 @@ MOST_SECONDS = 2.0
 Found = tuple[Counter[tuple[str, int]], dict[str, float], list[str]]
 
 
-def part(job: tuple[int, int, int, int]) -> Found:
-    """Every `jobs`th question of a run, from the `first`."""
-    seed, count, first, jobs = job
+def part(job: tuple[int, int, int, int, tuple[str, ...]]) -> Found:
+    """Every `jobs`th question of a run of some classes, from the `first`."""
+    seed, count, first, jobs, only = job
     counts: Counter[tuple[str, int]] = Counter()
     slowest: dict[str, float] = {}
     wrong: list[str] = []
     with tempfile.TemporaryDirectory() as home:
-        for place, (name, rng) in enumerate(islice(cases(seed), count)):
+        for place, (name, rng) in enumerate(islice(cases(seed, only), count)):
             if place % jobs != first:
                 continue
             folder = Path(home) / "work"

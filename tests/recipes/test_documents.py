@@ -69,6 +69,8 @@ def test_torchtitan(tmp_path: Path) -> None:
         tensor_parallel=2,
         pipeline_parallel=2,
         virtual_stages=2,
+        stage_layers=(16, 16),
+        chunk_layers=(8, 9, 8, 7),
         sequence_parallel=True,
         zero_stage=2,
         recompute="full",

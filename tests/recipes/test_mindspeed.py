@@ -306,8 +306,14 @@ def test_the_allocator_of_the_device(tmp_path: Path) -> None:
             "--lora-r 8 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2 --qlora",
             {"quantised_base": "true"},
         ),
-        ("--position-embedding-type alibi --square-alibi-mask", {"position_bias_tables": "true"}),
-        ("--position-embedding-type alibi --use-flash-attn", {"attention_mask": "layers"}),
+        (
+            "--position-embedding-type alibi --square-alibi-mask --fill-neg-inf --use-mcore-models",
+            {"position_bias_tables": "3"},
+        ),
+        (
+            "--position-embedding-type alibi --use-flash-attn",
+            {"attention_mask": "layers", "position_bias_tables": "1"},
+        ),
         ("--attention-mask-type general", {"attention_mask": "sequence"}),
         ("--reuse-fp32-param", {"kept_boundaries": "true", "attention_mask": "compressed"}),
         # --fix-sub-seq-length is of v26, --swap-optimizer-times of v2.3.

@@ -43,6 +43,38 @@ def oumi(folder: Path, data: str = "x", shards: str = "FULL_SHARD", optimizer: s
     return read(folder, "train.yaml", OUMI, DATA=data, SHARDS=shards, OPTIMIZER=optimizer)
 
 
+LMFLOW = """accelerate launch --num_processes 8 --use_fsdp --mixed_precision bf16 examples/finetune.py \\
+ --model_name_or_path meta-llama/Llama-3.2-3B-Instruct --block_size 512 --per_device_train_batch_size 1 --bf16 \\
+ --torch_dtype bfloat16 --disable_group_texts 1 --conversation_template llama3 WORDS
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "rank"),
+    [
+        ("--use_flash_attention 0", {}, None),
+        ("--use_flash_attention 1 --use_lora 1 --lora_r 16", {"flash_attention": "true"}, 16),
+        ("--use_qlora 1 --quant_bit 4 --lora_r 8", {"quantised_base": "true"}, 8),
+        ("--arch_type text_regression", {"score_head": "true"}, None),
+    ],
+)
+def test_lmflow(words: str, options: dict[str, str], rank: int | None, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "run.sh", LMFLOW, WORDS=words)
+    assert (recipe.model, recipe.seq_length, recipe.lora_rank) == ("llama3.2-3b", 512, rank)
+    assert options.items() <= recipe.options.items()
+    assert [remark for remark in recipe.remarks if remark.severity == "error"] == []
+
+
+def test_layers_that_are_trained_by_turns_are_not_priced(tmp_path: Path) -> None:
+    recipe = read(tmp_path, "run.sh", LMFLOW, WORDS="--use_lisa 1 --lisa_activated_layers 2")
+    assert any(remark.rule == "not-modelled" and remark.severity == "error" for remark in recipe.remarks)
+
+
+def test_trl_bounds_samples_that_oumi_does_not(tmp_path: Path) -> None:
+    text = OUMI.replace(", model_max_length: 32768", "")
+    assert read(tmp_path, "train.yaml", text, DATA="x", SHARDS="FULL_SHARD").seq_length == 1024
+
+
 def test_hybrid_shards_are_those_of_a_node(tmp_path: Path) -> None:
     assert "sharding_degree" not in oumi(tmp_path).options
     for shards, stage in (("HYBRID_SHARD", 3), ("HYBRID_SHARD_ZERO2", 2)):

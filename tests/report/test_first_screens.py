@@ -1,6 +1,8 @@
 """The first screen of every question: the answer in words, nothing cut on a terminal of 80 columns and 40 rows."""
 
 import json
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,8 @@ from tests.cli.running import run
 ROOT = Path(__file__).resolve().parents[2]
 SCREEN = {"COLUMNS": "80", "LINES": "40"}
 RECIPE = "examples/recipes/llama3-8b-megatron.sh"
-EXPERTS = "--model deepseek-v3 --hardware h800 --nodes 32 --seq-length 4096 --global-batch-size 8192"
 SCREENS = {
     "rank": ("rank --model llama3.1-70b --nodes 8", ("Fastest: TP", "if your launch has", "Known: device ", "-v: ")),
-    "experts": (f"rank {EXPERTS}", ("Fastest: TP", "EP", "±", "MFU", "GiB", "fit")),
     "codes for short texts": (
         "rank --model qwen3-30b-a3b --nodes 8 --precision fp8",
         ("±", "spare", "fit", "recomp. R1: selective"),
@@ -36,30 +36,97 @@ SCREENS = {
         "plan --model llama3.1-8b --train-tokens 1T --deadline-days 60 --offer h100:8@2.5 --offer b200:8@4",
         ("Book: ", "Its layout: TP", "known", "Part by part: simulate estimate"),
     ),
-    "explain": ("explain --model llama3.1-70b --nodes 8 --tp 8 --pp 4", ("Why", "Longest sequence")),
-    "check": (f"check {RECIPE} --hardware h100", ("1 recipe: 1 fits; 0 failed",)),
+    "explain": ("explain --model llama3.1-70b --nodes 8 --tp 8 --pp 4", ("z2000, the default: ", "Why", "Longest")),
+    "explain experts that do not fit": (
+        "explain --model deepseek-v3 --hardware h800 --nodes 32 --pp 16 --ep 16 --tp 1",
+        ("does not fit", "(4 of 16: -v)", "What would make it fit", "--stage-layers 1", "Next to measure"),
+    ),
+    "explain a deep pipeline": (
+        "explain --model llama3.1-405b --nodes 16 --pp 16 --tp 8",
+        ("z2000, the default: ", "What would make it fit", "Longest sequence"),
+    ),
+    "own configuration": (
+        "rank --model CONFIG --hardware h100 --nodes 2",
+        ("config.json", "Fastest: TP", "Known: device "),
+    ),
+    "check": (f"check {RECIPE} --hardware h100", ("1 recipe: 1 fits; 0 failed", "fits: needs ", "speed: ", "largest")),
 }
 
 
-@pytest.mark.parametrize("name", SCREENS)
-def test_a_first_screen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)  # however long the path of the checkout is
-    words, said = SCREENS[name]
-    result = run(*words.split(), env=SCREEN)
+CONFIG = {
+    "model_type": "qwen3",
+    "hidden_size": 4096,
+    "intermediate_size": 12_288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 40_960,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+}
+"""Qwen3-8B (config.json)."""
+
+
+CUT = re.compile(r"\w\.\.\.|\.\.\.\w|Too narrow")
+
+
+@cache
+def screen(*words: str) -> str:
+    """What a command shows; nothing of it is cut or beyond the screen."""
+    result = run(*words, env=SCREEN)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert len(lines) <= 40
-    assert [line for line in lines if len(line) > 80] == []
+    assert [line for line in lines if len(line) > 80 or CUT.search(line)] == []
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_first_screen(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(ROOT)  # however long the path of the checkout is
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIG), encoding="utf-8")
+    words, said = SCREENS[name]
+    shown = screen(*(str(file) if word == "CONFIG" else word for word in words.split()))
     for text in said:
-        assert text in result.stdout
+        assert text in shown
 
 
-def test_a_comparison_on_one_screen() -> None:
-    sides = ("--model llama3.1-8b --hardware h20 --tp 2", "--model llama3.1-8b --hardware h20 --tp 4")
-    lines = run("compare", *sides, env=SCREEN).stdout.splitlines()
-    assert len(lines) <= 40
-    assert [line for line in lines if len(line) > 80] == []
-    assert len(run("compare", *sides, "-v", env=SCREEN).stdout.splitlines()) > len(lines) + 10
+@pytest.mark.parametrize(
+    ("model", "hardware"),
+    [("deepseek-v3", "h800"), ("mixtral-8x7b", "z2000"), ("ernie-4.5-21b-a3b", "bi150")],
+)
+def test_every_figure_of_a_mixture_of_experts_has_its_column(model: str, hardware: str) -> None:
+    nodes = "4" if model != "deepseek-v3" else "32"
+    lines = screen("rank", "--model", model, "--hardware", hardware, "--nodes", nodes).splitlines()
+    [header] = [line for line in lines if line.lstrip().startswith("#")]
+    assert {"TP", "PP", "DP", "EP", "mbs", "tokens/s", "±", "MFU", "GiB", "spare", "fit"} <= set(header.split())
+
+
+EXPERTS = "--model deepseek-v3 --hardware h800 --nodes 32 --pp 16 --ep 16 --tp 1"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("--model llama3.1-8b --hardware h20 --tp 2", "--model llama3.1-8b --hardware h20 --tp 4"),
+        (EXPERTS, f"{EXPERTS} --recompute full --option expert_dispatch=deepep"),
+        (
+            EXPERTS,
+            "--model llama3.1-70b --hardware b200 --nodes 8 --tp 4 --pp 4 --precision fp8 --framework torch",
+        ),
+        (RECIPE, "examples/recipes/ernie-21b-lora-paddle.sh"),
+    ],
+)
+def test_a_comparison_on_one_screen(first: str, second: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    shown = screen("compare", first, second)
+    assert re.search(r"^B is .* % (faster|slower) and needs .* GiB (more|less)", shown, re.MULTILINE)
+    whole = run("compare", first, second, "-v", env=SCREEN).stdout
+    assert len(whole.splitlines()) > len(shown.splitlines()) + 10
 
 
 def test_signs_are_those_of_the_reader_s_change() -> None:
@@ -76,8 +143,8 @@ def test_signs_are_those_of_the_reader_s_change() -> None:
 
 def test_advice_can_be_taken() -> None:
     """What a device has no kernels for, or rules refuse, is not proposed; a stack only to devices that it is for."""
-    ascend = run("rank", "--model", "deepseek-v3", "--hardware", "910b", "--nodes", "64", env=SCREEN).stdout
-    assert "deepep" not in ascend
+    ascend = screen(*SCREENS["ascend"][0].split())
+    assert not re.search("deepep|fp8_dispatch|tp_comm_overlap", ascend)
     assert "overlap_expert_exchange" not in ascend
     amd = run("rank", "--model", "llama3.1-8b", "--hardware", "mi300x", "--nodes", "2", env=SCREEN).stdout
     assert "nvidia-recipes" not in amd

@@ -22,7 +22,7 @@ def h100(**time: float) -> Scenario:
 
 
 def factor(scenario: Scenario, rows: float, outputs: float, depth: float) -> float:
-    return float(np.atleast_1d(shape_factor(scenario, RATE, np.array([rows * outputs]), np.array([depth])))[0])
+    return float(np.atleast_1d(shape_factor(scenario, RATE)(np.array([rows * outputs]), np.array([depth])))[0])
 
 
 def test_a_large_product_has_its_flops_rate() -> None:

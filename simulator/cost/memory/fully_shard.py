@@ -41,6 +41,7 @@ from simulator.cost.memory.parameters import (
 from simulator.cost.memory.rank_activations import before_backward, in_flight, recompute_plan, stage_activations
 from simulator.cost.memory.state import optimizer_on_device, orthogonal_step, state_by_class
 from simulator.cost.operations.extents import micro_batches
+from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray, Mask, StageArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -70,12 +71,12 @@ def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
     block, contents = pricing.block, pricing.contents
     activations, plan = stage_activations(pricing), recompute_plan(pricing)
 
-    def largest(figure: Callable[[LayerKind], Array]) -> KindArray:
+    def largest_there(figure: Callable[[LayerKind], Array]) -> KindArray:
         there = zip(contents.layer_kinds, contents.layers > 0.0, strict=True)
-        return np.asarray(np.max([here * figure(kind) for kind, here in there], axis=0))
+        return np.asarray(largest(here * figure(kind) for kind, here in there))
 
-    layer = largest(lambda kind: layer_bytes(pricing, kind))
-    backward = largest(lambda kind: layer_backward_bytes(pricing, kind, does.wrapped))
+    layer = largest_there(lambda kind: layer_bytes(pricing, kind))
+    backward = largest_there(lambda kind: layer_backward_bytes(pricing, kind, does.wrapped))
     layers, recomputed = contents.num_layers, plan.on_rank.sum(axis=0)
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
     # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
@@ -234,7 +235,7 @@ def _units(pricing: Pricing) -> _Units:
     apart = contents.embeddings * (1.0 - contents.heads * scenario.model.tie_word_embeddings)
     table = apart * (totals.embedding.split / block.tensor_parallel)
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
-    layer: Array = np.max([whole_layer(pricing, piece) for piece in totals.layers], axis=0)
+    layer: Array = largest(whole_layer(pricing, piece) for piece in totals.layers)
     linear, half = linear_parameters(pricing), 0.5 * gathered_narrow(scenario)
     shards = FP32 * shard(pricing, parts, 1)
     return _Units(

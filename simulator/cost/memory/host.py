@@ -1,36 +1,97 @@
-"""Bytes in the memory of a node's host: what offload moves there.
+"""Bytes in the memory of a node's host: what offload moves there, and the buffers that it travels through (M25).
 
-Counted is what is moved, once: optimizer state, parameters, and the activations of all micro batches in flight. What a
-framework keeps beside it (staging buffers, the host's own processes) is not, so that a need above the capacity is firm.
+The host's own processes are not counted, so that a need above the capacity is firm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
 from simulator.cost.derived import Pricing
+from simulator.cost.memory.activations import swapped_bytes
+from simulator.cost.memory.parameters import device_parameters, model_totals, shard, whole_layer
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.rank_activations import in_flight
 from simulator.cost.memory.state import resident_optimizer
+from simulator.cost.operations.extents import micro_batches
 from simulator.question.arrays import Mask
-from simulator.question.scenario.block import Array
+from simulator.question.scenario.block import Array, KindArray, StageArray
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes on the host of the fullest node."""
+
+    parts: Mapping[str, Array]
+    """By what it is, each of shape (n,)."""
+    pinned: Array
+    """What of it lies in pinned blocks, whose sizes PyTorch rounds up to powers of two: less than twice, shape (n,)."""
+
+    @property
+    def total(self) -> Array:
+        """All parts, shape (n,)."""
+        return np.asarray(sum(self.parts.values()))
 
 
 def uses_host(pricing: Pricing) -> bool:
     """Whether any layout of a block moves something to the host."""
+    profile = pricing.scenario.framework
     moved = pricing.offloads("optimizer", "optimizer_tensorwise", "activations").any()
-    return bool(moved) or pricing.scenario.framework.offload_parameters
+    return bool(moved) or profile.offload_parameters or profile.swapped_attention
 
 
-def host_bytes_per_node(pricing: Pricing, memory: MemoryByStage) -> Array:
-    """Bytes of the fullest node's host, shape (n,): all of its devices are taken as the fullest pipeline rank's."""
-    state, activations, contents = memory.state, memory.activations, memory.contents
-    held = contents.on_ranks(state.optimizer - resident_optimizer(pricing, state.optimizer))
-    held = held + contents.on_ranks(state.parameters_on_host)
-    held = held + contents.on_ranks(activations.offload_traffic) * in_flight(pricing)
+def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
+    """What a block of layouts keeps on the hosts (M25)."""
+    contents, profile = pricing.contents, pricing.scenario.framework
+    state, away = memory.state, _parameters_away(pricing)
+    first = pricing.block.zero_stage < 3
+    summed = np.where(first & (micro_batches(pricing) <= 1), 0.0, profile.host_accumulation_bytes)
+    weights = np.where(first, profile.host_weight_bytes, 0.0)
+    optimizer = state.optimizer - resident_optimizer(pricing, state.optimizer)
+    staged = np.where(first & (away > 0.0), profile.host_accumulation_bytes, 0.0) * _largest_parameter(pricing)
+    activations = contents.on_ranks(memory.activations.offload_traffic + swapped_bytes(pricing)) * in_flight(pricing)
+    parts = {
+        "optimizer": contents.on_ranks(optimizer),
+        "parameters": contents.on_ranks(state.parameters_on_host),
+        "activations": activations,
+        "gradient_buffers": contents.on_ranks(away * (profile.host_gradient_bytes + summed) + staged),
+        "parameter_buffers": contents.on_ranks(away * weights),
+    }
+    pinned_state = contents.on_ranks(np.minimum(optimizer, away * profile.host_pinned_bytes))
+    pinned = sum((size for name, size in parts.items() if name != "optimizer"), pinned_state)
+    by_node = {name: _on_nodes(pricing, size) for name, size in parts.items()}
+    fullest = np.argmax(sum(by_node.values()), axis=0)
+    at = fullest, np.arange(len(pricing))
+    return HostMemory({name: size[at] for name, size in by_node.items()}, _on_nodes(pricing, pinned)[at])
+
+
+def _parameters_away(pricing: Pricing) -> KindArray:
+    """Parameters of a device whose optimizer state is on the host, shape (kinds, n)."""
+    trained = device_parameters(pricing, "parameters" if pricing.scenario.lora_rank is None else "adapters")
+    offloads = pricing.offloads("optimizer", "optimizer_tensorwise")
+    return shard(pricing, trained, 1) * offloads * pricing.scenario.framework.offload_fraction
+
+
+def _largest_parameter(pricing: Pricing) -> KindArray:
+    """Numbers in the table of the vocabulary on a rank that has it: no other tensor of dense models is larger."""
+    contents = pricing.contents
+    if pricing.scenario.lora_rank is not None:
+        return np.zeros((len(contents.ranks), len(pricing)))
+    table = whole_layer(pricing, model_totals(pricing.scenario).embedding)
+    return np.asarray(np.maximum(contents.embeddings, contents.heads) * table)
+
+
+def _on_nodes(pricing: Pricing, held: StageArray) -> StageArray:
+    """Bytes of all devices of each node, shape (nodes that differ, n): pipeline ranks follow one another (A6)."""
     scenario = pricing.scenario
     on_a_node = min(scenario.devices, max(device.devices_per_node for device in scenario.kinds_of_device))
-    return np.asarray(np.max(held, axis=0) * on_a_node)
+    ranks = len(held)
+    of_a_rank = max(scenario.devices // ranks, 1)
+    together = min(max(on_a_node // of_a_rank, 1), ranks)
+    return np.add.reduceat(held, np.arange(0, ranks, together), axis=0) * (on_a_node / together)
 
 
 def host_capacity_bytes(pricing: Pricing) -> float | None:
@@ -45,4 +106,4 @@ def beyond_host(pricing: Pricing, memory: MemoryByStage) -> Mask:
     capacity = host_capacity_bytes(pricing)
     if capacity is None or not uses_host(pricing):
         return np.zeros(len(pricing), dtype=np.bool_)
-    return np.asarray(host_bytes_per_node(pricing, memory) > capacity)
+    return np.asarray(host_memory(pricing, memory).total > capacity)

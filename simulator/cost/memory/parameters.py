@@ -21,6 +21,7 @@ from simulator.cost.operations.sums import (
     weight_totals,
 )
 from simulator.cost.stages import StageContents, over_layers
+from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -161,8 +162,8 @@ def linear_parameters(pricing: Pricing) -> KindArray:
 def largest_linear_layer(pricing: Pricing) -> Array:
     """The linear weights of a layer on one device, of the kind that has most, shape (n,)."""
     kinds = pricing.scenario.model.layer_kinds
-    largest: Array = np.max([whole_layer(pricing, _linear(pricing.scenario, kind)) for kind in kinds], axis=0)
-    return largest
+    parameters: Array = largest(whole_layer(pricing, _linear(pricing.scenario, kind)) for kind in kinds)
+    return parameters
 
 
 def _linear(scenario: Scenario, kind: LayerKind) -> WeightTotals:

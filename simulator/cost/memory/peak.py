@@ -27,7 +27,7 @@ from simulator.cost.operations.extents import extent, micro_batches, tokens_per_
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import summed
 from simulator.cost.stages import StageContents, usable_bytes
-from simulator.question.arrays import Index, selected
+from simulator.question.arrays import Index, largest, selected
 from simulator.question.scenario.block import Array, KindArray, StageArray
 
 
@@ -233,9 +233,9 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
         operations = (
             summed(operation.temporary) for operation in layer_operations(conditions, kind) if operation.temporary
         )
-        inner = np.max([total(pricing, amounts) for amounts in operations], axis=0)
+        inner = largest(total(pricing, amounts) for amounts in operations)
         widest.append(inner + score_bytes(pricing, kind))
-    return np.asarray(np.max(widest, axis=0)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
+    return np.asarray(largest(widest)) + whole * np.where(pricing.block.sequence_parallel > 0.0, 2.0, 1.0)
 
 
 @of_work

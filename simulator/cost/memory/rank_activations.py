@@ -26,6 +26,7 @@ from simulator.cost.memory.activations import (
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.schedule.schedule import BACKWARD, FORWARD, HELD, INPUT_GRADIENT, STEADY, Schedule
+from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray, StageArray
 
 
@@ -127,7 +128,7 @@ def stage_activations(pricing: Pricing) -> StageActivations:
         # Prediction modules stand behind the last layers.
         by_chunk.append(kept + predicted if index == contents.chunk[-1] else kept)
     whole = np.asarray(sum(times * kept for times, kept in zip(pricing.chunk_repeats, by_chunk, strict=True)))
-    largest = np.max(of_kind, axis=0)
+    layer = largest(of_kind)
     offloaded = pricing.offloads("activations")
     recomputed = plan.on_rank.sum(axis=0) > 0.0
     again_in_layers = [
@@ -136,9 +137,9 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     return StageActivations(
         by_chunk=tuple(by_chunk),
         embedded=contents.embeddings * embedded_bytes(pricing),
-        one_micro_batch=np.where(offloaded, np.minimum(2.0 * largest, whole), whole),
+        one_micro_batch=np.where(offloaded, np.minimum(2.0 * layer, whole), whole),
         offloaded=offloaded,
-        recompute_working_set=np.where(recomputed, plan.unit * largest, np.max(again_in_layers, axis=0)),
+        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(again_in_layers)),
         offload_traffic=np.where(offloaded, whole, 0.0),
     )
 

@@ -47,12 +47,16 @@ def _masks(pricing: Pricing) -> KindArray:
 
 
 def _bias_tables(pricing: Pricing) -> KindArray:
-    """`2 a s^2 / t` bytes for every sequence of a micro batch and every layer."""
+    """`2 a s^2 / t` bytes for every sequence of a micro batch, and for the tables that all of them are made of (M25).
+
+    One object holds them for all layers (`Alibi`, mindspeed_llm/tasks/models/common/alibi.py, v1.0.RC3 to v26.1.0).
+    """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
-    if not scenario.framework.position_bias_tables:
+    tables = scenario.framework.position_bias_tables
+    if not tables:
         return np.zeros_like(contents.ranks)
     scores = scenario.model.num_attention_heads * float(scenario.seq_length) ** 2 / block.tensor_parallel
-    return contents.num_layers * HALF * scores * block.micro_batch_size
+    return (contents.num_layers > 0.0) * HALF * scores * (block.micro_batch_size + tables - 1.0)
 
 
 def _boundaries(pricing: Pricing) -> KindArray:

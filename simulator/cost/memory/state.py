@@ -39,6 +39,7 @@ from simulator.cost.operations.sums import (
     weights_of,
 )
 from simulator.cost.stages import over_layers
+from simulator.question.arrays import largest
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.optimizers import OPTIMIZERS, TENSOR_CLASSES
@@ -203,8 +204,8 @@ def largest_weight(pricing: Pricing) -> Array:
             whole_layer(pricing, classed(weight, float(fused[weight.inputs, weight.split])))
             for weight in operation.weights
         )
-    largest: Array = np.max(sizes, axis=0)
-    return largest
+    parameters: Array = largest(sizes)
+    return parameters
 
 
 def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
@@ -277,7 +278,7 @@ def _gathered(pricing: Pricing) -> KindArray:
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
-    layer = np.max([whole_layer(pricing, piece) for piece in totals.layers], axis=0)
+    layer = largest(whole_layer(pricing, piece) for piece in totals.layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
     weights = np.where(block.zero_stage >= 3, 2.0 * layer * element, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
@@ -346,5 +347,5 @@ def largest_state_tensor(pricing: Pricing) -> Array:
     for weight in {weight.split: weight for weight in weights}.values():
         ranks = np.where(pricing.block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
         sizes.append(whole_layer(pricing, classed(weight, float(weight.parameters))) / ranks)
-    largest: Array = np.max(sizes, axis=0)
-    return largest * max(optimizer_bytes_per_parameter(scenario, tensor) for tensor in TENSOR_CLASSES)
+    parameters: Array = largest(sizes)
+    return parameters * max(optimizer_bytes_per_parameter(scenario, tensor) for tensor in TENSOR_CLASSES)

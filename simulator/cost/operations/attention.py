@@ -143,7 +143,10 @@ def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Kept
     Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
     """
     if conditions.framework.flash_attention:
-        return (Kept("attention_statistics", FP32 * queries, "tensor"),)
+        # Every layer scales the bias of the positions anew; its kernel's backward pass makes a gradient beside it.
+        bias = (Kept("position_bias", HALF * queries, "scores"),)
+        biased = conditions.framework.position_bias_tables > 0
+        return (Kept("attention_statistics", FP32 * queries, "tensor"), *(bias if biased else ()))
     kept = Kept("attention_scores", scores, "scores")
     return (
         (kept, Kept("attention_dropout", queries + scores, "scores"))

@@ -80,5 +80,5 @@ def prediction(conditions: Conditions) -> tuple[Operation, ...]:
             weights=(Weight("eh_proj", 2 * hidden, hidden, "column"),),
         ),
         Operation(name="prediction_final_norm", group="prediction", weights=(vector("mtp_final_norm", hidden),)),
-        *(one._replace(group="prediction") for one in last_streams(conditions)),
+        *(operation._replace(group="prediction") for operation in last_streams(conditions)),
     )

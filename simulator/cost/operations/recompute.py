@@ -138,12 +138,12 @@ def _rest(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
     Scatters of tensor parallelism and the experts' all-to-alls are kept; gathers are done again.
     """
     kept = {weight.name for weight in _kept_products(conditions, kind)}
-    for one in _needed(conditions, kind):
-        if one.group in ("core_attention", "context_exchange"):
+    for operation in _needed(conditions, kind):
+        if operation.group in ("core_attention", "context_exchange"):
             continue
-        yield one._replace(
-            weights=tuple(weight for weight in one.weights if weight.name not in kept),
-            collectives=tuple(each for each in one.collectives if each.pattern not in ("reduce", "all_to_all")),
+        yield operation._replace(
+            weights=tuple(weight for weight in operation.weights if weight.name not in kept),
+            collectives=tuple(each for each in operation.collectives if each.pattern not in ("reduce", "all_to_all")),
         )
 
 
@@ -157,7 +157,7 @@ def _kept_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...
     torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not those of routed experts,
     which are grouped, and not the router's, whose shape its configuration leaves out.
     """
-    found = [
+    products = [
         weight
         for operation in layer_operations(conditions, kind)
         for weight in operation.weights
@@ -165,8 +165,8 @@ def _kept_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...
     ]
     if kind.mixer in LATENT:
         # What stands behind the projections stays behind them.
-        found.sort(key=lambda weight: (*_LATENT_ORDER, weight.name).index(weight.name))
-    return tuple(found[::2])
+        products.sort(key=lambda weight: (*_LATENT_ORDER, weight.name).index(weight.name))
+    return tuple(products[::2])
 
 
 _OUTPUTS: Mapping[Split, Spread] = {
@@ -247,7 +247,7 @@ def returning(
         unread = () if conditions.framework.compiled else _unread(conditions, kind)
         return ((_added(freed(conditions, kind, mode, modules), summed(unread)), {}),)
     operations, chosen = layer_operations(conditions, kind), parts(conditions, kind, mode, modules)
-    found = []
+    pairs = []
     for part in chosen:
         again = _bytes_of(conditions, kind, (part,))
         last = max(
@@ -259,5 +259,5 @@ def returning(
             for tensor in operation.kept
             if operation.group != "adapter" and not any(other.drops(operation, tensor) for other in chosen)
         )
-        found.append((again, {} if part.back_with_others else summed(gone)))
-    return tuple(found)
+        pairs.append((again, {} if part.back_with_others else summed(gone)))
+    return tuple(pairs)

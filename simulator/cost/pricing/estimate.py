@@ -87,14 +87,27 @@ class MemoryEstimate:
     stages: tuple[StageMemory, ...]
     """Every pipeline rank."""
     host_bytes_per_node: float = 0.0
-    """What offload moves to the host of the fullest node; staging buffers and the host's own needs are not counted."""
+    """What offload keeps on the host of the fullest node, buffers included; the host's own needs are not counted."""
+    host_parts_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Parts of it: optimizer, parameters, activations, gradient_buffers, parameter_buffers."""
+    host_pinned_bytes: float = 0.0
+    """What of it is pinned: PyTorch rounds such a block up to a power of two, so that up to as much again is taken."""
     host_capacity_bytes: float | None = None
     """Memory of a node's host; None where the device's spec does not state it, and it is then not judged."""
 
     @property
     def fits_host(self) -> bool | None:
-        """Whether the host has room for what offload moves there; None where nobody states how much it has."""
-        return None if self.host_capacity_bytes is None else self.host_bytes_per_node <= self.host_capacity_bytes
+        """Whether the host has room for what offload keeps there; None where its memory or the rounding is unknown."""
+        if self.host_capacity_bytes is None:
+            return None
+        if self.host_bytes_per_node > self.host_capacity_bytes:
+            return False
+        return True if self.host_most_bytes <= self.host_capacity_bytes else None
+
+    @property
+    def host_most_bytes(self) -> float:
+        """What the host's part is below, however its pinned blocks are rounded."""
+        return self.host_bytes_per_node + self.host_pinned_bytes
 
     @property
     def need_bytes(self) -> float:

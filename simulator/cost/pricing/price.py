@@ -65,9 +65,9 @@ def size(pricing: Pricing) -> Sized:
     share = memory.need / usable_bytes(pricing.scenario, memory.contents)
     binding = np.argmax(share, axis=0)
     device, need = (each[binding, np.arange(len(pricing))] for each in (memory.device, memory.need))
-    found = verdicts(pricing.scenario, np.max(share, axis=0))
-    found = np.where(beyond_host(pricing, memory), DOES_NOT_FIT, found)
-    return Sized(pricing, memory, binding, device, need, found)
+    verdict = verdicts(pricing.scenario, share.max(axis=0))
+    verdict = np.where(beyond_host(pricing, memory), DOES_NOT_FIT, verdict)
+    return Sized(pricing, memory, binding, device, need, verdict)
 
 
 def price(pricing: Pricing) -> Priced:

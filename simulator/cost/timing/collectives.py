@@ -110,7 +110,7 @@ def _within(level: LinkLevel, group: RankGroup) -> Array:
     """Group members that one island of a level holds."""
     if level.devices is None:
         return group.size
-    members: Array = np.clip(level.devices / group.stride, 1.0, group.size)
+    members: Array = np.minimum(np.maximum(level.devices / group.stride, 1.0), group.size)
     return members
 
 

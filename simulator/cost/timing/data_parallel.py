@@ -77,7 +77,7 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     always, often = block.zero_stage >= _GATHERS_ALWAYS, block.zero_stage >= _REDUCES_OFTEN
     own, window = forward + backward, _window(pricing)
     share = np.where(often, scenario.coefficients.time.shard_exposed, scenario.coefficients.time.data_exposed)
-    pace = np.max(own, axis=0)
+    pace = own.max(axis=0)
     beside_forward = np.where(always, forward, window.own * forward + window.pace * _FORWARD_SHARE * pace)
     beside_backward = np.where(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
     gather, reduction = _gather(pricing), _reduction(pricing)
@@ -92,8 +92,8 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     each_step = np.where(always, 0.0, first) + np.where(often, 0.0, last)
     exchanges = np.where(often, batches, 1.0) + np.where(always, 2.0 * batches, block.zero_stage >= 1)
     alone = each_step + _exchange_overhead(pricing, exchanges) + _broadcasts(pricing)
-    waits = np.max(batches * (own + each_batch), axis=0) - batches * pace
-    added: Array = waits + np.max(alone, axis=0)
+    waits = (batches * (own + each_batch)).max(axis=0) - batches * pace
+    added: Array = waits + alone.max(axis=0)
     return added
 
 

@@ -19,7 +19,7 @@ from simulator.cost.timing.collectives import gather_seconds, neighbour_seconds,
 from simulator.cost.timing.layers import layer_seconds, repeated_seconds
 from simulator.cost.timing.output_layer import head_seconds, projection_seconds, table_seconds
 from simulator.cost.timing.parts import PARTS, Parts, PassSeconds
-from simulator.question.arrays import Index
+from simulator.question.arrays import Index, largest
 from simulator.question.scenario.block import Array, KindArray, Mask
 
 MOST_PASSES = 200_000
@@ -190,7 +190,7 @@ def pipeline_seconds(pricing: Pricing, work: StageWork) -> PipelineSeconds:
     m = micro_batches(pricing)
     per_rank = work.forward + work.backward
     pace = np.argmax(per_rank, axis=0)
-    slowest = np.max(per_rank, axis=0)
+    slowest = per_rank.max(axis=0)
     whole = np.zeros(len(pricing))
     for kind, ranks in enumerate(contents.ranks):
         whole = whole + ranks * per_rank[kind]
@@ -280,9 +280,8 @@ def send_seconds(pricing: Pricing) -> Array:
         whole = block.sequence_parallel == 0.0
         sent = np.where(whole, activation / held.size, activation)
         gathers = [gather_seconds(member, held, activation) for member in scenario.members]
-        gathered = np.where(whole, np.max(gathers, axis=0), 0.0)
-    sends = np.stack([neighbour_seconds(member, group, sent) for member in scenario.members])
-    slowest: Array = np.max(sends, axis=0)
+        gathered = np.where(whole, largest(gathers), 0.0)
+    slowest: Array = largest(neighbour_seconds(member, group, sent) for member in scenario.members)
     return slowest + gathered
 
 

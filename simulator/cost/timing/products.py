@@ -6,7 +6,7 @@ its weights, `2 T n m` FLOPs each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -90,31 +90,36 @@ _NO_TIME = 1e-30
 def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:
     """Compute of the three products of a layer with a weight."""
     rows, outputs, depth, at_once = shape
-    seconds = 2.0 * at_once * rows * outputs * depth / rate
+    seconds, factor = 2.0 * at_once * rows * outputs * depth / rate, shape_factor(scenario, rate)
     return Products(
-        forward=seconds * shape_factor(scenario, rate, rows * outputs * at_once, depth),
-        inputs=seconds * shape_factor(scenario, rate, rows * depth * at_once, outputs),
-        weights=seconds * shape_factor(scenario, rate, depth * outputs * at_once, rows),
+        forward=seconds * factor(rows * outputs * at_once, depth),
+        inputs=seconds * factor(rows * depth * at_once, outputs),
+        weights=seconds * factor(depth * outputs * at_once, rows),
     )
 
 
-def shape_factor(scenario: Scenario, rate: float, made: Side, depth: Side) -> Array | float:
-    """Time of a product over that of its FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))` (T3).
+def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Array | float]:
+    """Time of products over that of their FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))` (T3).
 
     A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
     are not full). A product with few outputs is split into `j` pieces along its depth `k`, as many as balance both
     factors, and each piece costs `t` seconds: `K = t rate / (2 S a)`. Without the device's processors no shape counts.
-    `made` are the outputs `m n` of all products that run at once.
+    A product has the outputs `m n` of all that run at once, and a depth.
     """
     hardware, values = scenario.hardware, scenario.coefficients.time
     if hardware.processors is None or hardware.product_tile is None:
-        return 1.0
+        return lambda _made, _depth: 1.0
     at_once = float(hardware.processors.value * hardware.product_tile.value)
     started = np.maximum(values.product_waves, 0.0) * at_once
     piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pieces = np.maximum(1.0, np.sqrt(started * depth / (np.maximum(piece, 1e-9) * made)))
-    factor: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (made * pieces))
+    split = np.maximum(piece, 1e-9)
+
+    def factor(made: Side, depth: Side) -> Array | float:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            pieces = np.maximum(1.0, np.sqrt(started * depth / (split * made)))
+        seconds: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (made * pieces))
+        return seconds
+
     return factor
 
 

@@ -125,7 +125,7 @@ def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
 
 def _largest(by_kind: KindArray) -> Array:
     """The slowest rank's figure: an optimizer step ends when the last rank has ended."""
-    slowest: Array = np.max(by_kind, axis=0)
+    slowest: Array = by_kind.max(axis=0)
     return slowest
 
 

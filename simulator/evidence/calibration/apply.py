@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -27,8 +28,8 @@ from simulator.evidence.calibration.store import (
 from simulator.evidence.calibration.uncertainty import (
     NORMAL_90,
     layout_variances,
+    least_deviations,
     memory_interval,
-    normal_below,
     relative_variances,
     sort_of_prediction,
     time_interval,
@@ -129,47 +130,79 @@ class Applied(NamedTuple):
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
-        narrow, wide = (_serving(self.memory, part, "memory", covered=covered) for covered in (True, False))
-        bounds = [
-            unit_of("memory", scenario, block.layout(0), 0.0, narrow)._replace(features=0),
-            _beyond_stack(unit_of("memory", scenario, block.layout(0), 0.0, wide)._replace(features=len(FEATURES))),
-        ]
+        spreads, deviations = _spreads(self.memory, scenario), least_deviations(least)
+        bounds = spreads.bounds(block.layout(0))
 
-        def likely(variance: Vector, margin: Vector, unit: Unit, known: FittedPart) -> Mask:
-            spreads = np.hypot(
-                known.sizes.get(unit.key("coefficients"), 1.0) * np.sqrt(variance), unit.deviation(known.sizes)
-            )
-            return np.array([normal_below(float(one)) >= least for one in margin / spreads], dtype=np.bool_)
+        def likely(variance: Vector, margin: Vector, spread: _Spread) -> Mask:
+            return np.asarray(margin / np.hypot(spread.size * np.sqrt(variance), spread.beside) >= deviations)
 
         # A wider spread brings a probability nearer to a half: most of the unlikely are so by the rows' scatter alone.
         variances = np.zeros(len(index))
-        some = [likely(variances, margins, unit, known) for unit, known in zip(bounds, (narrow, wide), strict=True)]
+        some = [likely(variances, margins, spread) for spread in bounds]
         priced_too = np.flatnonzero(some[0] | some[1] | (least <= EVEN))
         variances += np.inf
         if len(priced_too):
             variances[priced_too] = relative_variances("memory", scenario, block.take(priced_too), part)
-        result, other = (
-            likely(variances, margins, unit, known) for unit, known in zip(bounds, (narrow, wide), strict=True)
-        )
+        result, other = (likely(variances, margins, spread) for spread in bounds)
         # Only where they differ it matters what the layout's own range is.
-        for at in _places(block, np.flatnonzero(result != other)):
-            layout = block.layout(at[0])
-            where = _where(self.memory, "memory", scenario, layout)
-            known = narrow if where.worst in _COVERED else wide
-            unit = unit_of("memory", scenario, layout, 0.0, known)
-            if where.stack not in _COVERED:
-                unit = _beyond_stack(unit)
-            result[at] = likely(variances[at], margins[at], unit, known)
+        for place, at in _places(block, np.flatnonzero(result != other)).items():
+            spread = spreads.known.get(place) or spreads.of(place, block.layout(at[0]))
+            result[at] = likely(variances[at], margins[at], spread)
         return result
 
 
-def _places(block: LayoutBlock, index: Index) -> Iterable[list[int]]:
-    """The layouts at an index, those together that lie in one place beside measured runs."""
+class _Spread(NamedTuple):
+    """How far off a need may be."""
+
+    size: float
+    """Of what the coefficients' covariance brings."""
+    beside: float
+    """Relative deviation by all else."""
+
+
+@dataclass(frozen=True)
+class _Spreads:
+    """How far off the needs of a question's layouts may be."""
+
+    calibration: Calibration
+    scenario: Scenario
+    known: dict[tuple[float, ...], _Spread] = field(default_factory=dict)
+    """By place beside measured runs, as they are asked for."""
+
+    def bounds(self, layout: Layout) -> tuple[_Spread, _Spread]:
+        """The narrowest and the widest, of any layout."""
+        narrow, wide = (self._part(covered=covered) for covered in (True, False))
+        inside, outside = (unit_of("memory", self.scenario, layout, 0.0, part) for part in (narrow, wide))
+        beyond = _beyond_stack(outside._replace(features=len(FEATURES)))
+        return _spread(inside._replace(features=0), narrow), _spread(beyond, wide)
+
+    def of(self, place: tuple[float, ...], layout: Layout) -> _Spread:
+        """Those of a place, by a layout that lies there."""
+        where = _where(self.calibration, "memory", self.scenario, layout)
+        part = self._part(covered=where.worst in _COVERED)
+        unit = unit_of("memory", self.scenario, layout, 0.0, part)
+        self.known[place] = _spread(unit if where.stack in _COVERED else _beyond_stack(unit), part)
+        return self.known[place]
+
+    def _part(self, *, covered: bool) -> FittedPart:
+        assert self.calibration.memory is not None  # noqa: S101  asked only where there is one
+        return _serving(self.calibration, self.calibration.memory, "memory", covered=covered)
+
+
+_spreads = lru_cache(maxsize=16)(_Spreads)
+
+
+def _spread(unit: Unit, part: FittedPart) -> _Spread:
+    return _Spread(part.sizes.get(unit.key("coefficients"), 1.0), unit.deviation(part.sizes))
+
+
+def _places(block: LayoutBlock, index: Index) -> dict[tuple[float, ...], list[int]]:
+    """The layouts at an index by their place beside measured runs."""
     columns = (getattr(block, name)[index].tolist() for name in PLACE if BY_NAME[name] not in PER_BLOCK)
     places: dict[tuple[float, ...], list[int]] = {}
     for at, *place in zip(index.tolist(), *columns, strict=True):
-        places.setdefault(tuple(place), []).append(at)
-    return places.values()
+        places.setdefault((block.pipeline_parallel, *place), []).append(at)
+    return places
 
 
 def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:

@@ -214,14 +214,15 @@ def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
     """The solution of the linear model, then the scatter, the pull of each row and which rows are used anew."""
     state = fit.state
     found = fit.known_by(fit.used)
-    left = np.abs(state.target - state.slopes @ found.mean)
+    missed = state.target - state.slopes @ found.mean
+    rows = float(np.sum(fit.used)) - 1.0
+    # What all rows miss alike is the cluster's, not a row's: rows scatter about what they miss in the middle.
+    left, scatter = np.abs(missed), np.abs(missed - (np.median(missed[fit.used]) if rows else 0.0))
     about = np.einsum("rc,cd,rd->r", state.slopes, found.covariance, state.slopes)
-    middle = _MAD * float(np.median(left[fit.used]))
-    seen = np.sqrt(middle**2 + np.mean(about[fit.used]))
-    rows = float(np.sum(fit.used))
+    seen = np.sqrt((_MAD * float(np.median(scatter[fit.used]))) ** 2 + np.mean(about[fit.used]))
+    rows = max(rows, 1.0)
     noise = float(np.exp((rows * np.log(seen) + FEW_ROWS * np.log(expected)) / (rows + FEW_ROWS)))
-    # What all rows miss alike is the cluster's, not a row's.
-    usual = max(noise, middle)
+    usual = max(noise, _MAD * float(np.median(left[fit.used])))
     state = replace(state, hyper=_spreads(state.design, noise), pull=np.maximum(1.0, left / usual / HUBER))
     return replace(fit, state=state, found=found, used=left <= OUTLIER * usual, noise=noise)
 

@@ -41,6 +41,8 @@ HELPED: Mapping[CoefficientKind, float] = {"time": 2.33, "memory": 0.5}
 
 Of time, chance has it one time in 100. Memory is the same in every run of a layout: what rows show of it is no chance.
 """
+OFFSET = 0.05
+"""Least spread of one factor on all runs of a cluster, however well it is known: its software may have changed."""
 _LEAST_OWN = 2
 _STEP = 0.01
 """Change of a coefficient's logarithm by which slopes are taken."""
@@ -268,11 +270,20 @@ class Linearization:
         """What is known of a source's cluster with some of its rows, as far as they are believed."""
         if belief == "prior" or not rows.any():
             return prior
+        slopes, variance = np.mean(self.slopes[rows], axis=0), np.mean(self._variance[rows]) / np.sum(rows)
+        prior = self._movable(prior, slopes)
         if belief == "posterior":
             return prior.told(self.message(rows, cap=False))
-        slopes, variance = np.mean(self.slopes[rows], axis=0), np.mean(self._variance[rows]) / np.sum(rows)
         information = np.outer(slopes, slopes) / variance
         return prior.told(Message(information, slopes * np.mean(self.target[rows]) / variance))
+
+    def _movable(self, prior: Gauss, slopes: Vector) -> Gauss:
+        """What was known, no surer than `OFFSET` of the mean of runs with such slopes; the priors' spreads share it."""
+        spreads = np.array([priors(self.design.kind)[name].spread for name in self.design.names])
+        free = np.square(spreads / self.design.spread) * slopes
+        unknown = max(OFFSET**2 - float(slopes @ prior.covariance @ slopes), 0.0)
+        moves = np.sqrt(unknown) * free / max(float(slopes @ free), 1e-12)
+        return Gauss(prior.mean, prior.covariance + np.outer(moves, moves))
 
     def belief(self, prior: Gauss, rows: Mask) -> Belief:
         """How far some rows of one source are believed: what predicts each of them better by the others than the prior.

@@ -67,7 +67,8 @@ _SWITCH = "option "
 
 @lru_cache(maxsize=64)
 def _switches(profile: FrameworkProfile) -> Mapping[str, str]:
-    return {f"{_SWITCH}{f.name}": str(getattr(profile, f.name)) for f in switches()}
+    measured = (f.name for f in switches() if f.metadata["moves"] != ("host",))  # no row measures a host
+    return {f"{_SWITCH}{name}": str(getattr(profile, name)) for name in measured}
 
 
 @lru_cache(maxsize=256)

@@ -38,7 +38,7 @@ MOST_VARIANCE = 100.0
 """Largest variance that a file may hold, in squares of the width of the coefficient's bounds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FittedPart:
     """One kind of coefficients as stored: fitted, or known by how the hardware works."""
 

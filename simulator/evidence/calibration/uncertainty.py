@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -125,6 +126,19 @@ def time_interval(estimate: Estimate, deviation: float) -> ThroughputEstimate:
 def normal_below(deviations: float) -> float:
     """Probability that a normal variable is below its mean plus so many standard deviations."""
     return 0.5 * math.erfc(-deviations / math.sqrt(2.0))
+
+
+@lru_cache(maxsize=16)
+def least_deviations(probability: float) -> float:
+    """The fewest standard deviations for which `normal_below` is at least so much."""
+    low, high = -_FAR, _FAR
+    while low < (middle := (low + high) / 2.0) < high:
+        low, high = (low, middle) if normal_below(middle) >= probability else (middle, high)
+    return high
+
+
+_FAR = 40.0
+"""Standard deviations beyond which a float tells nothing apart."""
 
 
 def _interval(value: float, relative: float) -> Interval:

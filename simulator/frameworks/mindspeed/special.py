@@ -197,11 +197,7 @@ def _held(facts: _Facts) -> Options:
     elif arguments.text("attention_mask", "attention-mask-type") == "general":
         own["attention_mask"] = _general_mask(facts)
     if arguments.text("position_embedding_type", "position-embedding-type") == "alibi":
-        own["position_bias_tables"] = "true"
-        if arguments.switch("attention_mask", "use-flash-attn"):
-            # Every layer's attention builds its own: dot_product_attention.py of MindSpeed-LLM v1.0.RC3 to v26.1.0, and
-            # legacy/model/transformer.py of v2.0.0; of three readings the nearest to baichuan2_13b's bytes in v2.0.0.
-            own["attention_mask"] = "layers"
+        own |= _bias_tables(facts)
     if variable:
         # Sizes are sent with every micro batch: mindspeed/core/pipeline_parallel, variable_seq_lengths.
         own["kept_boundaries"] = "false"
@@ -213,6 +209,26 @@ def _held(facts: _Facts) -> Options:
             own["kept_dispatches"] = "8"
     arguments.forget("attention_mask", "position_embedding_type", "kept_boundaries", "kept_dispatches")
     return own
+
+
+def _bias_tables(facts: _Facts) -> Options:
+    """Tables of ALiBi, and the masks that every layer's attention makes beside them.
+
+    `Alibi` is one object for all layers (MindSpeed-LLM v1.0.RC3, modellink/model/alibi.py; v26.1.0,
+    tasks/models/common/alibi.py). A squared mask filled with infinity makes a table of all heads, from it one for every
+    sequence, and the newer core a third as it starts; else a flash kernel's alone is of every score. A ring of ranks
+    passes slopes alone (MindSpeed 028de58c, features_manager/context_parallel/context_parallel_feature.py), or nothing.
+    """
+    arguments = facts.arguments
+    flash = arguments.switch("attention_mask", "use-flash-attn")
+    filled = [arguments.switch("position_bias_tables", name) for name in ("square-alibi-mask", "fill-neg-inf")]
+    arguments.forget("position_bias_tables")
+    if facts.layout.context_parallel > 1:
+        return {}
+    own = {"attention_mask": "layers"} if flash else {}
+    if all(filled):
+        return own | {"position_bias_tables": "2" if facts.is_legacy else "3"}
+    return own | ({"position_bias_tables": "1"} if flash else {})
 
 
 def _general_mask(facts: _Facts) -> str:

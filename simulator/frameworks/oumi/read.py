@@ -24,6 +24,7 @@ from simulator.frameworks.values import known_value
 _TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
 _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
 """The configuration that a job's command trains by, lines that are continued joined."""
+_LENGTHS: Final = ("model.model_max_length", *(f"training.trainer_kwargs.max_{kind}length" for kind in ("", "seq_")))
 _FILE_FLAGS: Final = ("-c", "--config")
 _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
 """Devices of a node: `A100:4`."""
@@ -99,7 +100,9 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
     trainer = (arguments.text("optim", "training.trainer_type") or "hf").lower()
     if trainer not in _TRAINERS:
         arguments.not_modelled(f"trainer {trainer[:30]} is not modelled", "training.trainer_type")
-    arguments.add_defaults(("training.use_peft=false",), 1)
+    bounded = not trainer.startswith("trl_") or any(arguments.has(name) for name in _LENGTHS)
+    # Else TRL's own bound counts (v0.24, the first that oumi takes: trainer/dpo_config.py, sft_config.py).
+    arguments.add_defaults(("training.use_peft=false", *(() if bounded else ("max_length=1024",))), 1)
     if arguments.has("model.freeze_layers"):
         arguments.not_modelled("models that see images are not modelled", "model.freeze_layers")
     kind = (arguments.text("precision", "training.mixed_precision_dtype", "fsdp.mixed_precision") or "").lower()

@@ -141,13 +141,13 @@ def _held(pick: Pick, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 
 
 def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -> Iterator[Compared]:
-    for planned, one in zip(ready.design.launches, campaign.comparisons, strict=True):
+    for planned, comparison in zip(ready.design.launches, campaign.comparisons, strict=True):
         candidate = planned.candidate
         fitted = None
         if after is not None:
             scenario = replace(candidate.scenario, coefficients=after)
             fitted = estimate_layout(scenario, candidate.layout).throughput.step_seconds
-        step = one.step
+        step = comparison.step
         yield Compared(
             planned=planned,
             measured_seconds=None if step is None else step.measured,
@@ -158,12 +158,12 @@ def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -
 
 def undetermined(fitted: OwnFit, base: Coefficients) -> tuple[str, ...]:
     """Coefficients whose deviation after the fit is that of their prior."""
-    found: list[str] = []
+    reasons: list[str] = []
     for part in fitted.fits.values():
         known = priors(part.kind)
         values = getattr(base, part.kind)
         for name, error in zip(part.names, np.sqrt(np.diag(part.covariance)), strict=True):
             prior = SPREAD * known[name].spread * abs(float(getattr(values, name)))
             if error >= UNDETERMINED * prior:
-                found.append(name)
-    return tuple(found)
+                reasons.append(name)
+    return tuple(reasons)

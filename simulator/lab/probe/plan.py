@@ -92,12 +92,12 @@ def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) ->
     moved = {kind: names_of(kind, base, every=True) for kind in KINDS}
     names = {kind: listed for kind, listed in moved.items() if listed}
     kinds = tuple(names)
-    priced = [found for candidate in candidates if (found := _priced(candidate, base, names, effort)) is not None]
+    priced = [launch for candidate in candidates if (launch := _priced(candidate, base, names, effort)) is not None]
     known = {kind: effort.spread**2 * _prior_covariance(kind, names[kind]) for kind in kinds}
     before = {kind: np.sqrt(np.diag(known[kind])) for kind in kinds}
     chosen: list[Planned] = []
     while priced and len(chosen) < effort.launches:
-        gains = [_gain(one, known) / _launch_seconds(one.seconds, effort) for one in priced]
+        gains = [_gain(launch, known) / _launch_seconds(launch.seconds, effort) for launch in priced]
         best = priced.pop(int(np.argmax(gains)))
         after = {kind: _updated(known[kind], best.slopes[kind], NOISE[kind]) for kind in kinds}
         chosen.append(

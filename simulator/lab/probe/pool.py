@@ -71,7 +71,7 @@ class Candidate:
 
 def candidates(hardware: HardwareSpec, devices: int, precision: Precision, reach: Reach) -> tuple[Candidate, ...]:
     """Everything within reach that the trainer accepts, thinned out to a number that can be priced in seconds."""
-    found = [
+    layouts = [
         Candidate(name, scenario, layout)
         for name, model in reach.models
         for layers in reach.layers
@@ -80,8 +80,8 @@ def candidates(hardware: HardwareSpec, devices: int, precision: Precision, reach
         if _runs(scenario, layout)
     ]
     # A stride without a common factor with the sizes above, so that every one of them stays in the pool.
-    every = -(-len(found) // MOST_CANDIDATES)
-    return tuple(found[:: every | 1])
+    every = -(-len(layouts) // MOST_CANDIDATES)
+    return tuple(layouts[:: every | 1])
 
 
 def _layouts(devices: int, layers: int, reach: Reach) -> Iterator[tuple[Layout, int]]:

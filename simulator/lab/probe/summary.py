@@ -94,7 +94,7 @@ def rates_of(measured: MeasuredRates) -> Rates:
         peak_flops=peaks,
         gemm_efficiency={p: _gemm_efficiency(timed, p, peak) for p, peak in peaks.items()},
         attention={
-            p: _attention(tuple(found), peaks[p]) for p in precisions if (found := _all_of(timed, "attention", p))
+            p: _attention(tuple(timings), peaks[p]) for p in precisions if (timings := _all_of(timed, "attention", p))
         },
         memory_bandwidth=bandwidth,
         memory_efficiency={p: _memory_efficiency(timed, p, bandwidth) for p in precisions},
@@ -114,15 +114,15 @@ def _all_of(timed: Iterable[Timed], operation: ProbedOperation, precision: str |
 
 
 def _of(timed: Iterable[Timed], operation: ProbedOperation, precision: str | None = None) -> list[Timed]:
-    found = _all_of(timed, operation, precision)
-    if not found:
+    timings = _all_of(timed, operation, precision)
+    if not timings:
         raise UnsupportedError(f"rates: the machine timed no {operation}; the probe asks for it")
-    return found
+    return timings
 
 
 def _figure(values: Iterable[float]) -> Figure:
-    found = list(values)
-    return Figure(statistics.median(found), max(found) / min(found) - 1.0)
+    figures = list(values)
+    return Figure(statistics.median(figures), max(figures) / min(figures) - 1.0)
 
 
 def _flops(timed: Timed) -> float:
@@ -132,9 +132,9 @@ def _flops(timed: Timed) -> float:
 
 def _sized(timed: Iterable[Timed], precision: str) -> list[Timed]:
     """The matrix products, less the one that only shows what starting one takes."""
-    found = _of(timed, "gemm", precision)
-    smallest = min(found, key=_flops)
-    return [t for t in found if t is not smallest] or found
+    timings = _of(timed, "gemm", precision)
+    smallest = min(timings, key=_flops)
+    return [t for t in timings if t is not smallest] or timings
 
 
 def _gemm_peak(timed: Iterable[Timed], precision: str) -> float:

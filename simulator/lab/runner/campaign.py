@@ -87,7 +87,10 @@ class Campaign:
     @property
     def all_well(self) -> bool:
         """Whether every launch ran, and none contradicts its verdict."""
-        return all(one.rows and not one.failures and not one.contradiction for one in self.comparisons)
+        return all(
+            comparison.rows and not comparison.failures and not comparison.contradiction
+            for comparison in self.comparisons
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +172,7 @@ def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | N
     """
     launched: list[Launched] = []
     keeper = _Keeper(record)
-    rows = {title: list(found) for title, found in plan.known.items()}
+    rows = {title: list(measured) for title, measured in plan.known.items()}
     with interruptible() as came:
         try:
             for launch in plan.launches:
@@ -266,7 +269,7 @@ def shared_folder(work: Path, node_rank: int) -> Path:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(work, error) from error
-    if node_rank == 0 and any(found for name in ("rank-*.json", LOG_NAME) for found in work.glob(f"*/{name}")):
+    if node_rank == 0 and any(file for name in ("rank-*.json", LOG_NAME) for file in work.glob(f"*/{name}")):
         raise InputError(f"--work-folder {work}: holds results of earlier launches; name a new one on all nodes")
     return work
 

@@ -196,5 +196,5 @@ def compared(
             title=title,
             estimate=estimate,
             rows=tuple(rows.get(title, ())),
-            launched=tuple(one for one in launched if one.launch.title == title),
+            launched=tuple(launch for launch in launched if launch.launch.title == title),
         )

@@ -64,13 +64,13 @@ def descendants(ancestor: int) -> list[int]:
             children.setdefault(int(parent), []).append(pid)
             if state in ("Z", "X"):
                 dead.add(pid)
-    found: list[int] = []
+    processes: list[int] = []
     waiting = [ancestor]
     while waiting:
         mine = children.get(waiting.pop(), [])
-        found += mine
+        processes += mine
         waiting += mine
-    return [pid for pid in found if pid not in dead]
+    return [pid for pid in processes if pid not in dead]
 
 
 def _end(child: subprocess.Popen[bytes], grace_seconds: float) -> None:

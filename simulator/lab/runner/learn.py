@@ -75,21 +75,21 @@ def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate]
 
 def _measured(rows: Sequence[MeasuredRow], before: Sequence[Estimate]) -> dict[Layout, float]:
     """Median step seconds by layout, of layouts that were ranked."""
-    found: dict[Layout, list[float]] = {}
+    seconds: dict[Layout, list[float]] = {}
     for sample in prepared(rows):
         if sample.row.step_seconds is not None:
-            found.setdefault(sample.layout, []).append(sample.row.step_seconds)
+            seconds.setdefault(sample.layout, []).append(sample.row.step_seconds)
     known = {estimate.layout for estimate in before}
-    return {layout: sorted(times)[len(times) // 2] for layout, times in found.items() if layout in known}
+    return {layout: sorted(times)[len(times) // 2] for layout, times in seconds.items() if layout in known}
 
 
 def _moved(
     before: Sequence[Estimate], after: Sequence[Estimate], measured: Mapping[Layout, float], top: int
 ) -> tuple[Moved, ...]:
     """The best `top` of either ranking and all that were measured, as they stand now."""
-    places = [{one.layout: (at, one) for at, one in enumerate(ranking, start=1)} for ranking in (before, after)]
-    shown = [*(one.layout for one in after[:top]), *(one.layout for one in before[:top])]
-    shown += [one.layout for one in before if one.layout in measured]
+    places = [{row.layout: (at, row) for at, row in enumerate(ranking, start=1)} for ranking in (before, after)]
+    shown = [*(row.layout for row in after[:top]), *(row.layout for row in before[:top])]
+    shown += [row.layout for row in before if row.layout in measured]
     moved = []
     for layout in dict.fromkeys(shown):
         was, now = places[0].get(layout), places[1].get(layout)
@@ -104,4 +104,4 @@ def _moved(
             )
         )
     last = len(before) + len(after)
-    return tuple(sorted(moved, key=lambda one: (one.after or last, one.before or last)))
+    return tuple(sorted(moved, key=lambda row: (row.after or last, row.before or last)))

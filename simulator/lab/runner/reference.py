@@ -87,10 +87,10 @@ class ReferenceEngine:
             return LaunchOutcome(kind="interrupted", row=None, ranks=ranks)
         if ended.exit_code == 0 and not ended.timed_out and not problem:
             return LaunchOutcome(kind="ok", row=_row(pick, self.backend, ranks), ranks=ranks)
-        found = diagnosis(ended, more=sorted(folder.glob(NODE_LOG_NAME.format(node="*"))))
-        error = problem if ended.exit_code == 0 and found.kind == "error" else found.error
-        row = launched_row(pick, "oom" if found.kind == "oom" else "error", error)
-        return LaunchOutcome(kind=found.kind, row=row, error=error, tail=found.tail, ranks=ranks)
+        failure = diagnosis(ended, more=sorted(folder.glob(NODE_LOG_NAME.format(node="*"))))
+        error = problem if ended.exit_code == 0 and failure.kind == "error" else failure.error
+        row = launched_row(pick, "oom" if failure.kind == "oom" else "error", error)
+        return LaunchOutcome(kind=failure.kind, row=row, error=error, tail=failure.tail, ranks=ranks)
 
     def _job(self, pick: Pick) -> TrainingJob:
         usable = pick.scenario.hardware.usable_memory_bytes
@@ -133,7 +133,7 @@ def _arrive(folder: Path, count: int) -> None:
 
 def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
     """The results that are there, and what is wrong with the others."""
-    found: list[RankResult] = []
+    results: list[RankResult] = []
     problem = ""
     for rank in range(count):
         try:
@@ -144,10 +144,10 @@ def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
             problem = problem or f"the result of rank {rank} cannot be read: {one_line(str(error))}"
         else:
             if result.step_seconds and all(0.0 < seconds < math.inf for seconds in result.step_seconds):
-                found.append(result)
+                results.append(result)
             else:
                 problem = problem or f"rank {rank} timed no step"
-    return tuple(found), problem
+    return tuple(results), problem
 
 
 def step_seconds(ranks: tuple[RankResult, ...]) -> tuple[float, ...]:

@@ -194,12 +194,12 @@ class _Watched:
     def submit(self) -> None:
         """Submit the script; without a job number, what sbatch said goes to the log."""
         code, output = _ask("sbatch", "--parsable", str(self.launch.folder / SCRIPT_NAME))
-        found = re.match(r"\d+", output)
-        if code or found is None:
+        job = re.match(r"\d+", output)
+        if code or job is None:
             self._note(f"sbatch: {output}")
             self.exit_code = code or 1
             return
-        self.job = found.group()
+        self.job = job.group()
         self.keeper = subprocess.Popen(  # noqa: S603  fixed words and the job's number
             ["/bin/sh", "-c", _KEEPER, self.job], stdin=subprocess.PIPE, start_new_session=True
         )

@@ -19,11 +19,11 @@ def main() -> int:
         # Here, so that a torch that is missing or broken is an error like any other.
         from simulator.lab.trace.stage import trace_stage  # noqa: PLC0415
 
-        found = trace_stage(request).to_json()
+        document = trace_stage(request).to_json()
     except Exception as error:  # noqa: BLE001 - whatever it is, the caller reads of it in one line
         print(one_line(f"{type(error).__name__}: {error}"), file=sys.stderr, flush=True)  # noqa: T201 - the answer
         return 1
-    print(found, flush=True)  # noqa: T201 - the answer
+    print(document, flush=True)  # noqa: T201 - the answer
     return 0
 
 

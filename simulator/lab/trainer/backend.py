@@ -119,20 +119,20 @@ class Backend:
     @property
     def versions(self) -> dict[str, str]:
         """Versions of what a figure depends on, where they can be asked for."""
-        found = {"python": platform.python_version(), "torch": torch.__version__, "communication": self.library}
+        by_name = {"python": platform.python_version(), "torch": torch.__version__, "communication": self.library}
         for name in ("cuda", "hip"):
             version = getattr(torch.version, name, None)
             if self.module is not None and version:
-                found[name] = version
+                by_name[name] = version
         with suppress(AttributeError, RuntimeError, OSError):
             if self.library == "nccl":
-                found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+                by_name["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         if self.kind == "cuda":
-            found |= {"driver": driver} if (driver := _nvidia_driver()) else {}
+            by_name |= {"driver": driver} if (driver := _nvidia_driver()) else {}
         extension = importlib.import_module(_EXTENSIONS[self.kind]) if self.kind in _EXTENSIONS else None
         if extension is not None:
-            found[extension.__name__] = str(getattr(extension, "__version__", "unknown"))
-        return found
+            by_name[extension.__name__] = str(getattr(extension, "__version__", "unknown"))
+        return by_name
 
 
 def _device_module(kind: str) -> ModuleType:

@@ -58,10 +58,10 @@ def failed(error: Exception, rank: int) -> int:
 
 def failure_in(line: str) -> Failure | None:
     """The failure that a line of a log tells of; None where it tells of none."""
-    found = _LINE.search(line)
-    if found is None:
+    match = _LINE.search(line)
+    if match is None:
         return None
-    return Failure(int(found["rank"]), found["kind"], found["text"])  # type: ignore[arg-type]
+    return Failure(int(match["rank"]), match["kind"], match["text"])  # type: ignore[arg-type]
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

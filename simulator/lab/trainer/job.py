@@ -59,7 +59,7 @@ class TrainingJob:
         value: dict[str, Any] = json.loads(text)
         # JSON knows lists only; what a layout lists are tuples.
         layout: dict[str, Any] = {
-            name: tuple(one) if isinstance(one, list) else one for name, one in value.pop("layout").items()
+            name: tuple(item) if isinstance(item, list) else item for name, item in value.pop("layout").items()
         }
         model = ModelSpec.model_validate(value.pop("model"))
         return cls(model=model, layout=Layout(**layout), **value)

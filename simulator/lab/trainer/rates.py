@@ -213,7 +213,7 @@ def run(job: RatesJob, folder: Path, rank: int) -> None:
     backend = Backend(job)
     backend.join(job, rank)
     whole, usable = _memory(job, backend)
-    found = MeasuredRates(
+    measured = MeasuredRates(
         device_name=backend.name,
         versions=backend.versions,
         devices=job.devices,
@@ -222,7 +222,7 @@ def run(job: RatesJob, folder: Path, rank: int) -> None:
         timed=measure(job, backend),
     )
     if rank == 0:
-        found.write(folder / RATES_NAME)
+        measured.write(folder / RATES_NAME)
     distributed.barrier()
     distributed.destroy_process_group()
 

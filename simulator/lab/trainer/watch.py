@@ -133,8 +133,8 @@ def _unreduced(stage: Stage) -> Iterator[torch.Tensor | None]:
 
 def _alive(device: torch.device) -> list[torch.Tensor]:
     """Every tensor of this process on the device, whoever made it and keeps it: receive buffers, for one."""
-    found = [_local(value) for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]
-    return [tensor for tensor in found if tensor.device == device]
+    tensors = [_local(value) for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]
+    return [tensor for tensor in tensors if tensor.device == device]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

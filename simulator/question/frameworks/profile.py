@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from simulator.question.frameworks.limits import FrameworkLimits
-from simulator.question.frameworks.switch import switch
+from simulator.question.frameworks.switch import Switches, switch
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     CAPTURES,
@@ -28,8 +28,8 @@ MomentDType = Literal["fp32", "bf16", "fp8"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkProfile:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FrameworkProfile(Switches):
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 
     name: str
@@ -48,10 +48,6 @@ class FrameworkProfile:
     """The release with the recipe whose switches it has, in words."""
     release_source: str = ""
     """File and line of that recipe."""
-
-    def __hash__(self) -> int:
-        """Hash by what tells most profiles apart: derived values are looked up often, and switches are many."""
-        return hash((self.name, self.version, self.stack))
 
     # What the autograd graph keeps per layer.
     flash_attention: bool = switch(
@@ -135,10 +131,7 @@ class FrameworkProfile:
     recomputed_network_share: float = switch(
         0.0, "share of the layers that do their feed-forward network, dense or experts, again"
     )
-    swapped_attention: bool = switch(
-        default=False,
-        about="what attention keeps is on the host, but for two layers (--swap-attention of MindSpeed)",
-    )
+    swapped_attention: bool = switch(default=False, about="what attention keeps is on the host, but for two layers")
     composed_scan: bool = switch(
         default=False,
         about="the state-space scan is composed of matrix products, and keeps their matrices in fp32, not one kernel",
@@ -181,6 +174,10 @@ class FrameworkProfile:
     reduction_parameters: int = switch(0, "gradients reduced from one buffer; 0 is hidden size squared", high=2**50)
     step_parameters: int = switch(0, "gradients that ZeRO 3 casts to fp32 at a time in the step; 0 is none", high=2**50)
     offload_fraction: float = switch(1.0, "share of the optimizer state that optimizer offload keeps on the host")
+    host_gradient_bytes: float = switch(0.0, "bytes of a gradient on the host", high=16, moves=("host",))
+    host_accumulation_bytes: float = switch(0.0, "bytes of a sum of gradients there", high=16, moves=("host",))
+    host_weight_bytes: float = switch(0.0, "bytes of a new weight there, below ZeRO 3", high=16, moves=("host",))
+    host_pinned_bytes: float = switch(0.0, "bytes of state in pinned blocks there", high=64, moves=("host",))
     offload_parameters: bool = switch(
         default=False, about="ZeRO 3 keeps a rank's part of the parameters on the host and copies it in for every pass"
     )
@@ -230,10 +227,7 @@ class FrameworkProfile:
     widened_rest: bool = switch(
         default=False, about="what a quantised base leaves out (tables, norms) is stored in fp32, as peft prepares it"
     )
-    frozen_reference: bool = switch(
-        default=False,
-        about="a frozen copy of the model runs beside it (DPO, KTO)",
-    )
+    frozen_reference: bool = switch(default=False, about="a frozen copy of the model runs beside it (DPO, KTO)")
     reference_gradients: bool = switch(
         default=False, about="a frozen copy of the model has a gradient buffer too where ZeRO shards nothing (Megatron)"
     )
@@ -257,8 +251,8 @@ class FrameworkProfile:
         "masks kept: none, one compressed mask of 2048 x 2048, one of the whole sequence, or one of it for every layer",
         choices=("none", "compressed", "sequence", "layers"),
     )
-    position_bias_tables: bool = switch(
-        default=False, about="every layer keeps the positions' bias of its heads, in 16 bits for every score (ALiBi)"
+    position_bias_tables: int = switch(
+        0, "ALiBi's tables of 16 bits a score: 1 is one for every sequence, 2 and 3 have one or two beside", high=3
     )
     kept_boundaries: bool = switch(
         default=False,

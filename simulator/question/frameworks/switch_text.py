@@ -29,6 +29,6 @@ def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> ob
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        what = "a whole number" if kind is int else "a number"
-        raise InputError(f"--option {spec.name}={text}: must be {what} from {low} to {high}")
+        expected = "a whole number" if kind is int else "a number"
+        raise InputError(f"--option {spec.name}={text}: must be {expected} from {low} to {high}")
     return value

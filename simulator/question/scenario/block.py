@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -72,11 +73,11 @@ class LayoutBlock(Columns):
 
     def where(self, name: str, *words: str) -> Mask:
         """Layouts whose column of words holds one of these, shape (n,): no other place compares with an index."""
-        codes, column = [BY_NAME[name].encoded(word) for word in words], getattr(self, name)
-        chosen = column == codes[0]
+        codes, column = _codes(name, words), getattr(self, name)
+        chosen: Mask = column == codes[0]
         for code in codes[1:]:
             chosen = chosen | (column == code)
-        return np.asarray(chosen, dtype=np.bool_)
+        return chosen
 
     def layout(self, index: int) -> Layout:
         """The layout at `index` as a value."""
@@ -87,6 +88,12 @@ class LayoutBlock(Columns):
     def take(self, where: Index | Mask) -> LayoutBlock:
         """The layouts selected by an index or mask array."""
         return replace(self, **{field.name: getattr(self, field.name)[where] for field in COLUMNS})
+
+
+@lru_cache(maxsize=256)
+def _codes(name: str, words: tuple[str, ...]) -> tuple[float, ...]:
+    """Words of a field as numbers of its column."""
+    return tuple(BY_NAME[name].encoded(word) for word in words)
 
 
 def block_of(layouts: Sequence[Layout]) -> LayoutBlock:

@@ -51,10 +51,10 @@ KEYS = Wording(spell=lambda setting: setting.key)
 OPTIONS = Wording(spell=lambda setting: setting.option)
 
 
-def named(given: Mapping[str, Any]) -> dict[str, Any]:
+def named(answers: Mapping[str, Any]) -> dict[str, Any]:
     """Settings given by name or key, by name; None and no layers count as left out. Raises InputError."""
     fields: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in answers.items():
         setting = BY_NAME.get(name)
         if setting is None:
             allowed = ", ".join(dict.fromkeys(field.name for field in BY_NAME.values()))
@@ -74,12 +74,12 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
 """What belongs to one mode of recompute."""
 
 
-def asked_layout(given: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:
+def asked_layout(answers: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:
     """Layout that a user asks for, by name, with what follows from it; `many` where it holds sets of values to search.
 
     Raises InputError for two ways of saying one thing, and for what does not go together.
     """
-    fields = named(given)
+    fields = named(answers)
     chunks, cut = fields.get("virtual_stages"), fields.get("stage_layers", ())
     if chunks is not None and "layers_per_virtual_stage" in fields:
         raise words.refused(f"{words('vpp')} and {words('layers_per_virtual_stage')} exclude each other: give one")
@@ -151,9 +151,9 @@ def _check_cut(cut: tuple[int, ...], pipelines: Iterable[int], words: Wording) -
         raise words.refused(f"{words('stage_layers')} names {len(cut)} stages, {words('pp')} is {text}", "stage_layers")
 
 
-def devices_taken(given: Mapping[str, Any]) -> int | None:
+def devices_taken(answers: Mapping[str, Any]) -> int | None:
     """Devices of a layout whose replicas are given; None where they are to follow from the devices."""
-    fields = named(given)
+    fields = named(answers)
     pipeline = fields.get("pipeline_parallel") or len(fields.get("stage_layers", ())) or 1
     if "data_parallel" not in fields:
         return None

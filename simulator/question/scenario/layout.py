@@ -232,11 +232,11 @@ class Layout:
         """Refuse values that no layout has. Raises InputError naming the field."""
         for field in FIELDS:
             field.check(getattr(self, field.name))
-        given = self.recompute_modules
+        modules = self.recompute_modules
         # In the order of the table, so that equal sets are equal layouts.
-        object.__setattr__(self, "recompute_modules", tuple(word for word in RECOMPUTE_MODULES if word in given))
-        if len(given) != len(self.recompute_modules) or not given:
-            raise InputError(f"recompute_modules {list(given)}: must be one module or more, each once")
+        object.__setattr__(self, "recompute_modules", tuple(word for word in RECOMPUTE_MODULES if word in modules))
+        if len(modules) != len(self.recompute_modules) or not modules:
+            raise InputError(f"recompute_modules {list(modules)}: must be one module or more, each once")
         if len(set(self.recompute_layer_list)) != len(self.recompute_layer_list):
             raise InputError(f"recompute_layer_list {list(self.recompute_layer_list)}: names a layer twice")
         if any(layers < 0 for layers in self.chunk_layers):

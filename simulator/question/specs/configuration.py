@@ -113,8 +113,8 @@ class Config:
 
     def renamed(self, **names: str) -> Self:
         """Return this with keys under another name where the other name is absent."""
-        given = {new: self._values[old] for old, new in names.items() if old in self._values}
-        return self.assuming(**given)
+        renamed = {new: self._values[old] for old, new in names.items() if old in self._values}
+        return self.assuming(**renamed)
 
     def nested(self, key: str) -> Self:
         """Return the section that a key with dots lies in; this one for a key without."""

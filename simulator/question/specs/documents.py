@@ -69,12 +69,12 @@ def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
     """Return what the text of a JSON file holds, as plain values; `infinite` lets numbers pass that are not finite."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        items: dict[str, Any] = {}
         for key, value in pairs:
-            if key in found:
+            if key in items:
                 raise InputError(f"{file}: duplicate key '{key[:60]}'")
-            found[key] = value
-        return found
+            items[key] = value
+        return items
 
     def constant(text: str) -> float:
         if infinite:
@@ -152,14 +152,14 @@ class _YamlReader:
     def document(self) -> Any:
         """Return the value of the only document; None if there is none."""
         self._loader.get_event()
-        found: Any = None
+        content: Any = None
         if not self._loader.check_event(yaml.StreamEndEvent):
             self._loader.get_event()
-            found = self._value(self._loader.get_event(), 1)
+            content = self._value(self._loader.get_event(), 1)
             self._loader.get_event()
         if not self._loader.check_event(yaml.StreamEndEvent):
             raise InputError(f"{self._file}: holds more than one YAML document")
-        return found
+        return content
 
     def _value(self, event: yaml.Event, depth: int) -> Any:
         """Return the value that starts with ``event``."""
@@ -170,11 +170,11 @@ class _YamlReader:
             return self._alias(event)
         before = self._values
         self._count(event, 1)
-        found = self._content(event, depth)
+        content = self._content(event, depth)
         anchor = getattr(event, "anchor", None)
         if self._loose and anchor:
-            self._anchors[anchor] = (found, self._values - before)
-        return found
+            self._anchors[anchor] = (content, self._values - before)
+        return content
 
     def _content(self, event: yaml.Event, depth: int) -> Any:
         """Return the scalar, mapping or list that starts with ``event``."""
@@ -195,9 +195,9 @@ class _YamlReader:
         name = str(event.anchor)
         if name not in self._anchors:
             raise self._refusal(event, f"alias '{name[:60]}' has no anchor before it")
-        found, size = self._anchors[name]
+        content, size = self._anchors[name]
         self._count(event, size)
-        return found
+        return content
 
     def _count(self, event: yaml.Event, size: int) -> None:
         """Refuse a document that its aliases make too large."""
@@ -207,14 +207,14 @@ class _YamlReader:
 
     def _sequence(self, depth: int) -> list[Any]:
         """Return the list whose start was just taken."""
-        found = []
+        items = []
         while not isinstance(event := self._loader.get_event(), yaml.SequenceEndEvent):
-            found.append(self._value(event, depth + 1))
-        return found
+            items.append(self._value(event, depth + 1))
+        return items
 
     def _mapping(self, depth: int) -> dict[str, Any]:
         """Return the mapping whose start was just taken."""
-        found: dict[str, Any] = {}
+        items: dict[str, Any] = {}
         merged: list[Any] = []
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
             key = self._value(event, depth + 1)
@@ -226,15 +226,15 @@ class _YamlReader:
             value = self._value(self._loader.get_event(), depth + 1)
             if merge:
                 merged += value if isinstance(value, list) else [value]
-            elif key in found and not (self._loose and found[key] == value):
+            elif key in items and not (self._loose and items[key] == value):
                 raise self._refusal(event, f"duplicate key '{key[:60]}'")
             else:
-                found[key] = value
-        for one in merged:
-            if not isinstance(one, dict):
+                items[key] = value
+        for source in merged:
+            if not isinstance(source, dict):
                 raise InputError(f"{self._file}: '<<' merges mappings only")
-            found = one | found
-        return found
+            items = source | items
+        return items
 
     def _where(self, event: yaml.Event) -> str:
         """Return file and line of ``event``."""

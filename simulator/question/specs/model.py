@@ -324,14 +324,12 @@ class ModelSpec(Frozen):
     @property
     def layers(self) -> tuple[LayerKind, ...]:
         """The kind of every decoder layer, first to last."""
-        dense = self.first_k_dense_replace if self.is_moe else self.num_hidden_layers
-        pattern = _feed_forwards(self.feed_forwards, self._dense, dense, self.num_hidden_layers)
-        return _layers(self.mixers or (self._mixer,), pattern, self.intermediate_sizes or (0,), self.num_hidden_layers)
+        return _layers(self)
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """The kinds of layers there are, in the order they first appear, that of prediction modules included."""
-        return _kinds(self.layers, self.prediction_kind)
+        return _kinds(self)
 
     @property
     def prediction_kind(self) -> LayerKind:
@@ -410,9 +408,9 @@ class ModelSpec(Frozen):
     def extensions(self) -> tuple[str, ...]:
         """Fields that set the model apart from a plain decoder: RMSNorm, rotary SwiGLU layers, dense ones first."""
         fields = type(self).model_fields
-        found = (name for name in _EXTENSIONS if getattr(self, name) != fields[name].default)
+        names = (name for name in _EXTENSIONS if getattr(self, name) != fields[name].default)
         valued = ("v_head_dim",) if self.attention == "gqa" and self.v_head_dim is not None else ()
-        return (*found, *valued)
+        return (*names, *valued)
 
     def with_layers(self, layers: int) -> Self:
         """Return this model with ``layers`` decoder layers instead; leading dense layers stay first."""
@@ -428,7 +426,6 @@ class ModelSpec(Frozen):
         return self.model_dump(exclude=set(_PROVENANCE_FIELDS))
 
 
-@lru_cache(maxsize=256)
 def _feed_forwards(
     pattern: tuple[FeedForward, ...], network: FeedForward, dense: int, layers: int
 ) -> tuple[FeedForward, ...]:
@@ -438,10 +435,12 @@ def _feed_forwards(
 
 
 @lru_cache(maxsize=256)
-def _layers(
-    mixers: tuple[Mixer, ...], networks: tuple[FeedForward, ...], widths: tuple[int, ...], layers: int
-) -> tuple[LayerKind, ...]:
+def _layers(model: ModelSpec) -> tuple[LayerKind, ...]:
     """Mixers, feed-forward parts and their widths as their patterns repeat."""
+    layers = model.num_hidden_layers
+    dense = model.first_k_dense_replace if model.is_moe else layers
+    networks = _feed_forwards(model.feed_forwards, model._dense, dense, layers)  # noqa: SLF001  of this file
+    mixers, widths = model.mixers or (model._mixer,), model.intermediate_sizes or (0,)  # noqa: SLF001  of this file
     return tuple(
         LayerKind(mixers[i % len(mixers)], networks[i % len(networks)], widths[i % len(widths)]) for i in range(layers)
     )
@@ -453,8 +452,8 @@ def _of_width(model: ModelSpec, width: int) -> ModelSpec:
 
 
 @lru_cache(maxsize=256)
-def _kinds(layers: tuple[LayerKind, ...], prediction: LayerKind) -> tuple[LayerKind, ...]:
-    return tuple(dict.fromkeys((*layers, prediction)))
+def _kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
+    return tuple(dict.fromkeys((*model.layers, model.prediction_kind)))
 
 
 def _check_count(text: str) -> None:

@@ -1,6 +1,6 @@
 """Plain values of a file to a spec, with one-line errors that name the file and the key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,18 +17,36 @@ def validated(where: str, model: type[ModelT], values: object) -> ModelT:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        problems = error.errors(include_url=False)
-        problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")  # a typo explains a missing key
-        messages = list(dict.fromkeys(_message(model, problem) for problem in problems))
-        count = f"{len(messages)} problems: " if len(messages) > 1 else ""
-        raise InputError(f"{where}: {count}{'; '.join(messages)}") from error
+        raise InputError(listed(where, _messages(model, error))) from error
+
+
+def wrong_values(model: type[BaseModel], values: Mapping[str, object]) -> list[str]:
+    """Return the problems of the values that there are, by key path, whatever is missing."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        return [message for message in _messages(model, error) if not message.endswith(": is missing")]
+    return []
+
+
+def listed(where: str, problems: Iterable[str]) -> str:
+    """Return every problem of a file on one line."""
+    messages = list(dict.fromkeys(problems))
+    count = f"{len(messages)} problems: " if len(messages) > 1 else ""
+    return f"{where}: {count}{'; '.join(messages)}"
+
+
+def _messages(model: type[BaseModel], error: ValidationError) -> list[str]:
+    problems = error.errors(include_url=False)
+    problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")  # a typo explains a missing key
+    return [_message(model, problem) for problem in problems]
 
 
 def _message(model: type[BaseModel], problem: Any) -> str:
     """Return key path and reason of one pydantic error."""
     path = _key_path(problem["loc"])
     prefix = f"{path}: " if path else ""
-    kind, given = problem["type"], problem["input"]
+    kind, value = problem["type"], problem["input"]
     if kind == "missing":
         return f"{prefix}is missing"
     if kind == "extra_forbidden":
@@ -38,11 +56,11 @@ def _message(model: type[BaseModel], problem: Any) -> str:
     if kind == "literal_error":
         allowed = problem["ctx"]["expected"]
         choices = [choice.strip("'") for choice in allowed.replace(" or ", ", ").split(", ")]
-        near = did_you_mean(str(given), choices) or ";"
-        return f"{prefix}{_shown(given)} is not allowed{near} allowed: {allowed}"
+        near = did_you_mean(str(value), choices) or ";"
+        return f"{prefix}{_shown(value)} is not allowed{near} allowed: {allowed}"
     if kind == "value_error":
         return f"{prefix}{reason}"
-    return f"{prefix}{_shown(given)}: {reason[:1].lower()}{reason[1:]}"
+    return f"{prefix}{_shown(value)}: {reason[:1].lower()}{reason[1:]}"
 
 
 def _key_path(steps: Sequence[int | str]) -> str:

@@ -79,12 +79,12 @@ class LaunchKey:
 def _keys(names: Iterable[tuple[str, str]]) -> tuple[LaunchKey, ...]:
     """The keys of results, in order, by file and title."""
     count: Counter[tuple[str, str]] = Counter()
-    found: list[LaunchKey] = []
+    keys: list[LaunchKey] = []
     for file, title in names:
         path = os.path.abspath(file) if "\0" not in file else file  # noqa: PTH100  keeps links as they are named
-        found.append(LaunchKey(path, title, count[path, title]))
+        keys.append(LaunchKey(path, title, count[path, title]))
         count[path, title] += 1
-    return tuple(found)
+    return tuple(keys)
 
 
 Baseline = Mapping[LaunchKey, tuple[str, Stored]]
@@ -111,11 +111,11 @@ def _text(value: object) -> str:
     return value
 
 
-def _figure(value: object, least: float) -> float:
+def _figure(value: object, lowest: float) -> float:
     """A figure as the command writes it: finite, and neither nothing nor beyond any machine."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
-    if not least <= value <= _LARGEST:
+    if not lowest <= value <= _LARGEST:
         raise ValueError
     return float(value)
 
@@ -137,9 +137,9 @@ def compared(results: Iterable[Checked], before: Baseline) -> tuple[Changed, ...
     present = tuple(results)
     keys = _keys((result.file, result.title) for result in present)
     after = {key: (result.file, _present(result)) for key, result in zip(keys, present, strict=True)}
-    found = list(_differences(before, after))
+    differences = list(_differences(before, after))
     order: tuple[ChangeKind, ...] = ("new_failure", "fixed", "outcome", "drift", "added", "removed")
-    return tuple(sorted(found, key=lambda change: (order.index(change.kind), change.file, change.title)))
+    return tuple(sorted(differences, key=lambda change: (order.index(change.kind), change.file, change.title)))
 
 
 def ratcheted(results: Iterable[Checked], before: Baseline) -> tuple[Checked, ...]:
@@ -174,7 +174,7 @@ def _differences(before: Baseline, after: Baseline) -> Iterator[Changed]:
 
 
 def _outcomes(*stored: Stored | None) -> set[str]:
-    return {one.outcome for one in stored if one is not None}
+    return {check.outcome for check in stored if check is not None}
 
 
 def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:

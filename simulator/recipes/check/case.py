@@ -73,39 +73,39 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         model, remarks = recipe_model(recipe, asked.model, asked.model_fields, asked.num_layers)
     else:
         model, remarks = like.model, ()
-    told = _Told(recipe, asked)
-    missing = tuple(_missing(told, model)) if like is None else ()
-    given = told.layout
-    if missing or model is None or given is None:
+    joint = _Joint(recipe, asked)
+    missing = tuple(_missing(joint, model)) if like is None else ()
+    base = joint.layout
+    if missing or model is None or base is None:
         return Blocked(recipe=recipe, missing=missing, remarks=recipe.remarks)
-    machines = _cluster(told, like, model)
-    given, more = _as_launched(told, _with_experts(told, given, model))
+    machines = _cluster(joint, like, model)
+    base, more = _as_launched(joint, _with_experts(joint, base, model))
     framework = asked.framework or recipe.framework
-    stated = {name: told.value(name) for name in DEFAULT_WORKLOAD}
+    stated = {name: joint.value(name) for name in DEFAULT_WORKLOAD}
     workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
-    profile = _profile(told, framework, machines, _options(told, given, machines), model, workload["precision"])
+    profile = _profile(joint, framework, machines, _options(joint, base, machines), model, workload["precision"])
     steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
     scenario, layout = resolve(
         scenario_on(machines, model, profile, **workload),
-        _fields(told, given),
+        _fields(joint, base),
         _words(recipe),
         accumulation_steps=steps,
     )
-    if layout.chunk_layers and not given.chunk_layers and not recipe.is_question:
+    if layout.chunk_layers and not base.chunk_layers and not recipe.is_question:
         # A launch cuts its layers by its flags alone.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
-    layout, unsharded = _as_sharded(told, replace(layout, virtual_stages=_virtual_stages(told, layout)))
+    layout, unsharded = _as_sharded(joint, replace(layout, virtual_stages=_virtual_stages(joint, layout)))
     scenario, whole = _with_whole_heads(scenario, layout)
-    found = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(told, scenario, layout))
-    return Case(recipe=recipe, asked=asked, model=model, scenario=scenario, layout=layout, remarks=tuple(found))
+    remarks = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(joint, scenario, layout))
+    return Case(recipe=recipe, asked=asked, model=model, scenario=scenario, layout=layout, remarks=tuple(remarks))
 
 
 def _profile(  # noqa: PLR0913, PLR0917  what decides it
-    told: _Told, framework: str, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
+    joint: _Joint, framework: str, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
 ) -> FrameworkProfile:
     """The profile: what a launch leaves out its framework does by itself; a question is of a cluster's usual stack."""
-    stack, question = told.asked.stack or told.recipe.stack, told.recipe.is_question
+    stack, question = joint.asked.stack or joint.recipe.stack, joint.recipe.is_question
     case = model.name, machines.hardware.name if question and not machines.groups else "", precision
     return usual_profile(framework, options, stack, machines.stacks if question else (), case, machines.hardware.family)
 
@@ -116,16 +116,16 @@ def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tup
     if not held:
         return scenario, ()
     shared = scenario.model.num_key_value_heads
-    said = (
+    message = (
         f"{shared} key-value heads do not divide by tensor parallel {layout.tensor_parallel}: Paddle's {name} keeps "
         f"them whole on every rank, {held} in all"
     )
     model = scenario.model.model_copy(update={"num_key_value_heads": held})
-    return replace(scenario, model=model), (Remark("whole-key-values", "note", said),)
+    return replace(scenario, model=model), (Remark("whole-key-values", "note", message),)
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Joint:
     """What recipe and user say together; the user wins."""
 
     recipe: Recipe
@@ -149,65 +149,65 @@ class _Told:
 
 def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dict[str, Any]:
     """The user's fields, and those that follow them in a launch script."""
-    found = dict(changes)
-    if "stage_layers" in found:
-        found.setdefault("pipeline_parallel", len(found["stage_layers"]))
-    tensor = found.get("tensor_parallel", base.tensor_parallel)
+    fields = dict(changes)
+    if "stage_layers" in fields:
+        fields.setdefault("pipeline_parallel", len(fields["stage_layers"]))
+    tensor = fields.get("tensor_parallel", base.tensor_parallel)
     if tensor != base.tensor_parallel:
-        found.setdefault("sequence_parallel", tensor > 1 and (base.sequence_parallel or base.tensor_parallel == 1))
+        fields.setdefault("sequence_parallel", tensor > 1 and (base.sequence_parallel or base.tensor_parallel == 1))
         # Paddle's expert group is the tensor-parallel group (moe_group mp).
         if recipe.framework == "paddle" and base.expert_parallel == base.tensor_parallel > 1:
-            found.setdefault("expert_parallel", tensor)
+            fields.setdefault("expert_parallel", tensor)
         elif base.expert_tensor_parallel == base.tensor_parallel > 1:
-            found.setdefault("expert_tensor_parallel", tensor)
-    pipeline = found.get("pipeline_parallel", base.pipeline_parallel)
-    _recut(base, found, pipeline)
+            fields.setdefault("expert_tensor_parallel", tensor)
+    pipeline = fields.get("pipeline_parallel", base.pipeline_parallel)
+    _recut(base, fields, pipeline)
     if pipeline == 1 and base.virtual_stages > 1:
-        found |= {"virtual_stages": 1, "schedule": BY_NAME["schedule"].default} | found
-    elif "schedule" in found and pipeline_shape(found["schedule"], 2, 2) == "there_and_back":
-        found.setdefault("virtual_stages", 2)
-    if found.get("recompute_method", "list") != "list":
-        found.setdefault("recompute_layer_list", ())
-    if found.get("recompute", "full") != "full":
-        found |= {"recompute_method": "uniform", "recompute_layers": 1, "recompute_layer_list": ()}
-    if found.get("recompute", "selective") != "selective":
-        found["recompute_modules"] = BY_NAME["recompute_modules"].default
-    return found
+        fields |= {"virtual_stages": 1, "schedule": BY_NAME["schedule"].default} | fields
+    elif "schedule" in fields and pipeline_shape(fields["schedule"], 2, 2) == "there_and_back":
+        fields.setdefault("virtual_stages", 2)
+    if fields.get("recompute_method", "list") != "list":
+        fields.setdefault("recompute_layer_list", ())
+    if fields.get("recompute", "full") != "full":
+        fields |= {"recompute_method": "uniform", "recompute_layers": 1, "recompute_layer_list": ()}
+    if fields.get("recompute", "selective") != "selective":
+        fields["recompute_modules"] = BY_NAME["recompute_modules"].default
+    return fields
 
 
-def _recut(base: Layout, found: dict[str, Any], pipeline: int) -> None:
+def _recut(base: Layout, fields: dict[str, Any], pipeline: int) -> None:
     """Drop the recipe's cut where the user gives another, or sizes that it does not go with."""
-    if pipeline != base.pipeline_parallel and "stage_layers" not in found:
-        found["stage_layers"] = ()
-    if "chunk_layers" in found:
-        found.setdefault("stage_layers", ())
-        found.setdefault("virtual_stages", max(len(found["chunk_layers"]) // pipeline, 1))
-    elif base.chunk_layers and found.keys() & {"pipeline_parallel", "virtual_stages", "stage_layers"}:
-        found["chunk_layers"] = ()
-        found.setdefault("stage_layers", ())
+    if pipeline != base.pipeline_parallel and "stage_layers" not in fields:
+        fields["stage_layers"] = ()
+    if "chunk_layers" in fields:
+        fields.setdefault("stage_layers", ())
+        fields.setdefault("virtual_stages", max(len(fields["chunk_layers"]) // pipeline, 1))
+    elif base.chunk_layers and fields.keys() & {"pipeline_parallel", "virtual_stages", "stage_layers"}:
+        fields["chunk_layers"] = ()
+        fields.setdefault("stage_layers", ())
 
 
-def _missing(told: _Told, model: ModelSpec | None) -> Iterator[Remark]:
+def _missing(joint: _Joint, model: ModelSpec | None) -> Iterator[Remark]:
     """Everything that has to be told before the recipe can be priced."""
-    sized = bool(told.asked.nodes or told.asked.devices or ":" in told.asked.hardware)
+    sized = bool(joint.asked.nodes or joint.asked.devices or ":" in joint.asked.hardware)
     open_settings: set[str] = set()
-    for unknown in told.recipe.unknowns:
-        needing = [name for name in unknown.affects if not _settled(told, name, sized=sized)]
+    for unknown in joint.recipe.unknowns:
+        needing = [name for name in unknown.affects if not _settled(joint, name, sized=sized)]
         if needing:
             open_settings |= set(needing)
             yield _unknown_value(unknown, needing)
-    for name, absent, message, fix, known_by in _absences(told, model):
+    for name, absent, message, fix, known_by in _absences(joint, model):
         if absent and not open_settings & known_by:
             yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
 
 
 def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
     name = f"${unknown.name}" if unknown.name.isdigit() or unknown.name in ("@", "*") else unknown.name
-    what = ", ".join(setting.replace("_", " ") for setting in needing)
+    names = ", ".join(setting.replace("_", " ") for setting in needing)
     return Remark(
         rule="unknown-value",
         severity="error",
-        message=f"{name} is not known before the launch; it decides {what}",
+        message=f"{name} is not known before the launch; it decides {names}",
         place=unknown.place,
         fix=f"--set {shlex.quote(f'{unknown.name}=VALUE')}",
     )
@@ -216,21 +216,27 @@ def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
 _Absence = tuple[str, bool, str, str, frozenset[str]]
 
 
-def _absences(told: _Told, model: ModelSpec | None) -> tuple[_Absence, ...]:
+def _absences(joint: _Joint, model: ModelSpec | None) -> tuple[_Absence, ...]:
     """What a question needs: (name, whether it is absent, message, fix, settings that would tell it)."""
-    recipe = told.recipe
-    batch = told.value("global_batch_size") is None and recipe.gradient_accumulation_steps is None
-    said = "the recipe does not say"
-    bare = model is None and told.asked.model is None and needs_vocabulary(recipe, told.asked.model_fields)
+    recipe = joint.recipe
+    batch = joint.value("global_batch_size") is None and recipe.gradient_accumulation_steps is None
+    reason = "the recipe does not say"
+    bare = model is None and joint.asked.model is None and needs_vocabulary(recipe, joint.asked.model_fields)
     no_model = ("the recipe names no model that is known", "--model NAME")
     if bare:
         no_model = ("the vocabulary is missing: the recipe gives every other size", "--model-field vocab_size=N")
     return (
         ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
-        ("layout", told.layout is None, f"{said} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
-        ("seq-length", told.value("seq_length") is None, f"{said} how long a sequence is", "--seq-length N", _SEQUENCE),
-        ("precision", told.value("precision") is None, f"{said} its precision", "--precision bf16", _PRECISION),
-        ("global-batch-size", batch, f"{said} how large a step is", "--global-batch-size N", _BATCH),
+        ("layout", joint.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
+        (
+            "seq-length",
+            joint.value("seq_length") is None,
+            f"{reason} how long a sequence is",
+            "--seq-length N",
+            _SEQUENCE,
+        ),
+        ("precision", joint.value("precision") is None, f"{reason} its precision", "--precision bf16", _PRECISION),
+        ("global-batch-size", batch, f"{reason} how large a step is", "--global-batch-size N", _BATCH),
     )
 
 
@@ -243,15 +249,15 @@ _PRECISION = frozenset({"precision"})
 _BATCH = frozenset({"global_batch_size", "gradient_accumulation_steps", "micro_batch_size"})
 
 
-def _settled(told: _Told, name: str, *, sized: bool) -> bool:
+def _settled(joint: _Joint, name: str, *, sized: bool) -> bool:
     """Whether the user's options replace a setting that the recipe leaves open, or it does not matter."""
-    asked = told.asked
+    asked = joint.asked
     if name == "launch":
         return True
     if name in CLUSTER_SETTINGS:
         return sized
     if name in LAYOUT_SETTINGS:
-        return told.recipe.layout is not None and BY_NAME[name].name in named(asked.layout)
+        return joint.recipe.layout is not None and BY_NAME[name].name in named(asked.layout)
     if name in _MODEL_SETTINGS:
         own = "vocab_size" if name == "tokenizer" else name
         return asked.model is not None or own in asked.model_fields
@@ -260,24 +266,24 @@ def _settled(told: _Told, name: str, *, sized: bool) -> bool:
     return name in asked.options or getattr(asked, name, None) is not None
 
 
-def _size(told: _Told) -> int | None:
+def _size(joint: _Joint) -> int | None:
     """Nodes of the recipe's own launch, or its devices where only the degrees give them."""
-    recipe = told.recipe
+    recipe = joint.recipe
     if recipe.nodes is not None or recipe.layout is None or "dp" not in recipe.places:
         return recipe.nodes
     return recipe.layout.devices
 
 
-def _cluster(told: _Told, like: Case | None, model: ModelSpec) -> Cluster:
+def _cluster(joint: _Joint, like: Case | None, model: ModelSpec) -> Cluster:
     """The machines: as the user says, else as many nodes as the recipe launches, else as few as its degrees fill."""
-    recipe, asked = told.recipe, told.asked
+    recipe, asked = joint.recipe, joint.asked
     if like is not None:
-        return _resized(told, like)
-    degrees = None if asked.nodes or recipe.nodes is not None else _size(told)
+        return _resized(joint, like)
+    degrees = None if asked.nodes or recipe.nodes is not None else _size(joint)
     if degrees is not None and ":" not in asked.hardware and asked.devices is None:
-        found = cluster(asked.hardware, None, degrees, asked.calibration)
+        machines = cluster(asked.hardware, None, degrees, asked.calibration)
     elif ":" in asked.hardware or asked.devices is not None:
-        found = cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration)
+        machines = cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration)
     else:
         spec = cluster(asked.hardware, None, None, asked.calibration).hardware
         per_node = recipe.devices_per_node or spec.devices_per_node
@@ -286,9 +292,9 @@ def _cluster(told: _Told, like: Case | None, model: ModelSpec) -> Cluster:
                 f"{recipe.file}: the recipe starts {per_node} processes on a node; "
                 f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
             )
-        nodes = asked.nodes or recipe.nodes or _fewest_nodes(told.layout, model, per_node)
-        found = cluster(asked.hardware, None, nodes * per_node, asked.calibration)
-    return found
+        nodes = asked.nodes or recipe.nodes or _fewest_nodes(joint.layout, model, per_node)
+        machines = cluster(asked.hardware, None, nodes * per_node, asked.calibration)
+    return machines
 
 
 def _fewest_nodes(layout: Layout | None, model: ModelSpec, per_node: int) -> int:
@@ -309,12 +315,12 @@ _MOST_ASSUMED = 1024
 """Most nodes that are assumed where nobody says how many."""
 
 
-def _resized(told: _Told, like: Case) -> Cluster:
+def _resized(joint: _Joint, like: Case) -> Cluster:
     """The machines of a case, as many as the user says now."""
-    scenario, asked = like.scenario, told.asked
+    scenario, asked = like.scenario, joint.asked
     devices = scenario.devices
     if asked.nodes is not None and asked.nodes != like.asked.nodes:
-        devices = asked.nodes * (told.recipe.devices_per_node or scenario.hardware.devices_per_node)
+        devices = asked.nodes * (joint.recipe.devices_per_node or scenario.hardware.devices_per_node)
     return Cluster(
         hardware=scenario.hardware,
         devices=devices,
@@ -325,24 +331,24 @@ def _resized(told: _Told, like: Case) -> Cluster:
     )
 
 
-def _with_experts(told: _Told, layout: Layout, model: ModelSpec) -> Layout:
+def _with_experts(joint: _Joint, layout: Layout, model: ModelSpec) -> Layout:
     """Megatron's experts are split like the other layers unless told: so for a model whose experts no flag gives.
 
     Without experts their tensor parallel size makes groups that nothing uses (initialize_model_parallel in
     megatron/core/parallel_state.py of core_r0.12.0); an expert parallel size is refused.
     """
-    recipe = told.recipe
+    recipe = joint.recipe
     if recipe.framework == "megatron" and not recipe.is_question and not model.is_moe:
-        own = named(told.asked.layout).get("expert_tensor_parallel", 1)
+        own = named(joint.asked.layout).get("expert_tensor_parallel", 1)
         return replace(layout, expert_tensor_parallel=own)
     own = recipe.model is not None or "num_experts" in recipe.model_fields
-    fixed = own or "etp" in recipe.places or "expert_tensor_parallel" in named(told.asked.layout)
+    fixed = own or "etp" in recipe.places or "expert_tensor_parallel" in named(joint.asked.layout)
     if recipe.framework != "megatron" or recipe.dialect == "estimate" or fixed or not model.is_moe:
         return layout
     return replace(layout, expert_tensor_parallel=layout.tensor_parallel)
 
 
-def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
+def _as_launched(joint: _Joint, layout: Layout) -> tuple[Layout, list[Remark]]:
     """What the framework makes of the flags: sequence parallelism is off where nothing is tensor parallel."""
     if not layout.sequence_parallel or layout.tensor_parallel > 1:
         return layout, []
@@ -350,32 +356,32 @@ def _as_launched(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
         rule="sequence-parallel-off",
         severity="note",
         message="sequence parallelism with tensor parallel 1: the framework switches it off",
-        place=told.recipe.places.get("sequence_parallel"),
+        place=joint.recipe.places.get("sequence_parallel"),
     )
     return replace(layout, sequence_parallel=False), [remark]
 
 
-def _as_sharded(told: _Told, layout: Layout) -> tuple[Layout, list[Remark]]:
+def _as_sharded(joint: _Joint, layout: Layout) -> tuple[Layout, list[Remark]]:
     """Paddle empties `sharding` where nothing is left to shard over (training_args.py:922 of paddlenlp 2.8.1)."""
     alone = layout.data_parallel * layout.context_parallel == 1
     # Stage 1 over one replica is no other question; only higher ones would be refused beside a pipeline.
-    if layout.zero_stage < 2 or not alone or told.recipe.framework != "paddle":
+    if layout.zero_stage < 2 or not alone or joint.recipe.framework != "paddle":
         return layout, []
     remark = Remark(
         rule="sharding-off",
         severity="note",
         message=f"ZeRO stage {layout.zero_stage} on one replica: the framework switches it off",
-        place=told.recipe.places.get("zero_stage"),
+        place=joint.recipe.places.get("zero_stage"),
     )
     return replace(layout, zero_stage=0), [remark]
 
 
-def _fields(told: _Told, layout: Layout) -> dict[str, Any]:
+def _fields(joint: _Joint, layout: Layout) -> dict[str, Any]:
     """The layout's fields; replicas only where user or recipe fix them for these devices."""
     fields = {field.name: getattr(layout, field.name) for field in FIELDS}
-    fields["data_parallel"] = named(told.asked.layout).get("data_parallel")
-    if fields["data_parallel"] is None and "dp" in told.recipe.places and told.recipe.layout is not None:
-        fields["data_parallel"] = told.recipe.layout.data_parallel if _same_cluster(told) else None
+    fields["data_parallel"] = named(joint.asked.layout).get("data_parallel")
+    if fields["data_parallel"] is None and "dp" in joint.recipe.places and joint.recipe.layout is not None:
+        fields["data_parallel"] = joint.recipe.layout.data_parallel if _same_cluster(joint) else None
     return fields
 
 
@@ -398,17 +404,17 @@ _SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")
 """Settings that make the sizes of a layout and of its cluster, those that weigh most first."""
 
 
-def _same_cluster(told: _Told) -> bool:
-    asked = told.asked
+def _same_cluster(joint: _Joint) -> bool:
+    asked = joint.asked
     return asked.nodes is None and asked.devices is None and ":" not in asked.hardware and not asked.layout
 
 
-def _virtual_stages(told: _Told, layout: Layout) -> int:
+def _virtual_stages(joint: _Joint, layout: Layout) -> int:
     """Chunks per rank; layers that do not divide give a number that the rule on virtual stages refuses."""
-    asked, cut = named(told.asked.layout), layout.stage_layers
+    asked, cut = named(joint.asked.layout), layout.stage_layers
     chunk = asked.get("layers_per_virtual_stage")
     if chunk is None and "virtual_stages" not in asked:
-        chunk = told.recipe.virtual_stage_layers
+        chunk = joint.recipe.virtual_stage_layers
     if chunk is None or layout.pipeline_parallel == 1:
         return layout.virtual_stages
     count = max(-(-max(cut) // int(chunk)), 1)
@@ -418,14 +424,14 @@ def _virtual_stages(told: _Told, layout: Layout) -> int:
     return count
 
 
-def _options(told: _Told, layout: Layout, machines: Cluster) -> dict[str, str]:
+def _options(joint: _Joint, layout: Layout, machines: Cluster) -> dict[str, str]:
     """Switches as recipe and user set them; one that has no effect on the layout stays as the framework has it."""
-    found = dict(told.recipe.options)
-    if found.get("sharding_degree") == A_NODE:
-        found["sharding_degree"] = str(told.recipe.devices_per_node or machines.hardware.devices_per_node)
+    options = dict(joint.recipe.options)
+    if options.get("sharding_degree") == A_NODE:
+        options["sharding_degree"] = str(joint.recipe.devices_per_node or machines.hardware.devices_per_node)
     if layout.tensor_parallel == 1:
-        found.pop("tp_comm_overlap", None)
-    return found | dict(told.asked.options)
+        options.pop("tp_comm_overlap", None)
+    return options | dict(joint.asked.options)
 
 
 HARDWARE_ASSUMED = "hardware-assumed"
@@ -434,14 +440,14 @@ NODES_ASSUMED = "nodes-assumed"
 """Rule of the remark that nobody said how many nodes run it."""
 
 
-def _assumed_machines(told: _Told, scenario: Scenario) -> Iterator[Remark]:
+def _assumed_machines(joint: _Joint, scenario: Scenario) -> Iterator[Remark]:
     """The nodes, and the devices of a node, that nobody told."""
-    recipe, asked = told.recipe, told.asked
+    recipe, asked = joint.recipe, joint.asked
     if asked.devices is not None or ":" in asked.hardware:
         return
     per_node = recipe.devices_per_node or scenario.hardware.devices_per_node
     nodes = scenario.devices // per_node
-    if not asked.nodes and _size(told) is None:
+    if not asked.nodes and _size(joint) is None:
         shown = "one node is assumed" if nodes == 1 else f"{nodes} nodes are assumed, the fewest that its degrees fill"
         text = f"the recipe does not say how many nodes run it: {shown}"
         yield Remark(rule=NODES_ASSUMED, severity="note", message=text, fix="--nodes N")
@@ -450,18 +456,18 @@ def _assumed_machines(told: _Told, scenario: Scenario) -> Iterator[Remark]:
         yield Remark(rule="devices-assumed", severity="note", message=text, fix="--devices N")
 
 
-def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
+def _notes(joint: _Joint, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
     """What the answer rests on and nobody said."""
-    if told.asked.hardware_assumed:
+    if joint.asked.hardware_assumed:
         yield Remark(
             rule=HARDWARE_ASSUMED,
             severity="note",
             message=f"no hardware was named: priced on {scenario.hardware_name}",
             fix="--hardware NAME",
         )
-    yield from _assumed_machines(told, scenario)
-    base = told.recipe.layout
-    set_by_recipe = "dp" in told.recipe.places and "data_parallel" not in told.asked.layout
+    yield from _assumed_machines(joint, scenario)
+    base = joint.recipe.layout
+    set_by_recipe = "dp" in joint.recipe.places and "data_parallel" not in joint.asked.layout
     if set_by_recipe and base is not None and base.data_parallel != layout.data_parallel:
         yield Remark(
             rule="other-replicas",
@@ -470,12 +476,12 @@ def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
                 f"the recipe sets data parallel {base.data_parallel}; on these devices it is priced with "
                 f"{layout.data_parallel}, which the framework takes only when the recipe says so"
             ),
-            place=told.recipe.places["dp"],
+            place=joint.recipe.places["dp"],
         )
     layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
     # Megatron refuses such a cut where nobody asked for it: a rule says so.
-    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(told, layout):
+    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(joint, layout):
         yield Remark(
             rule="uneven-stages",
             severity="warning",
@@ -484,11 +490,11 @@ def _notes(told: _Told, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
                 f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
                 + uneven_stages(scenario.framework.name, layers, stages)
             ),
-            place=told.recipe.places.get("pp"),
+            place=joint.recipe.places.get("pp"),
         )
 
 
-def _cut_by_hand(told: _Told, layout: Layout) -> bool:
+def _cut_by_hand(joint: _Joint, layout: Layout) -> bool:
     """Whether recipe or user cut the layers so."""
-    given = told.recipe.layout.stage_layers if told.recipe.layout else ()
-    return layout.stage_layers == given or "stage_layers" in told.asked.layout
+    stage_layers = joint.recipe.layout.stage_layers if joint.recipe.layout else ()
+    return layout.stage_layers == stage_layers or "stage_layers" in joint.asked.layout

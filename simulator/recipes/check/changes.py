@@ -47,10 +47,10 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
 
     singles = list(_single(start, marks))
     alone = fitting(singles)
-    found = alone or fitting(_further(singles, 2, marks))
-    if not found:
+    changes = alone or fitting(_further(singles, 2, marks))
+    if not changes:
         recomputed = [x for x in singles if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"]
-        found = fitting(_further(_further(recomputed, 2, marks), 3, marks))
+        changes = fitting(_further(_further(recomputed, 2, marks), 3, marks))
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
     wider = [] if ":" in case.asked.hardware or enough else list(_nodes(start))
     more = fitting(wider) or fitting(_further(wider, 2, marks))
@@ -58,7 +58,7 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
         more = fitting(_further((x for x in _further(wider, 2, marks) if "recompute" in x.axes), 3, marks))
     fewest = min((candidate.case.scenario.devices for candidate, _ in more), default=0)
     smallest = [pair for pair in more if pair[0].case.scenario.devices == fewest]
-    return (*_best(found, MOST_SHOWN), *_best(smallest, MOST_WIDER))
+    return (*_best(changes, MOST_SHOWN), *_best(smallest, MOST_WIDER))
 
 
 def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
@@ -67,10 +67,10 @@ def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -
         yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
-def _best(found: _Tries, limit: int) -> Iterator[Change]:
+def _best(tries: _Tries, limit: int) -> Iterator[Change]:
     """The fastest of each kind of change, fastest first."""
     seen: set[frozenset[str]] = set()
-    for candidate, change in sorted(found, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
+    for candidate, change in sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
         if candidate.axes not in seen and len(seen) < limit:
             seen.add(candidate.axes)
             yield replace(change, estimate=with_intervals(candidate.case.scenario, [change.estimate])[0])
@@ -78,18 +78,18 @@ def _best(found: _Tries, limit: int) -> Iterator[Change]:
 
 def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
     """Each set of changes once, however it was reached; of several the one in fewest words."""
-    found: dict[Any, _Try] = {}
+    by_need: dict[Any, _Try] = {}
     for candidate in candidates:
         scenario = candidate.case.scenario
         key = (candidate.case.layout, scenario.devices, scenario.global_batch_size, scenario.framework)
-        known = found.get(key)
+        known = by_need.get(key)
         if known is None or len(" ".join(candidate.options)) < len(" ".join(known.options)):
-            found[key] = candidate
-    return list(found.values())
+            by_need[key] = candidate
+    return list(by_need.values())
 
 
 def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: Iterable[_Try]) -> _Tries:
-    found: _Tries = []
+    tries: _Tries = []
     reference = base.throughput.tokens_per_second_per_device
     for candidate, bare in _within_memory(candidates):
         case = candidate.case
@@ -101,8 +101,8 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
             continue
         ratio = estimate.throughput.tokens_per_second_per_device / reference
         change = Change(options=candidate.options, estimate=estimate, speed_ratio=ratio, case=case)
-        found.append((candidate, change))
-    return found
+        tries.append((candidate, change))
+    return tries
 
 
 def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]]:
@@ -125,8 +125,10 @@ def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
     """Those of one question that fit by their memory."""
     scenario = members[0].case.scenario
     fits = fit(scenario, [member.case.layout for member in members])
-    kept = [member for member, right in zip(members, fits, strict=True) if right]
-    return list(zip(kept, bare_estimates(scenario, [member.case.layout for member in kept], ruled=True), strict=True))
+    keepers = [member for member, right in zip(members, fits, strict=True) if right]
+    return list(
+        zip(keepers, bare_estimates(scenario, [member.case.layout for member in keepers], ruled=True), strict=True)
+    )
 
 
 def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:

@@ -34,7 +34,7 @@ from simulator.recipes.check.positional import arguments_line
 from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
-from simulator.recipes.recipe import Place, Recipe, Remark
+from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.rule import READER_RULES
 from simulator.search.build import estimate_layout
@@ -147,11 +147,11 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
     bound: str | None = None
     for option, other in others(recipe, asked, missing, devices) if missing else ():
-        found = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
-        if found.passed:
+        on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
+        if on_other.passed:
             return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
-        if bound is None and judged.outcome in FIRM and _is_bound(found, BOUND_DECIDES, UNDECIDED):
-            bound = f"with {option} {_failure(found)}"
+        if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED):
+            bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
         return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
     return _advised(judged, gates)
@@ -190,6 +190,8 @@ def _failure(judged: Checked) -> str:
 
 def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
     """The verdict on a launch on the machines as they are taken, whoever states them."""
+    if recipe.dialect == UNREAD:
+        return _blocked(Blocked(recipe=recipe, missing=(), remarks=recipe.remarks))
     try:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):
@@ -282,7 +284,9 @@ def _judged(case: Case, gates: Gates) -> Checked:
     refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
-    unsure = _unsure(estimate, case.recipe.unpriced_bytes) if outcome in ("fits", "starved", "does_not_fit") else ()
+    firm = outcome in ("fits", "starved", "does_not_fit")
+    device = () if _starts(case, estimate) else _unsure(estimate, case.recipe.unpriced_bytes)
+    unsure = (*device, *_unsure_host(estimate)) if firm else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
     host = tuple(_host(estimate))
@@ -322,17 +326,39 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 def _host(estimate: Estimate) -> Iterator[Remark]:
     """What offload needs of a node's host, where that is more than it has, or nobody states how much it has."""
     memory = estimate.memory
-    need = f"offload moves {to_gib(memory.host_bytes_per_node):.1f} GiB to the host of a node"
+    need = f"offload keeps {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
     if memory.fits_host is False:
         there = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
         yield Remark(rule="host-memory", severity="error", message=f"{need}, {there}")
-    elif memory.host_bytes_per_node and memory.fits_host is None:
+    elif memory.host_bytes_per_node and memory.host_capacity_bytes is None:
         said = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
         yield Remark(rule="host-memory-not-judged", severity="note", message=said)
 
 
+def _unsure_host(estimate: Estimate) -> Iterator[Remark]:
+    """What keeps a host from being a firm answer: rounding of pinned blocks decides."""
+    memory = estimate.memory
+    if memory.fits_host is not None or memory.host_capacity_bytes is None or estimate.verdict == "does_not_fit":
+        return
+    need, most, there = map(to_gib, (memory.host_bytes_per_node, memory.host_most_bytes, memory.host_capacity_bytes))
+    said = (
+        f"offload keeps {need:.1f} GiB on the host of a node, up to {most:.1f} as pinned blocks are rounded up to "
+        f"powers of two, and there are {there:.1f}: a run decides"
+    )
+    yield Remark(rule=UNDECIDED, severity="error", message=said)
+
+
 def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
     return (remark for remark in remarks if remark.severity == "error")
+
+
+def _starts(case: Case, estimate: Estimate) -> bool:
+    """Whether a starved run starts for sure: its whole 90 % range is within what a starved one may need."""
+    memory = estimate.memory
+    if estimate.verdict != "starved" or memory.interval_bytes is None:
+        return False
+    most = memory.need_bytes * memory.interval_bytes.high / memory.device_bytes
+    return most <= case.scenario.coefficients.memory.starved_to * memory.capacity_bytes
 
 
 def _unsure(estimate: Estimate, unpriced_bytes: float) -> tuple[Remark, ...]:
@@ -399,9 +425,9 @@ def _on_device(case: Case) -> Estimate | None:
 def _blame(case: Case, estimate: Estimate, refusals: Sequence[Remark]) -> Place | None:
     """The line of the flag that decides: of the refusal, else of what weighs most on the binding stage."""
     places = case.recipe.places
-    found = next((refusal.place for refusal in refusals if refusal.place is not None), None)
-    if found is not None:
-        return found
+    place = next((refusal.place for refusal in refusals if refusal.place is not None), None)
+    if place is not None:
+        return place
     parts = estimate.memory.parts_bytes
     heaviest = max(parts, key=lambda name: parts[name]) if parts else ""
     order = (*_DECIDES.get(heaviest, ()), "pp", "tp", "micro_batch_size", "model", "nodes")
@@ -420,7 +446,7 @@ _DECIDES: dict[str, tuple[str, ...]] = {
 def _blocked(blocked: Blocked) -> Checked:
     recipe = blocked.recipe
     line = arguments_line(recipe, blocked.missing)
-    told = blocked.missing if line is None else (line, *blocked.missing)
+    lines = blocked.missing if line is None else (line, *blocked.missing)
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -428,8 +454,8 @@ def _blocked(blocked: Blocked) -> Checked:
         dialect=recipe.dialect,
         outcome=_unread(recipe.remarks) or "cannot_tell",
         passed=False,
-        reasons=(*_unread_said(recipe), *(_sentence(remark) for remark in told)),
-        remarks=_ordered((*told, *blocked.remarks)),
+        reasons=(*_unread_said(recipe), *(_sentence(remark) for remark in lines)),
+        remarks=_ordered((*lines, *blocked.remarks)),
         blame=next((remark.place for remark in blocked.missing if remark.place), None),
     )
 
@@ -441,8 +467,8 @@ def _sentence(remark: Remark) -> str:
 
 def _defect(file: str, error: Exception) -> InputError:
     """What to say of an error that no file should cause, lack of memory included."""
-    told = f"{type(error).__name__}: {error}"[:200]
-    return InputError(f"{file}: cannot be judged: internal error: {told}; please report it")
+    message = f"{type(error).__name__}: {error}"[:200]
+    return InputError(f"{file}: cannot be judged: internal error: {message}; please report it")
 
 
 def _failed(file: str, title: str, error: SimulateError) -> Checked:

@@ -141,8 +141,10 @@ def _below(nodes: int) -> list[int]:
 
 def on_others(elsewhere: str, failure: str, missing: Unstated) -> Remark:
     """Return what is told of a recipe that fails on machines nobody states, and not surely on others."""
-    what = "how many nodes run it" if missing.nodes else "how many devices of a node run it"
-    source = f"takes {what} from ${missing.variable}, which is not set" if missing.variable else f"does not say {what}"
+    unknown = "how many nodes run it" if missing.nodes else "how many devices of a node run it"
+    source = (
+        f"takes {unknown} from ${missing.variable}, which is not set" if missing.variable else f"does not say {unknown}"
+    )
     tells = "--nodes N" if missing.nodes else "--devices N"
     return Remark(
         rule="unknown-nodes",

@@ -28,19 +28,19 @@ class ContradictionError(InputError):
 _NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
 
 
-def field_values(given: Iterable[tuple[str, str]]) -> dict[str, object]:
+def field_values(settings: Iterable[tuple[str, str]]) -> dict[str, object]:
     """`--model-field NAME=VALUE` as values of a model spec's fields. Raises InputError naming the field."""
     names = [name for name in ModelSpec.model_fields if name not in _NOT_SHAPE]
-    found: dict[str, object] = {}
-    for name, text in given:
+    values: dict[str, object] = {}
+    for name, text in settings:
         if name not in names:
             raise InputError(
                 f"--model-field {name}: no such field{did_you_mean(name, names)}; known: {', '.join(names)}"
             )
         value = _value(name, text)
-        if found.setdefault(name, value) != value:
-            raise InputError(f"--model-field {name}: given as '{found[name]}' and as '{text}'")
-    return found
+        if values.setdefault(name, value) != value:
+            raise InputError(f"--model-field {name}: given as '{values[name]}' and as '{text}'")
+    return values
 
 
 def _value(name: str, text: str) -> object:

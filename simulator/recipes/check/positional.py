@@ -20,11 +20,11 @@ def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     if not numbers:
         return None
     names = argument_names(text_of(recipe.file))
-    what = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
+    subject = "an argument that decides" if len(numbers) == 1 else "arguments that decide"
     fix = " ".join(f"--set {number}={names.get(number, 'VALUE').upper()}" for number in numbers)
     return Remark(
         rule="positional-parameters",
         severity="note",
-        message=f"the script is started with {what} it",
+        message=f"the script is started with {subject} it",
         fix=fix,
     )

@@ -43,8 +43,8 @@ def _longest(case: Case) -> int | None:
         except SimulateError:
             return False
 
-    found = _last(fits, max(case.scenario.seq_length // unit, 1), _LONGEST // unit)
-    return found * unit if found else None
+    longest = _last(fits, max(case.scenario.seq_length // unit, 1), _LONGEST // unit)
+    return longest * unit if longest else None
 
 
 def _last(fits: Callable[[int], bool], start: int, most: int) -> int:

@@ -44,23 +44,23 @@ class Gates:
     def broken(self, estimate: Estimate) -> tuple[str, ...]:
         """The gates that an estimate does not pass, one sentence each."""
         memory = estimate.memory
-        found: list[str] = []
+        problems: list[str] = []
         share = memory.device_bytes / memory.capacity_bytes
         if self.max_memory_fraction is not None and share > self.max_memory_fraction:
-            found.append(
+            problems.append(
                 f"needs {share:.1%} of the usable memory; --max-memory-fraction is {self.max_memory_fraction:.1%}"
             )
         likely = memory.fit_probability
         if self.min_fit_probability is not None:
             if likely is None:
-                found.append("no calibration tells how probable it is to fit; --min-fit-probability asks for it")
+                problems.append("no calibration tells how probable it is to fit; --min-fit-probability asks for it")
             elif likely < self.min_fit_probability:
-                found.append(
+                problems.append(
                     f"fits with probability {likely:.1%}; --min-fit-probability is {self.min_fit_probability:.1%}"
                 )
         if "starved" in (self.fail_on or ()) and estimate.verdict == "starved":
-            found.append("so near capacity that it would run slowly, if at all; --fail-on starved")
-        return tuple(found)
+            problems.append("so near capacity that it would run slowly, if at all; --fail-on starved")
+        return tuple(problems)
 
     def graded(self, result: Checked) -> Checked:
         """Return a result with whether it passes here."""

@@ -166,10 +166,10 @@ def _figure(value: object) -> float:
 def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
     estimate = bare_estimate(case.scenario, case.layout)
     figures = to_mib(estimate.memory.device_bytes), estimate.throughput.step_seconds
-    for what, before, now in zip(("MiB", "s"), stated, figures, strict=True):
+    for unit, before, now in zip(("MiB", "s"), stated, figures, strict=True):
         if abs(now - before) > _SAME * before:
             raise InputError(
-                f"{file}: says {before:.6g} {what}, its layout gives {now:.6g}: it was priced with other options or "
+                f"{file}: says {before:.6g} {unit}, its layout gives {now:.6g}: it was priced with other options or "
                 "coefficients; repeat them (--option NAME=VALUE, --calibration FILE)"
             )
 

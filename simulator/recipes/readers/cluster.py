@@ -154,8 +154,8 @@ def _count(
     text = value.text
     text = text.split(":")[-1] if re.fullmatch(r"\d+:\d+", text, re.ASCII) else text
     if text.startswith("--"):
-        said = f"{_shown(names[0])} has no value: a variable behind it is empty; --set NAME=VALUE"
-        raise UndecidedError(f"{arguments.file}:{value.line}: {said}")
+        message = f"{_shown(names[0])} has no value: a variable behind it is empty; --set NAME=VALUE"
+        raise UndecidedError(f"{arguments.file}:{value.line}: {message}")
     if not re.fullmatch(r"[0-9]{1,7}", text, re.ASCII) or not 1 <= int(text) <= _MOST:
         raise InputError(
             f"{arguments.file}:{value.line}: {_shown(names[0])}: '{value.text[:40]}' given; must be a whole number"

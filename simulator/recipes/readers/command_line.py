@@ -72,9 +72,9 @@ def _is_opaque(arguments: Arguments, word: Value, flag: Value | None, values: li
 def _add_opaque(arguments: Arguments, word: Value) -> None:
     """Flags on some paths only: those on all paths count, the others may be there."""
     if _only_arguments(word):
-        said = f"{word.text} is taken as no arguments: nobody gave the script any"
-        if all(remark.message != said for remark in arguments.remarks):
-            arguments.remark_line("assumed-unset", "note", said, word.line, fix="--set '@=ARGUMENTS'")
+        message = f"{word.text} is taken as no arguments: nobody gave the script any"
+        if all(remark.message != message for remark in arguments.remarks):
+            arguments.remark_line("assumed-unset", "note", message, word.line, fix="--set '@=ARGUMENTS'")
         return
     alternatives = word.pieces[0].alternatives if word.pieces[0].causes == word.causes else ()
     if not alternatives:

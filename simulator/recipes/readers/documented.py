@@ -19,5 +19,5 @@ def documented_launch(path: Path, text: str) -> tuple[TrainingCommand, Remark] |
     if start is None or start.words[0] not in _LAUNCHERS:
         return None
     launch = find_launch([text_value(word, 1) for word in start.words], {}, 1)
-    said = f"started as {start} starts it: {' '.join(start.words)}"
-    return None if launch is None else (launch, Remark("example-arguments", "warning", said, Place(str(path), 1)))
+    message = f"started as {start} starts it: {' '.join(start.words)}"
+    return None if launch is None else (launch, Remark("example-arguments", "warning", message, Place(str(path), 1)))

@@ -52,14 +52,14 @@ def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Rec
     is_partial = is_partial_recipe(text)
     read = partial_recipes if is_partial else python_recipes
     whole = read(path, settings) if is_partial or is_python_recipe(text) else ()
-    found = tuple(_python_recipe(path, recipe, settings) for recipe in whole)
-    if not found:
+    recipes = tuple(_python_recipe(path, recipe, settings) for recipe in whole)
+    if not recipes:
         raise UnsupportedError(
             f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge or "
             "NeMo 2; give the shell script or the configuration file"
         )
     takes = is_setting if is_partial else is_override
-    return found, [name for name in settings if not takes(name)]
+    return recipes, [name for name in settings if not takes(name)]
 
 
 def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]) -> Recipe:

@@ -11,7 +11,15 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.budget import charge, limited
-from simulator.errors import AbsentFileError, InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
+from simulator.errors import (
+    AbsentFileError,
+    InputError,
+    NoRecipeError,
+    NotShellError,
+    SimulateError,
+    UndecidedError,
+    UnsupportedError,
+)
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
@@ -23,6 +31,7 @@ from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.documented import documented_launch
 from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
+from simulator.recipes.readers.job import job_script
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
 from simulator.recipes.readers.networks import with_network
@@ -36,7 +45,7 @@ from simulator.recipes.readers.recognition import (
     trainer_of,
     training_flag,
 )
-from simulator.recipes.recipe import Place, Recipe, Remark, Unknown, recipe_of
+from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
@@ -81,7 +90,13 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
     kept_inside(path, path, str(path))
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
-        recipe, used = _read_document(path, settings)
+        try:
+            recipe, used = _read_document(path, settings)
+        except _CommandWithinError:
+            script, variables = job_script(path)
+            with contextlib.suppress(NoRecipeError, NotShellError):
+                return _read_shell(path, script, settings, {**variables, **environment})
+            raise
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
         recipes, unused = read_python_file(path, settings)
@@ -90,6 +105,10 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
     return _read_shell(path, text, settings, environment)
+
+
+class _CommandWithinError(UnsupportedError):
+    """A configuration file of no framework holds a command that trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +209,8 @@ def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
     if trains := settings_of_training(names, str(path)):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
     if line := command_line(text):
-        return UnsupportedError(f"{path}:{line}: a command within a configuration file; give the script that it starts")
+        said = f"{path}:{line}: a command within a configuration file; give the script that it starts"
+        return _CommandWithinError(said)
     if "model_type" in names:
         return NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
     return NoRecipeError(f"{path}: starts no training: no recipe of a framework that is read; {_READ}")
@@ -255,10 +275,21 @@ def _read_shell(
             recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
             recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
     if recipes:
-        return tuple(recipes)
+        return (*recipes, *_unread_launches(file, passed))
     if passed:
         raise _of_no_framework(file, passed[0])
     raise _no_launch(file, text, script, idle)
+
+
+def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator[Recipe]:
+    """Launches of a trainer that no reader takes, beside others of the same script: recipes that cannot be judged."""
+    for launch in launches:
+        title = PurePath(launch.script.text).name
+        if launch.launcher != "python" or names_training(title):
+            error, place = _of_no_framework(file, launch), Place(file, max(launch.line, 1))
+            rule = "unknown-flag" if isinstance(error, UndecidedError) else "not-modelled"
+            remark = Remark(rule, "error", str(error).partition(": ")[2], place)
+            yield Recipe(file=file, title=title, dialect=UNREAD, framework="torch", remarks=(remark,))
 
 
 def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
@@ -270,7 +301,7 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
         return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
     script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
-    if unknown and not flags:
+    if unknown and (not flags or names_training(script)):
         asks = ", ".join(unknown[:3])[:120]
         return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
     return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
@@ -278,9 +309,9 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
 
 def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeError]) -> SimulateError:
     """What to say of a script of which nothing that trains could be followed."""
-    said = next(_not_followed(file, text, script), "")
-    if said:
-        return UndecidedError(said)
+    reason = next(_not_followed(file, text, script), "")
+    if reason:
+        return UndecidedError(reason)
     if idle:
         return idle[0]
     return NoRecipeError(
@@ -293,8 +324,8 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
     judged = {line for launch in script.launches for line in (launch.line, launch.script.line)}
     line = command_line(text, judged)
     if line and script.exit_line:
-        said = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
-        yield f"{file}:{script.exit_line}: {said}"
+        reason = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
+        yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
         if names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"

@@ -87,19 +87,19 @@ def _in_base(digits: str, base: int) -> int:
 
 def _tokens(text: str) -> list[tuple[str, str]]:
     """Kind and text of each token."""
-    found: list[tuple[str, str]] = []
+    tokens: list[tuple[str, str]] = []
     position = 0
     text = text.rstrip()
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None or match.lastgroup is None:
             raise ArithmeticProblemError(f"'{text[position : position + 20].strip()}' is not arithmetic")
-        found.append((match.lastgroup, match[match.lastgroup]))
+        tokens.append((match.lastgroup, match[match.lastgroup]))
         position = match.end()
-        if len(found) > _MAXIMUM_TOKENS:
+        if len(tokens) > _MAXIMUM_TOKENS:
             raise ArithmeticProblemError("expression too long")
-    charge(_TOKEN_WORK * len(found) + len(text))
-    return found
+    charge(_TOKEN_WORK * len(tokens) + len(text))
+    return tokens
 
 
 class _Parser:

@@ -94,7 +94,7 @@ def _shift(runner: Walk, argv: list[Value], _line: int) -> Truth:
 
 
 def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
-    """`read X` and `getopts`: the names get what the run reads."""
+    """`read X`, and `getopts` where nobody gave parameters: the names get what the run reads."""
     cause = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
     text = runner.stdin
     if argv[0].text == "read" and text is not None and text.known:
@@ -103,6 +103,41 @@ def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
         if NAME.fullmatch(value.text):
             runner.machine.assign(value.text, hole(f"${value.text}", line, cause), line)
     return cause
+
+
+def _getopts(runner: Walk, argv: list[Value], line: int) -> Truth:
+    """`getopts SPEC NAME`: the next option of the parameters; where nobody gave them, what the run reads."""
+    machine = runner.machine
+    parameters = machine.state.positional
+    if parameters is None or len(argv) != 3 or not (argv[1].known and argv[2].known):
+        return _read(runner, argv, line)
+    stood = [machine.state.variables.get(name) for name in ("OPTIND", _WITHIN)]
+    index, within = (int(at.text) if isinstance(at, Value) and at.text.isdecimal() else 1 for at in stood)
+    word = parameters[index - 1] if 0 < index <= len(parameters) else text_value("", line)
+    if not word.known:
+        machine.assign(argv[2].text, hole(f"${argv[2].text}", line, word.causes), line)
+        return word.causes
+    option = word.text[within : within + 1] if word.text.startswith("-") and word.text != "--" else ""
+    if not option:
+        machine.assign(argv[2].text, text_value("?", line), line)
+        machine.assign("OPTIND", text_value(str(index + (word.text == "--")), line), line)
+        return False
+    _, known, follows = argv[1].text.lstrip(":").partition(option)
+    rest = word.text[within + 1 :]
+    if known and follows.startswith(":"):
+        behind = parameters[index] if index < len(parameters) else text_value("", line)
+        machine.assign("OPTARG", text_value(rest, line) if rest else behind, line)
+        index, within = index + (1 if rest else 2), 1
+    else:
+        index, within = (index, within + 1) if rest else (index + 1, 1)
+    machine.assign("OPTIND", text_value(str(index), line), line)
+    machine.assign(_WITHIN, text_value(str(within), line), line)
+    machine.assign(argv[2].text, text_value(option if known else "?", line), line)
+    return True
+
+
+_WITHIN: Final = "getopts position"
+"""Where `getopts` stands within a word of several options, kept under a name that no script can give."""
 
 
 def _read_text(runner: Walk, argv: list[Value], text: str, line: int) -> Truth:
@@ -123,10 +158,10 @@ def _echo(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 def _printf(runner: Walk, argv: list[Value], line: int) -> Truth:
     if len(argv) > 2 and argv[1].text == "-v":
-        found = formatted(argv[3:], line)
+        text = formatted(argv[3:], line)
         if NAME.fullmatch(argv[2].text):
             name = argv[2].text
-            runner.machine.assign(name, found or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
+            runner.machine.assign(name, text or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
     else:
         runner.machine.prints(formatted(argv[1:], line))
     return True
@@ -166,7 +201,7 @@ BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
     "set": _set,
     "shift": _shift,
     "read": _read,
-    "getopts": _read,
+    "getopts": _getopts,
     "mapfile": _read,
     "readarray": _read,
     "source": include,

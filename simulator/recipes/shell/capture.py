@@ -72,22 +72,22 @@ def formatted(words: Sequence[Value], line: int) -> Value | None:
     if not words or not words[0].known or len(words) > _MAXIMUM_ARGUMENTS:
         return None
     rest = list(words[1:])
-    found: list[Value] = []
+    pieces: list[Value] = []
     parts = _MARK.split(words[0].text)
     while True:
         before = len(rest)
         for text in parts:
             charge(_PART_WORK)
             if text in ("%s", "%d", "%i"):
-                found.append(rest.pop(0) if rest else EMPTY)
+                pieces.append(rest.pop(0) if rest else EMPTY)
             elif text in ("%%", "\\n", "\\t", "\\\\"):
-                found.append(text_value({"%%": "%", "\\n": "\n", "\\t": "\t"}.get(text, "\\"), line))
+                pieces.append(text_value({"%%": "%", "\\n": "\n", "\\t": "\t"}.get(text, "\\"), line))
             elif _MARK.fullmatch(text):
                 return None
             else:
-                found.append(text_value(text, line))
+                pieces.append(text_value(text, line))
         if not rest or len(rest) == before:
-            return joined(found)
+            return joined(pieces)
 
 
 def reckoned(argv: Sequence[Value], line: int) -> Value | None:

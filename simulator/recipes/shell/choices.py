@@ -25,9 +25,9 @@ DEEPEST_CHOICE: Final = 4
 def commands(argv: Sequence[Value]) -> list[list[Value]]:
     """Return the command once for each text that a word up to its script may have; empty where none matters."""
     for number, word in enumerate(argv[:_FARTHEST]):
-        for text in (found := _texts(word, whole=number == 0)):
+        for text in (texts := _texts(word, whole=number == 0)):
             if _LAUNCHES.search(text.text) or (number == 0 and any(map(_starts, argv))) or _is_option(text):
-                return [[*argv[:number], *split_fields(text), *argv[number + 1 :]] for text in found]
+                return [[*argv[:number], *split_fields(text), *argv[number + 1 :]] for text in texts]
         if _is_end(word):
             break
     return []
@@ -81,11 +81,11 @@ def distinct(launches: Sequence[TrainingCommand], outer: frozenset[Cause]) -> It
 
     Where all say the same, only what stands around the command decides whether it runs.
     """
-    found: dict[tuple[object, ...], TrainingCommand] = {}
+    by_content: dict[tuple[object, ...], TrainingCommand] = {}
     for launch in launches:
-        found.setdefault(_said(launch), launch)
-    alone = len(found) == 1
-    yield from (replace(launch, conditions=outer) if alone else launch for launch in found.values())
+        by_content.setdefault(_said(launch), launch)
+    alone = len(by_content) == 1
+    yield from (replace(launch, conditions=outer) if alone else launch for launch in by_content.values())
 
 
 def _said(launch: TrainingCommand) -> tuple[object, ...]:

@@ -83,14 +83,14 @@ def _pattern(source: Source, node: Node) -> Value:
 def _leaves(node: Node) -> list[Node]:
     """Operands and operators of a test in order, without its brackets."""
     stack = list(reversed(node.children[1:-1]))
-    found = []
+    leaves = []
     while stack:
         child = stack.pop()
         if child.type in _INNER:
             stack.extend(reversed(child.children))
         elif child.type != "comment":
-            found.append(child)
-    return found
+            leaves.append(child)
+    return leaves
 
 
 class Test:
@@ -108,8 +108,8 @@ class Test:
         """Truth of the whole."""
         if not self._tokens:
             return False
-        found = self._any()
-        return found if self._position == len(self._tokens) else False
+        result = self._any()
+        return result if self._position == len(self._tokens) else False
 
     def _peek(self, ahead: int = 0) -> str:
         place = self._position + ahead
@@ -119,18 +119,18 @@ class Test:
         return len(self._tokens) - self._position
 
     def _any(self) -> Truth:
-        found = self._all()
+        result = self._all()
         while self._left() > 1 and self._peek() in ("-o", "||"):
             self._position += 1
-            found = either(found, self._all())
-        return found
+            result = either(result, self._all())
+        return result
 
     def _all(self) -> Truth:
-        found = self._one()
+        result = self._one()
         while self._left() > 1 and self._peek() in ("-a", "&&"):
             self._position += 1
-            found = both(found, self._one())
-        return found
+            result = both(result, self._one())
+        return result
 
     def _one(self) -> Truth:
         if self._left() == 0:
@@ -146,10 +146,10 @@ class Test:
             return negated(self._one())
         if text == "(" and self._left() > 1:
             self._position += 1
-            found = self._any()
+            result = self._any()
             if self._peek() == ")":
                 self._position += 1
-            return found
+            return result
         if text in _UNARY and self._left() > 1:
             operand = self._tokens[self._position + 1]
             self._position += 2
@@ -161,8 +161,8 @@ class Test:
         if is_outside(value):
             self._machine.assume_unset(value)
             return False
-        found = filled(value)
-        return value.causes if found is None else found
+        is_filled = filled(value)
+        return value.causes if is_filled is None else is_filled
 
     def _unary(self, operator: str, operand: Value) -> Truth:
         if operator == "-z":
@@ -189,8 +189,8 @@ class Test:
         if operator in ("=", "==", "!="):
             equal = self._equal(left, right)
             return negated(equal) if operator == "!=" else equal
-        if operator == "=~" and not causes and (found := _matched(left.text, right)) is not None:
-            return found
+        if operator == "=~" and not causes and (matched := _matched(left.text, right)) is not None:
+            return matched
         if operator in ("<", ">") and not causes:
             return (left.text < right.text) == (operator == "<") and left.text != right.text
         return causes or self._asked(f"{left.text} {operator} {right.text}")

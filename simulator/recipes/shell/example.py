@@ -54,22 +54,26 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
         return None
     takers = _takers(text)
     own = {number: name for number, name in takers if name in settings}
-    told = {number: settings[name] for number, name in own.items()}
-    told |= {number: settings[str(number)] for number in range(1, most + 1) if str(number) in settings}
+    settings_by_number = {number: settings[name] for number, name in own.items()}
+    settings_by_number |= {number: settings[str(number)] for number in range(1, most + 1) if str(number) in settings}
     names = argument_names(text)
     for line, start, words in _lines(text, file):
         if len(words) == most:
-            found = {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)}
-            said = f"started as {start or 'its comment'} says, with {most} arguments"
-            sizes = {names.get(number, ""): word for number, word in found.items() if number not in told}
+            by_number = {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)}
+            remark = f"started as {start or 'its comment'} says, with {most} arguments"
+            sizes = {
+                names.get(number, ""): word for number, word in by_number.items() if number not in settings_by_number
+            }
             shown = " ".join(f"{name}={word}" for name, word in sizes.items() if _TOLD.fullmatch(name.upper()))
             exported = {
                 name: value for name, value in (start.exported if start else {}).items() if name not in settings
             }
             shown = " ".join([*(f"{name}={value}" for name, value in exported.items()), *([shown] if shown else [])])
             if start and shown:
-                said = f"started as {start} says first: {shown}"
-            return Example(line, said, start is not None, found | told, frozenset(own.values()), exported)
+                remark = f"started as {start} says first: {shown}"
+            return Example(
+                line, remark, start is not None, by_number | settings_by_number, frozenset(own.values()), exported
+            )
     return None
 
 

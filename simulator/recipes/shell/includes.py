@@ -49,8 +49,8 @@ def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
         return True
     text = _text_of(machine, argv[1], line)
     if text is None:
-        said = f"{argv[1].text[:100]} is not read: what it sets is not known"
-        machine.remark("not-read", "warning", said, line, "--set NAME=VALUE")
+        remark = f"{argv[1].text[:100]} is not read: what it sets is not known"
+        machine.remark("not-read", "warning", remark, line, "--set NAME=VALUE")
         machine.unread = True
         machine.may_be_set(line)
         if _LAUNCHES.search(name := _shown_name(argv[1])):

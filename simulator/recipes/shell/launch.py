@@ -93,12 +93,12 @@ class TrainingCommand(LaunchCommand):
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
     """The launch a command is, or None."""
     for start in _programs(argv):
-        found = _launch(argv, start, environment, line)
-        if found is not None and PurePath(found.script.text).name in _SUBMITTERS:
-            return _submitted(found, environment) or found
-        if found is not None:
+        launch = _launch(argv, start, environment, line)
+        if launch is not None and PurePath(launch.script.text).name in _SUBMITTERS:
+            return _submitted(launch, environment) or launch
+        if launch is not None:
             in_front = _causes(argv, range(start))
-            return dataclasses.replace(found, in_front=in_front) if in_front else found
+            return dataclasses.replace(launch, in_front=in_front) if in_front else launch
     return None
 
 
@@ -115,7 +115,7 @@ def _submitted(submitter: TrainingCommand, environment: Mapping[str, Value]) -> 
     ends = [number for number, text in enumerate(texts) if number >= place and text in ("--", "&&", ";")]
     commands = (submitter.arguments[start + 1 : end] for start, end in pairwise([*ends, len(texts)]))
     launches = (find_launch(words, environment, submitter.line) for words in commands if words)
-    launch = next((found for found in launches if found is not None), None)
+    launch = next((submitted for submitted in launches if submitted is not None), None)
     nodes = own.get("num_nodes")
     if launch is None or launch.launcher != "accelerate" or nodes is None:
         return launch
@@ -134,10 +134,10 @@ def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value],
     rest = list(argv[start + 1 :])
     launcher = _PROGRAMS.get(program)
     if launcher is None:
-        found = _module(rest)
-        if found is None:
+        module = _module(rest)
+        if module is None:
             return _plain_python(program, rest, environment, line)
-        launcher, rest = found
+        launcher, rest = module
     by_word = program in ("erniekit", "paddleformers-cli", *_WORDS_BEFORE_OPTIONS) or launcher == "other"
     if by_word and (not rest or rest[0].text not in _TRAINING.get(program, (rest[0].text,))):
         return None

@@ -176,11 +176,11 @@ class Machine:
             self.used_settings.add("@")
             self.state.positional = tuple(text_value(word, 0, quoted=True) for word in _split(settings["@"]))
 
-    def _given_parameters(self, given: Mapping[int, str]) -> tuple[Value, ...]:
+    def _given_parameters(self, words: Mapping[int, str]) -> tuple[Value, ...]:
         """Parameters by number; a number left out stays unknown."""
         return tuple(
-            text_value(given[n], 0) if n in given else hole(f"${n}", 0, [Cause(0, str(n))])
-            for n in range(1, max(given) + 1)
+            text_value(words[n], 0) if n in words else hole(f"${n}", 0, [Cause(0, str(n))])
+            for n in range(1, max(words) + 1)
         )
 
     @property
@@ -222,8 +222,8 @@ class Machine:
             return self._parameter(name, line)
         if name in self.state.variables:
             return self.state.variables[name]
-        found = self.given(name, line)
-        return self._never_set(name, line) if found is None else found
+        setting = self.given(name, line)
+        return self._never_set(name, line) if setting is None else setting
 
     def _never_set(self, name: str, line: int) -> Content:
         """Content of a variable that nothing before sets."""
@@ -231,8 +231,10 @@ class Machine:
         if outside and name in self.own_names and not _FROM_OUTSIDE.fullmatch(name):
             return None
         if outside and self._is_remainder(name):
-            said = f"${name} is set nowhere in the script, beside other lists of flags: taken as nothing, as bash does"
-            self.remark("assumed-unset", "warning", said, line, f"--set {name}=FLAGS")
+            remark = (
+                f"${name} is set nowhere in the script, beside other lists of flags: taken as nothing, as bash does"
+            )
+            self.remark("assumed-unset", "warning", remark, line, f"--set {name}=FLAGS")
             return None
         outside = outside and (len(name) > 1 or name.isalpha())
         return hole(f"${name}", line, [Cause(line, name)], filled=name in self.required, outside=outside)
@@ -259,8 +261,8 @@ class Machine:
             return hole("$0", line, [Cause(line, "0")], filled=True)
         if number > len(parameters):
             return hole(f"${name}", line, [Cause(line, name)], outside=True) if parameters is self._by_number else None
-        found = parameters[number - 1]
-        return found if found.line else _placed(found, line)
+        parameter = parameters[number - 1]
+        return parameter if parameter.line else _placed(parameter, line)
 
     def unset(self, name: str, line: int) -> bool:
         """Whether to read the name as not set; noted where that is an assumption."""
@@ -281,8 +283,8 @@ class Machine:
 
     def assign(self, name: str, content: Content, line: int) -> None:
         """Set a variable; a value that is not known gives way to one the user gave for the name."""
-        if isinstance(content, Value) and not content.known and (found := self.given(name, line)) is not None:
-            content = found
+        if isinstance(content, Value) and not content.known and (setting := self.given(name, line)) is not None:
+            content = setting
         self.state.variables[name] = content
 
     def may_be_set(self, line: int) -> None:
@@ -361,8 +363,8 @@ class Machine:
         if all(_same(contents[0], other) for other in contents[1:]):
             return contents[0]
         values = [content if isinstance(content, Value) else words(content) for content in contents]
-        if (found := self.given(name, line)) is not None:
-            return found
+        if (setting := self.given(name, line)) is not None:
+            return setting
         place = next((value.line for value in values if value.line), line)
         return one_of(values, f"${name}", place, causes)
 

@@ -13,7 +13,7 @@ from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import SILENT, without_tabs
 from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
-from simulator.recipes.shell.heredocs import written_files
+from simulator.recipes.shell.heredocs import changed_files, redirected_names, unknown_files, written_files
 from simulator.recipes.shell.includes import start, started_script
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, items_of
@@ -68,7 +68,7 @@ class Runner(Walk):
 
     def assigned_names(self) -> set[str]:
         """Names the script gives a value of its own somewhere: not `X=$X` and not `X=${X:-y}`."""
-        found = set()
+        names = set()
         cursor = [self.root]
         while cursor:
             node = cursor.pop()
@@ -79,8 +79,8 @@ class Runner(Walk):
                 end = min(node.end_byte, node.start_byte + 2 * len(name.encode()) + _OWN_VALUE_BYTES)
                 value = _OWN_VALUE.match(self.source.text(node.start_byte, end)[len(name) :])
                 if value is None or name not in value.groups():
-                    found.add(name)
-        return found
+                    names.add(name)
+        return names
 
     def _each(self, node: Node) -> Truth:
         return self.all(node.children)
@@ -92,6 +92,9 @@ class Runner(Walk):
         if document is not None:
             self.stdin = self._heredoc(document)
             self.machine.state.files |= dict(written_files(node, document, self._words, self.source))
+        else:
+            names = redirected_names(node.children[1:], self._words)
+            self.machine.state.files |= unknown_files(names, self._line(node))
         redirects = (child for child in node.children[1:] if child.type == "file_redirect")
         if any(_takes_output(self.source.raw(child)) for child in redirects):
             self.machine.output = None
@@ -243,11 +246,11 @@ class Runner(Walk):
             return truth if self.machine.state.flow else self.run(right)
         if isinstance(truth, bool):
             return self._guarded(asked, lambda: self.run(right)) if truth == (operator == "&&") else truth
-        found: list[Truth] = []
-        self._branches((lambda: found.append(self.run(right)), lambda: True), truth, self._line(node))
-        if found and found[0] is (operator == "||"):
-            return found[0]  # `x || true` and `x && false`
-        return truth | found[0] if found and isinstance(found[0], frozenset) else truth
+        truths: list[Truth] = []
+        self._branches((lambda: truths.append(self.run(right)), lambda: True), truth, self._line(node))
+        if truths and truths[0] is (operator == "||"):
+            return truths[0]  # `x || true` and `x && false`
+        return truth | truths[0] if truths and isinstance(truths[0], frozenset) else truth
 
     # Commands.
 
@@ -285,14 +288,15 @@ class Runner(Walk):
         name = argv[0].text
         if name in self.machine.state.functions:
             return self._call(name, argv[1:], line)
+        self.machine.state.files |= changed_files(argv, line)
         builtin = BUILTINS.get(name)
         if builtin is not None:
             return builtin(self, argv, line)
         if name not in SILENT:
             self.machine.prints(None)
-        found = self._started(argv, prefix, line)
-        if found is not None:
-            return found
+        truth = self._started(argv, prefix, line)
+        if truth is not None:
+            return truth
         if name in WITHOUT_EFFECT:
             return True
         if argv[0].known and re.match(r"--?[A-Za-z]", name):
@@ -331,34 +335,34 @@ class Runner(Walk):
     def _spread(self, argv: Sequence[Value], follow: Callable[[], Truth | None]) -> Truth | None:
         """Follow what a command starts, as many times as it does."""
         outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **spread(argv)}
-        found = follow()
+        truth = follow()
         self.machine.spread = outer
-        return found
+        return truth
 
     def _chosen(self, paths: Sequence[Callable[[], Truth]], words: Iterable[Value], line: int) -> Truth:
         """Follow the texts that a command may have; launches that say the same are one."""
         machine, start = self.machine, len(self.launches)
         if machine.choices >= DEEPEST_CHOICE:
-            said = f"more than {DEEPEST_CHOICE} branches decide this command: --set the variables that they ask for"
-            raise UndecidedError(f"{machine.file}:{line}: {said}")
+            remark = f"more than {DEEPEST_CHOICE} branches decide this command: --set the variables that they ask for"
+            raise UndecidedError(f"{machine.file}:{line}: {remark}")
         machine.choices += 1
         truth = self._branches(paths, causes_of(words), line)
         machine.choices -= 1
-        found = self.launches[start:]
-        self.launches[start:] = distinct(found, frozenset().union(*machine.conditions))
+        launches = self.launches[start:]
+        self.launches[start:] = distinct(launches, frozenset().union(*machine.conditions))
         return truth
 
     def _environment(self, prefix: Mapping[str, Value]) -> dict[str, Value]:
         """Variables that a command started here would see, as far as the script or the user sets them."""
-        found = {
+        variables = {
             name: text_value(text, 0) for name, text in {**self.machine.environment, **self.machine.settings}.items()
         }
-        found = dict(self.machine.scheduled) | found
+        variables = dict(self.machine.scheduled) | variables
         for name in sorted(self.machine.state.exported):
             content = self.machine.lookup(name, 0)
             if isinstance(content, Value):
-                found[name] = content
-        return found | dict(prefix)
+                variables[name] = content
+        return variables | dict(prefix)
 
     def _call(self, name: str, arguments: Sequence[Value], line: int) -> Truth:
         machine = self.machine

@@ -14,7 +14,7 @@ from simulator.recipes.shell.machine import Machine, NotFollowed
 from simulator.recipes.shell.run import Runner
 from simulator.recipes.shell.source import HOLES, Source, check_length
 from simulator.recipes.shell.values import Cause, TooLargeError, text_value
-from simulator.recipes.shell.wrappers import slurm_variables
+from simulator.recipes.shell.wrappers import scheduled_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def read_script(
             break
         required |= missing
     for name in sorted(required):
-        said = f"the script ends where {name[:60]} is not set: taken as set"
-        machine.remark("required-variable", "note", said, 1, f"--set {name}=VALUE")
+        remark = f"the script ends where {name[:60]} is not set: taken as set"
+        machine.remark("required-variable", "note", remark, 1, f"--set {name}=VALUE")
     return Script(
         launches=tuple(launches),
         assumed_unset=machine.assumed_unset,
@@ -79,7 +79,7 @@ def _machine(
 ) -> Machine:
     """A machine at the start of a script, with the arguments that its comment or its documentation tells."""
     example = example_of(text, file, settings)
-    machine = Machine(file, settings, environment, slurm_variables(text), example)
+    machine = Machine(file, settings, environment, scheduled_variables(text), example)
     if example is not None:
         severity: Severity = "warning" if example.documented else "note"
         machine.remark("example-arguments", severity, example.said, example.line, "--set N=VALUE")

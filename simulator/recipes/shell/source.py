@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
-from simulator.errors import InputError
+from simulator.errors import InputError, NotShellError
 from simulator.recipes.shell.spelling import respelled
 from simulator.recipes.shell.values import Piece, Value
 
@@ -89,23 +89,23 @@ class Source:
     def pieces(self, start: int, end: int, *, quoted: bool = False) -> list[Piece]:
         """What stands between two bytes, a piece for each line and each hole."""
         charge(end - start)
-        found: list[Piece] = []
+        pieces_of_text: list[Piece] = []
         while start < end:
             place = bisect.bisect_right(self._starts, start)
             stop = min(end, self._starts[place] if place < len(self._starts) else end)
-            found += self._line_pieces(self.text(start, stop), self.line(start), quoted=quoted)
+            pieces_of_text += self._line_pieces(self.text(start, stop), self.line(start), quoted=quoted)
             start = stop
-        return found
+        return pieces_of_text
 
     def _line_pieces(self, text: str, line: int, *, quoted: bool) -> list[Piece]:
-        found = []
+        parts = []
         for number, part in enumerate(HOLES.split(text)):
             if number % 2:
                 old = self._holes[ord(part) - _HOLE_BASE]
-                found.append(dataclasses.replace(old, quoted=quoted, splits=not quoted))
+                parts.append(dataclasses.replace(old, quoted=quoted, splits=not quoted))
             elif part:
-                found.append(Piece(part, line, quoted=quoted))
-        return found
+                parts.append(Piece(part, line, quoted=quoted))
+        return parts
 
     def _understood(self) -> Node:
         """The tree of the text, as it stands or in the grammar's spelling. Raises InputError for no shell script."""
@@ -168,12 +168,12 @@ class Source:
     def _refusal(self, node: Node) -> InputError:
         line = self.line(node.start_byte)
         if node.is_missing:
-            return InputError(f"{self.file}:{line}: not a shell script that can be read: '{node.type}' is missing")
+            return NotShellError(f"{self.file}:{line}: not a shell script that can be read: '{node.type}' is missing")
         # Of what was not understood, the first loose sign is the likely place: an `if` without its end, a quote.
         node = next((child for child in node.children if not child.is_named and child.type.strip()), node)
         line = self.line(node.start_byte)
         near = self.node_text(node).strip().split("\n")[0][:40]
-        return InputError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
+        return NotShellError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
 
 
 def _masked(data: bytes) -> bytes:

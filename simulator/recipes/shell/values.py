@@ -109,17 +109,20 @@ def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cau
     flat: dict[tuple[str, frozenset[Cause]], Value] = {}
     joint = [causes]
     for value in values:
-        for one in _flattened(value):
-            flat.setdefault((one.text, one.causes), one)
-            if one is not value:
-                joint.append(one.causes)
-    kept = tuple(flat.values())
-    if len(kept) > _MAXIMUM_ALTERNATIVES or sum(len(v.pieces) for v in kept) > _MAXIMUM_ALTERNATIVE_PIECES:
-        kept = ()
+        for alternative in _flattened(value):
+            flat.setdefault((alternative.text, alternative.causes), alternative)
+            if alternative is not value:
+                joint.append(alternative.causes)
+    alternatives = tuple(flat.values())
+    if (
+        len(alternatives) > _MAXIMUM_ALTERNATIVES
+        or sum(len(v.pieces) for v in alternatives) > _MAXIMUM_ALTERNATIVE_PIECES
+    ):
+        alternatives = ()
     charge(LOOK_WORK * sum(map(len, joint)))
     causes = causes.union(*joint)
-    filled = bool(kept) and all(definitely_filled(value) for value in kept)
-    return Value((Piece(shown, line, causes=causes, filled=filled, alternatives=kept),))
+    filled = bool(alternatives) and all(definitely_filled(value) for value in alternatives)
+    return Value((Piece(shown, line, causes=causes, filled=filled, alternatives=alternatives),))
 
 
 def _flattened(value: Value) -> tuple[Value, ...]:
@@ -140,7 +143,7 @@ def alike(left: Value, right: Value) -> bool:
         return True
     charge(LOOK_WORK * len(left.pieces))
     return left == right and all(
-        one.alternatives is other.alternatives for one, other in zip(left.pieces, right.pieces, strict=True)
+        piece.alternatives is other.alternatives for piece, other in zip(left.pieces, right.pieces, strict=True)
     )
 
 
@@ -153,7 +156,7 @@ def could_equal(left: Value, right: Value) -> bool:
     if not right.known:
         return True
     if len(left.pieces) == 1 and left.pieces[0].alternatives:
-        return any(could_equal(one, right) for one in left.pieces[0].alternatives)
+        return any(could_equal(alternative, right) for alternative in left.pieces[0].alternatives)
     return _could_be(left, right.text)
 
 
@@ -194,10 +197,10 @@ def _could_be(value: Value, text: str) -> bool:
         return False
     position, end = len(first), len(text) - len(last)
     for run in runs[1:-1]:
-        found = text.find(run, position, end)
-        if found < 0:
+        position_of_run = text.find(run, position, end)
+        if position_of_run < 0:
             return False
-        position = found + len(run)
+        position = position_of_run + len(run)
     return True
 
 

@@ -192,8 +192,8 @@ class Walk(ABC):
 
     def _endless(self, line: int) -> Truth:
         """A loop that has not ended after many rounds, taken to end there."""
-        said = "a loop of many rounds, or without an end: taken to end after some"
-        self.machine.remark("long-loop", "note", said, line)
+        remark = "a loop of many rounds, or without an end: taken to end after some"
+        self.machine.remark("long-loop", "note", remark, line)
         return True
 
     def _over_arguments(self, causes: frozenset[Cause]) -> bool:
@@ -223,10 +223,10 @@ class Walk(ABC):
 
 def _choices(item: Node) -> list[Node]:
     """Patterns of a case item."""
-    found = []
+    nodes = []
     for child in item.children:
         if child.type == ")":
             break
         if child.is_named and child.type != "comment":
-            found.append(child)
-    return found
+            nodes.append(child)
+    return nodes

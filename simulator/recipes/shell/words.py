@@ -102,8 +102,8 @@ class Words:
 
     def _begin(self, node: Node) -> int:
         """First byte of an expansion, without the white space that the parser counts to it."""
-        found = _BLANK.match(self._source.data, node.start_byte, node.end_byte)
-        return found.end() if found else node.start_byte
+        blank = _BLANK.match(self._source.data, node.start_byte, node.end_byte)
+        return blank.end() if blank else node.start_byte
 
     def _literal(self, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
         for piece in self._source.pieces(start, end, quoted=quoted):
@@ -130,13 +130,13 @@ class Words:
         if kind == "arithmetic_expansion" or (kind == "command_substitution" and self._is_arithmetic(node, begin)):
             return self.arithmetic(node, line)
         if kind in ("command_substitution", "process_substitution"):
-            found = self._command(node, line)
+            value = self._command(node, line)
         elif kind == "simple_expansion":
             name = self._source.text(begin + 1, node.end_byte)
             return self._inserted(self._name(name, line), quoted=quoted, apart=name == "@")
         else:
             return self._braced(node, begin, line, quoted=quoted)
-        return found.inserted(quoted=quoted)
+        return value.inserted(quoted=quoted)
 
     def _string(self, node: Node, start: int, line: int) -> Value:
         """Text in double quotes; `"$@"` may be no word at all."""
@@ -155,8 +155,8 @@ class Words:
         """A command in `$( )`, which only the run can answer, but for one that prints what the script says."""
         name = " ".join(self._source.node_text(node).split())
         name = name if len(name) <= _MAXIMUM_NAME else name[: _MAXIMUM_NAME - 3] + "..."
-        found = self._machine.given(name, line)
-        return found or self._machine.capture(self._source, node) or hole(name, line, [Cause(line, name)])
+        setting = self._machine.given(name, line)
+        return setting or self._machine.capture(self._source, node) or hole(name, line, [Cause(line, name)])
 
     def _name(self, name: str, line: int) -> Content:
         if name in ("?", "$", "!", "-", "_"):
@@ -257,11 +257,11 @@ class Words:
         if operator[-1] == "+" and missing:
             return EMPTY
         if operator[-1] == "+" or (missing and operator[-1] in "-="):
-            found = Value(tuple(self._interpolated(node, start, node.end_byte - 1, quoted=quoted)))
-            found = found if found.pieces else Value((Piece("", line),))
+            value = Value(tuple(self._interpolated(node, start, node.end_byte - 1, quoted=quoted)))
+            value = value if value.pieces else Value((Piece("", line),))
             if operator[-1] == "=":
-                self._machine.assign(name, found, line)
-            return found.inserted(quoted=True) if quoted else _splitting(found)
+                self._machine.assign(name, value, line)
+            return value.inserted(quoted=True) if quoted else _splitting(value)
         if missing and isinstance(content, Value) and content.pieces and not content.known:
             self._machine.assumed_unset.pop(name, None)
         elif missing:
@@ -303,12 +303,12 @@ class Words:
             try:
                 return text_value(str(self._computed(expression.text, line)), line)
             except _UnknownError as unknown:
-                found = hole(shown, line, unknown.causes, filled=True)
+                value = hole(shown, line, unknown.causes, filled=True)
         else:
-            found = hole(shown, line, expression.causes, filled=True)
+            value = hole(shown, line, expression.causes, filled=True)
         for name in _assigned(expression.text):
-            self._machine.assign(name, hole(f"${name}", line, found.causes, filled=True), line)
-        return found
+            self._machine.assign(name, hole(f"${name}", line, value.causes, filled=True), line)
+        return value
 
     def _computed(self, text: str, line: int) -> int:
         def lookup(name: str, depth: int = 0) -> int:
@@ -365,13 +365,13 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
     """Expansions inside the bytes, without those inside another, in order."""
     stack = [node]
     while stack:
-        found = stack.pop()
+        top = stack.pop()
         charge(_NODE_WORK)
-        inside = found.start_byte >= start and found.end_byte <= end
-        if inside and found.type in _EXPANDED:
-            yield found
-        elif found.end_byte > start and found.start_byte < end:
-            stack.extend(reversed(found.children))
+        inside = top.start_byte >= start and top.end_byte <= end
+        if inside and top.type in _EXPANDED:
+            yield top
+        elif top.end_byte > start and top.start_byte < end:
+            stack.extend(reversed(top.children))
 
 
 def _without_escapes(text: str, *, quoted: bool) -> str:
@@ -426,11 +426,11 @@ def _edited_text(text: str, operator: str, operand: str) -> str | None:  # noqa:
 
 def _trimmed(text: str, operator: str, operand: str) -> str:
     """Without the shortest or longest prefix or suffix that matches."""
-    found = _compiled(operand, len(text) * (len(text) + 1) // 2)
+    pattern = _compiled(operand, len(text) * (len(text) + 1) // 2)
     sizes = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
     for size in sizes:
         part = text[:size] if operator[0] == "#" else text[len(text) - size :]
-        if found(part):
+        if pattern(part):
             return text[size:] if operator[0] == "#" else text[: len(text) - size]
     return text
 

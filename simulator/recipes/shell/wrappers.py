@@ -97,28 +97,33 @@ def spread(argv: Sequence[Value]) -> dict[str, Value]:
 
 
 def _options(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
+    options: dict[str, Value] = {}
     for number, word in enumerate(words):
         name, equals, _ = word.text.partition("=")
         option = names.get(name)
         short = re.fullmatch(r"(-[Nn])(\d+)", word.text)
         if short:
-            found[names[short[1]]] = text_value(short[2], word.line)
+            options[names[short[1]]] = text_value(short[2], word.line)
         elif option and equals:
-            found[option] = word.after(len(name) + 1)
+            options[option] = word.after(len(name) + 1)
         elif option and number + 1 < len(words):
-            found[option] = words[number + 1]
+            options[option] = words[number + 1]
         if PurePath(word.text).name in SHELLS or re.fullmatch(r"python[0-9.]*|torchrun", PurePath(word.text).name):
             break
-    ratio = re.fullmatch(r"ppr:(\d+):node.*", found.pop("map", text_value("", 0)).text)
+    ratio = re.fullmatch(r"ppr:(\d+):node.*", options.pop("map", text_value("", 0)).text)
     if ratio:
-        found["tasks_per_node"] = text_value(ratio[1], words[0].line)
-    return found
+        options["tasks_per_node"] = text_value(ratio[1], words[0].line)
+    return options
 
 
-def slurm_variables(text: str) -> dict[str, Value]:
-    """Variables that Slurm sets for a job with the `#SBATCH` lines of a script."""
-    found: dict[str, Value] = {}
+def scheduled_variables(text: str) -> dict[str, Value]:
+    """Variables that Slurm or PBS sets for a job with the `#SBATCH` or `#PBS` lines of a script.
+
+    The folder that it was submitted from is where the script's own paths begin. Of PBS also what commands print that
+    count the lines of the file of hosts.
+    """
+    submitted = (("#SBATCH", "SLURM_SUBMIT_DIR"), ("#PBS", "PBS_O_WORKDIR"))
+    variables = {name: text_value(".", 0) for mark, name in submitted if mark in text} | _counted_hosts(text)
     for number, line in enumerate(text.split("\n"), start=1):
         match = _HEADER.match(line)
         if match is None:
@@ -127,5 +132,26 @@ def slurm_variables(text: str) -> dict[str, Value]:
         count = re.fullmatch(r"(?:gpu:(?:[\w.-]+:)?)?(\d{1,6})(?:\(.*)?", value, re.ASCII)
         name = _NAMES["srun"].get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)
         if name and count:
-            found |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
+            variables |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
+    return variables
+
+
+_SELECT: Final = re.compile(
+    r"^#PBS[ \t]+-l[ \t]*select=([1-9]\d{0,4})(?!\d|[^\n]*\+)(?:[^\n]*:mpiprocs=([1-9]\d{0,3}))?", re.MULTILINE
+)
+"""Chunks that a job asks for, a host each, and the processes of one."""
+_HOSTS: Final = ("sort -u {}", "uniq {}", "cat {} | uniq", "cat {} | sort -u", "cat {} | sort | uniq")
+
+
+def _counted_hosts(text: str) -> dict[str, Value]:
+    """What `wc -l` prints of `$PBS_NODEFILE`, by the command: a line for each process, or for each host once."""
+    match = _SELECT.search(text)
+    if match is None:
+        return {}
+    line, hosts = text.count("\n", 0, match.start()) + 1, int(match[1])
+    found: dict[str, Value] = {}
+    for name in ("$PBS_NODEFILE", "${PBS_NODEFILE}"):
+        found |= {f"$({command.format(name)} | wc -l)": text_value(str(hosts), line) for command in _HOSTS}
+        processes = text_value(str(hosts * int(match[2] or 1)), line)
+        found |= {f"$({command})": processes for command in (f"wc -l < {name}", f"cat {name} | wc -l")}
     return found

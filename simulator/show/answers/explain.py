@@ -95,8 +95,8 @@ def causes(case: Case, estimate: Estimate) -> Iterator[str]:
     emptiest = min(stages, key=lambda stage: stage.device_bytes)
     if fullest.device_bytes > _UNEVEN * emptiest.device_bytes:
         yield (
-            f"rank {fullest.stage} needs {to_gib(fullest.device_bytes):.1f} GiB at {fullest.moment}, rank "
-            f"{emptiest.stage} {to_gib(emptiest.device_bytes):.1f}: another cut (--stage-layers) or --vpp moves load"
+            f"rank {fullest.stage} needs {to_gib(fullest.device_bytes):.1f} GiB, rank {emptiest.stage} "
+            f"{to_gib(emptiest.device_bytes):.1f}: --stage-layers or --vpp moves load"
         )
 
 

@@ -163,12 +163,13 @@ class Plan(Tabular):
         return min((choice for choice in self.priced if choice.measured), key=self._preference, default=None)
 
     def _whole_range_better(self, choice: Choice, other: Choice) -> bool:
-        """Whether the worst end of a choice's range is better than the other's figure: of cost where both have it."""
+        """Whether the worst end of a choice's range is better than the other's best end: of cost where both have it."""
         if choice.run is None or other.run is None:
             return False
-        if choice.run.cost_interval is not None and other.run.cost is not None:
-            return choice.run.cost_interval.high < other.run.cost
-        return choice.run.days_interval is not None and choice.run.days_interval.high < other.run.days
+        runs = (choice.run, other.run)
+        costs, days = [run.cost_interval for run in runs], [run.days_interval for run in runs]
+        worst, best = days if None in costs else costs
+        return worst is not None and best is not None and worst.high < best.low
 
     def best_of(self, offer: int) -> Choice | None:
         """Choice to book of one offer."""

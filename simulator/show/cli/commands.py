@@ -14,7 +14,7 @@ from simulator.question.scenario.complete import OPTIONS
 from simulator.search.result import Ranking
 from simulator.show.cli.layouts import check_cluster, framework_options, given_layout, space
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import answer, note, presentation, progress_bar, write
+from simulator.show.cli.streams import answer, default_text, note, presentation, progress_bar, write
 from simulator.show.report.presentation import Presentation
 
 if TYPE_CHECKING:
@@ -109,10 +109,9 @@ def _ranking_defaults(ctx: click.Context, values: Mapping[str, Any], ranking: Ra
 
 def _presentation(ctx: click.Context, values: Mapping[str, Any]) -> Presentation:
     kinds = device_kinds(values["hardware"])
-    told = f"{kinds[0].name}, the default: {kinds[0].devices_per_node} x {kinds[0].title} a node"
     return presentation(
         ctx,
-        default_hardware=told if left_to_default(ctx, "hardware") else "",
+        default_hardware=default_text(kinds[0]) if left_to_default(ctx, "hardware") else "",
         train_tokens=values["train_tokens"],
         price_per_device_hour=values["price_per_device_hour"],
         variants=bool(values.get("variants")),

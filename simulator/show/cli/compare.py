@@ -16,7 +16,7 @@ from simulator.show.cli.options import (
     general_options,
     min_fit_probability_option,
 )
-from simulator.show.cli.streams import answer, presentation
+from simulator.show.cli.streams import answer, default_text, presentation
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
@@ -84,8 +84,8 @@ def _compare(**values: Any) -> None:
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
     own = asked(ctx, values)
     cases = case_of_text(values["a"], own), case_of_text(values["b"], own)
-    found = compare_cases(*cases, (values["a"].strip(), values["b"].strip()))
-    answer(ctx, "comparison", found, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
+    compared = compare_cases(*cases, (values["a"].strip(), values["b"].strip()))
+    answer(ctx, "comparison", compared, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
 
 
 def _explain(**values: Any) -> None:
@@ -95,8 +95,9 @@ def _explain(**values: Any) -> None:
     ctx = click.get_current_context()
     own = asked(ctx, values)
     case = case_of_options(own) if values["what"] is None else case_of_text(values["what"], own)
-    found = explain(case, values["min_fit_probability"])
-    answer(ctx, "explanation", found, presentation(ctx))
+    explained = explain(case, values["min_fit_probability"])
+    default = default_text(case.scenario.hardware) if values["what"] is None and own.hardware_assumed else ""
+    answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))
 
 
 def case_of_options(own: Asked) -> Case:
@@ -131,9 +132,9 @@ def _asked_of(text: str) -> Asked:
 
 def _over(inner: Asked, outer: Asked) -> Asked:
     """The options in quotes under those of the command itself."""
-    given = {name: value for name in (*SAME, *_SWITCHES) if (value := getattr(outer, name)) is not None}
+    outside = {name: value for name in (*SAME, *_SWITCHES) if (value := getattr(outer, name)) is not None}
     if not outer.hardware_assumed:
-        given |= {"hardware": outer.hardware, "hardware_assumed": False}
+        outside |= {"hardware": outer.hardware, "hardware_assumed": False}
     for name in ("model_fields", "options", "layout"):
-        given[name] = {**getattr(inner, name), **getattr(outer, name)}
-    return replace(inner, **given)
+        outside[name] = {**getattr(inner, name), **getattr(outer, name)}
+    return replace(inner, **outside)

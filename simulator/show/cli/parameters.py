@@ -28,6 +28,7 @@ LARGEST_SET = 4096
 
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
+_REPEATED = re.compile(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
 _BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
 """The names in a text of one or several kinds of hardware, each with its network or its nodes behind it."""
 
@@ -107,7 +108,7 @@ class Nodes(Whole):
 
 
 class WholeList(Whole):
-    """Whole numbers in the order given: ``18,21,21,20``; a range ``0:9`` counts up and includes both ends."""
+    """Whole numbers in the order given: ``18,21x2,20``; a range ``0:9`` counts up and includes both ends."""
 
     name = "LIST"
 
@@ -115,10 +116,12 @@ class WholeList(Whole):
         """Return the numbers as a tuple."""
         numbers: list[int] = []
         for item in text.split(","):
-            first, last = self._ends(item.strip(), text)
-            if len(numbers) + last - first >= LARGEST_SET:
+            repeated = _REPEATED.fullmatch(item.strip())
+            first, last = self._ends(repeated[1] if repeated else item.strip(), text)
+            times = int(repeated[2]) if repeated else 1
+            if len(numbers) + times * (last - first + 1) > LARGEST_SET:
                 raise InputError(f"{shown(text)} lists more than {LARGEST_SET} values")
-            numbers.extend(range(first, last + 1))
+            numbers.extend([*range(first, last + 1)] * times)
         return self.arranged(numbers)
 
     def arranged(self, numbers: list[int]) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from simulator.files import write_file
 from simulator.show.report.formats import ANSWERS
 
 if TYPE_CHECKING:
+    from simulator.question.specs.hardware import HardwareSpec
     from simulator.search.rank import Progress
     from simulator.show.report.presentation import Presentation
 
@@ -79,6 +80,11 @@ def presentation(ctx: click.Context, **more: Any) -> Presentation:
         command=typed(ctx),
         **more,
     )
+
+
+def default_text(kind: HardwareSpec) -> str:
+    """Return what the hardware is that nobody named, in words that can be looked up."""
+    return f"{kind.name}, the default: {kind.devices_per_node} x {kind.title} a node"
 
 
 TYPED = "simulate.typed"

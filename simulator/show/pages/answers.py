@@ -33,14 +33,22 @@ from simulator.show.pages.figures import (
     timeline_figure,
 )
 from simulator.show.pages.page import Cell, PageSection, Table, figure_box, page_html, sortable
-from simulator.show.report.estimate_table import estimate_footer, estimate_question
+from simulator.show.report.estimate_table import estimate_footer
 from simulator.show.report.explain_table import changes_cells, changes_title, longest_text
+from simulator.show.report.first_screen import estimate_question, fastest_line, half_width_text
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
-from simulator.show.report.ranking_table import miss_lines, ranking_footer, ranking_question, remedies_cells
+from simulator.show.report.ranking_table import (
+    equal_lines,
+    miss_lines,
+    ranking_footer,
+    ranking_question,
+    remedies_cells,
+)
 from simulator.show.report.text import (
     SIZE_FIELDS,
     amount,
     cluster_speed,
+    fit_text,
     gib,
     grouped,
     layout_text,
@@ -128,9 +136,8 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
     figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(dots, usable)}
     drawn = {name: curve for name, curve in curves.items() if any(e for _, e in points[name])}
     figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in drawn.items()}
-    fastest = f"Fastest: {layout_text(shown[0].layout)}, {verdict_sentence(shown[0], colour=False)}."
     remedies = _cells_table(*remedies_cells(ranking))
-    lead = [fastest] if ranking.estimates else miss_lines(ranking, told)
+    lead = [fastest_line(shown[0], presentation), *equal_lines(ranking)] if ranking.estimates else None
     sections = [
         PageSection(
             title="Layouts",
@@ -149,7 +156,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
     ]
     return page_html(
         title=title,
-        lead="; ".join(lead),
+        lead="; ".join(miss_lines(ranking, told)) if lead is None else " ".join(lead),
         sections=sections,
         figures=figures,
         layouts=panels,
@@ -311,15 +318,18 @@ def _ranking_table(estimates: Sequence[Estimate], presentation: Presentation) ->
 def _ranking_row(number: int, e: Estimate, run: TrainingRun | None, unit: tuple[str, float]) -> dict[str, Cell]:
     probability, recomputed, speed = e.memory.fit_probability, recompute_text(e.layout), e.throughput
     sizes = {field.label: getattr(e.layout, field.name) for field in SIZE_FIELDS}
+    half = half_width_text(speed.step_seconds, speed.interval_seconds)
     row: dict[str, Cell] = {
         "#": (str(number), number),
         **{name: (str(size), size) for name, size in sizes.items()},
         "recompute": (recomputed, recomputed),
         "tokens/s": (grouped(cluster_speed(e)), cluster_speed(e)),
+        "± %": (half, float("0" + half.strip("-"))),
         "MFU %": (mfu_text(speed.mfu), speed.mfu),
         f"step {unit[0]}": (amount(speed.step_seconds * unit[1]), speed.step_seconds),
         "memory GiB": (gib(e.memory.device_bytes), e.memory.device_bytes),
-        "fit %": ("-", -1.0) if probability is None else (probability_text(probability), probability),
+        "spare GiB": (gib(e.memory.headroom_bytes), e.memory.headroom_bytes),
+        "fit %": (fit_text(e).replace(" ", ""), -1.0 if probability is None else probability),
     }
     if run is not None:
         row["days"] = days_text(run), run.days

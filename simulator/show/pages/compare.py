@@ -15,13 +15,14 @@ from simulator.show.report.compare_table import (
     PARTS,
     compare_notes,
     figure_rows,
+    headline,
     idle_lines,
     input_rows,
     part_rows,
     side_text,
 )
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.text import cluster_speed, gib, percent, step_unit
+from simulator.show.report.text import gib, step_unit
 
 _FIRST = frozenset({0})
 
@@ -62,7 +63,7 @@ def compare_page(comparison: Comparison, presentation: Presentation) -> str:
     ]
     return page_html(
         title="A against B",
-        lead=_lead(comparison),
+        lead=headline(comparison),
         sections=sections,
         figures=figures,
         command=presentation.command,
@@ -78,17 +79,4 @@ def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Seque
         about=f"Waterfall from A over {changed} parts that differ to B, as in the table.",
         table=Table(headers=PARTS, rows=rows, text_columns=_FIRST),
         folded=True,
-    )
-
-
-def _lead(comparison: Comparison) -> str:
-    a, b = comparison.first, comparison.second
-    rates = [cluster_speed(e) for e in (a, b)]
-    memory = b.memory.device_bytes - a.memory.device_bytes
-    needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
-    if rates[0] == rates[1]:
-        return f"B needs {needs} on its fullest device and is as fast."
-    ratio = rates[1] / rates[0] - 1
-    return (
-        f"B needs {needs} on its fullest device and is {percent(abs(ratio))} % {'faster' if ratio > 0 else 'slower'}."
     )

@@ -63,7 +63,7 @@ def _plan_table(plan: Plan) -> Table:
     return sortable(rows, kept, _WORDS)
 
 
-_WORDS = ("offer", "precision", "layout", "in time", "in budget", "Pareto")
+_WORDS = ("offer", "precision", "known", "layout", "in time", "in budget", "Pareto")
 
 
 def _plan_row(choice: Choice) -> dict[str, Cell]:
@@ -79,6 +79,7 @@ def _plan_row(choice: Choice) -> dict[str, Cell]:
         "offer": (choice.hardware, choice.hardware),
         "nodes": (str(choice.nodes), choice.nodes),
         "precision": (choice.precision, choice.precision),
+        "known": (estimate.provenance.status,) * 2,
         "days": (days_text(run), run.days),
         "cost": (cost_text(run), -1.0 if run.cost is None else run.cost),
         **{name: (text, text) for name, text in words.items()},

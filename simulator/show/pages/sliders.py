@@ -20,7 +20,7 @@ from simulator.search.result import Ranking
 from simulator.show.answers.command import estimate_command
 from simulator.show.pages.answers import answer_sources, has_experts, panel, panel_boxes
 from simulator.show.pages.page import PageSection, Table, page_html
-from simulator.show.report.first_screen import fastest_line, speed_text
+from simulator.show.report.first_screen import fastest_line, speed_sentence
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.ranking_table import ranking_footer, ranking_question
 from simulator.show.report.text import cluster_speed, gib, grouped, layout_text, sharded_layout_text, verdict_sentence
@@ -117,7 +117,7 @@ def _cell(
     if estimate is None:
         asked = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": asked, "command": ""}
-    verdict = f"{speed_text(estimate, presentation)}; {verdict_sentence(estimate, colour=False)}"
+    verdict = f"{speed_sentence(estimate, presentation)}; {verdict_sentence(estimate, colour=False)}"
     command = estimate_command(estimate, presentation.question, has_experts=has_experts(presentation))
     return panel(estimate, {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command})
 

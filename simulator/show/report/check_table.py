@@ -21,6 +21,7 @@ from simulator.show.report.check_text import (
     where_text,
 )
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
+from simulator.show.report.first_screen import speed_sentence
 from simulator.show.report.grid import Style, filled, heading, paragraph, titled
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, gib, in_colour, margin_text, words
@@ -39,16 +40,17 @@ def check_table(checks: Checks, presentation: Presentation, style: Style) -> str
     width = presentation.width if style == "table" else None
     if many:
         blocks.append(_reasons(checks.results, style, width))
-    if results:
+    alone = len(checks.results) == 1 and style == "table" and verbosity == 0
+    if results and not alone:
         colour = presentation.colour and style == "table"
         columns, left_out = fitting(_with_short_names(_columns(results, colour=colour), width), width)
         blocks.append("\n".join([columns_grid(columns, style), *narrow_line(left_out)]))
     if verbosity >= 0:
         for result in results:
-            lines = list(_shown(result, verbosity))
+            lines = list(_alone(result, presentation) if alone and result.passed else _shown(result, verbosity))
             if lines:
-                told = (filled(one_line(line), width) for line in lines)
-                blocks.append(titled(one_line(result.name), paragraph(told, style), style))
+                sentences = (filled(one_line(line), width) for line in lines)
+                blocks.append(titled(one_line(result.name), paragraph(sentences, style), style))
     if checks.patches:
         blocks += [_patches(result, style) for result in checks.results if result.changes]
     if checks.changed is not None:
@@ -123,6 +125,14 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
         yield from room_line(result)
         shown = ("warning: ", *(f"[{rule}]" for rule in (HARDWARE_ASSUMED, NODES_ASSUMED)))
         yield from (line for line in lines if any(part in line for part in shown))
+
+
+def _alone(result: Checked, presentation: Presentation) -> Iterator[str]:
+    """The lines on the one recipe that was asked about and passes."""
+    yield verdict_line(result)
+    if result.estimate is not None:
+        yield f"speed: {speed_sentence(result.estimate, presentation)}"
+    yield from (line for line in _shown(result, 0) if line != verdict_line(result))
 
 
 HEADERS = ("recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules")

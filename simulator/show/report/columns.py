@@ -67,6 +67,16 @@ def coded(column: Column, letter: str, longest: int) -> tuple[Column, list[str]]
     return short, [f"{column.name} {'; '.join(texts)}"] if texts else []
 
 
+def joined(columns: Sequence[Column]) -> Column:
+    """Return columns of numbers as one, a space between them in place of two."""
+
+    def line(cells: Sequence[str]) -> str:
+        return " ".join(cell.rjust(column.width) for column, cell in zip(columns, cells, strict=True))
+
+    rows = zip(*(column.cells for column in columns), strict=True)
+    return Column(header=line([column.header for column in columns]), cells=tuple(map(line, rows)))
+
+
 def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
     """Yield the line on columns for which the terminal is too narrow, with the cell that all rows of one have."""
     if left_out:

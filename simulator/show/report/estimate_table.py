@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory, ThroughputEstimate
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
-from simulator.show.report.explain_table import explanation_blocks
+from simulator.show.report.explain_table import explanation_blocks, fullest_stages
 from simulator.show.report.first_screen import (
     NEXT_OF_ESTIMATE,
     basis_line,
+    estimate_question,
     launch_block,
     rules_block,
-    speed_text,
-    switches_text,
+    speed_sentence,
     wrapped,
 )
 from simulator.show.report.footer import assumed_lines, defaults_line, provenance_lines
@@ -22,10 +22,8 @@ from simulator.show.report.presentation import Presentation, cost_text, days_tex
 from simulator.show.report.text import (
     about_lines,
     amount,
-    batch_text,
     cluster_speed,
     count_text,
-    devices_text,
     gib,
     grouped,
     mfu_text,
@@ -41,7 +39,7 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     """Return the estimate for people."""
     told = [*about_lines(estimate, colour=presentation.colour)]
     if estimate.verdict != "refused":
-        told.append(f"speed: {speed_text(estimate, presentation)}")
+        told.append(f"speed: {speed_sentence(estimate, presentation)}")
     about = paragraph(wrapped(told, presentation, style), style)
     blocks = [
         f"{question_block(estimate_question(estimate), presentation, style)}\n{about}",
@@ -69,15 +67,6 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def estimate_question(estimate: Estimate) -> str:
-    """Return what was asked, on one line."""
-    text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
-    if estimate.lora_rank:
-        text += f", LoRA of rank {estimate.lora_rank}"
-    batch = batch_text(estimate.global_batch_size, estimate.seq_length)
-    return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework, estimate.provenance.release)}"
-
-
 def _violations(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:
     if estimate.violations:
         yield titled("Rules broken", rules_block(estimate.violations, "what is wrong", presentation, style), style)
@@ -87,7 +76,7 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
     every = estimate.memory.stages
     if not every:
         return
-    stages = every if presentation.verbosity > 0 else _shown_stages(estimate)
+    stages = every if presentation.verbosity > 0 or style == "html" else fullest_stages(estimate, _MOST_STAGES)
 
     def column(header: str, cell: Callable[[StageMemory], str], spare: int = 0, *, is_text: bool = False) -> Column:
         return Column(header=header, cells=tuple(map(cell, stages)), is_text=is_text, spare=spare)
@@ -118,15 +107,6 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
     told = wrapped(list(narrow_line(left_out)), presentation, style) if presentation.verbosity > 0 else ()
     title = "Memory by stage, GiB" + (f" ({len(stages)} of {len(every)})" if len(stages) < len(every) else "")
     yield titled(title, "\n".join([table.rstrip("\n"), *told]), style)
-
-
-def _shown_stages(estimate: Estimate) -> tuple[StageMemory, ...]:
-    """The first, the last and the fullest stages, in their order."""
-    stages = estimate.memory.stages
-    if len(stages) <= _MOST_STAGES:
-        return stages
-    fullest = sorted(stages[1:-1], key=lambda stage: -stage.device_bytes)[: _MOST_STAGES - 2]
-    return tuple(stage for stage in stages if stage in (stages[0], stages[-1], *fullest))
 
 
 _MOST_STAGES = 6

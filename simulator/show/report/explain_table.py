@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simulator.cost.pricing.estimate import Estimate
-from simulator.show.report.first_screen import basis_line, wrapped
+from simulator.cost.pricing.estimate import Estimate, StageMemory
+from simulator.show.report.first_screen import NEXT_OF_EXPLANATION, basis_line, estimate_question, wrapped
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
-from simulator.show.report.presentation import Presentation
+from simulator.show.report.presentation import Presentation, question_block
 from simulator.show.report.text import (
     about_lines,
     cluster_speed,
@@ -18,6 +18,7 @@ from simulator.show.report.text import (
     gib,
     grouped,
     percent,
+    short_lists,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _BAR = 40
 _SHORTEST_BAR = 10
 _BESIDE_BARS = 32
 """Characters of the columns beside the bars."""
-_MOST_BARS = 16
 _BESIDE_CHANGES = 40
 """Characters of the columns beside the changes."""
 _NARROWEST = 30
@@ -39,62 +39,81 @@ _WIDE = 160
 def explain_table(explanation: Explanation, presentation: Presentation, style: Style) -> str:
     """Return an explanation for people."""
     estimate = explanation.estimate
-    about = wrapped(about_lines(estimate, colour=presentation.colour), presentation, style)
-    blocks = [titled("Layout", paragraph(about, style), style), *explanation_blocks(explanation, presentation, style)]
+    about = paragraph(wrapped(about_lines(estimate, colour=presentation.colour), presentation, style), style)
+    question = question_block(estimate_question(estimate), presentation, style)
+    blocks = [f"{question}\n{about}", *explanation_blocks(explanation, presentation, style)]
     if presentation.verbosity >= 0:
-        full = presentation.verbosity > 0
-        lines = list(provenance_lines(estimate, presentation)) if full else [basis_line(estimate)]
-        lines = [*contribution_lines(estimate), *lines]
-        blocks.append(paragraph(wrapped(lines, presentation, style), style))
+        full = _full(presentation, style)
+        lines = [*provenance_lines(estimate, presentation)] if full else [basis_line(estimate), NEXT_OF_EXPLANATION]
+        lines = [*contribution_lines(estimate, full=full), *lines]
+        blocks[-1] += "\n" + paragraph(wrapped(lines, presentation, style), style)
     return "\n\n".join(block.rstrip("\n") for block in blocks) + "\n"
 
 
 def explanation_blocks(explanation: Explanation, presentation: Presentation, style: Style) -> Iterator[str]:
     """Yield what an explanation adds to an estimate."""
-    bars = _bars(explanation.estimate, presentation.width, style)
-    yield titled("Need of each pipeline rank against what is usable", bars, style)
+    full, stages = _full(presentation, style), len(explanation.estimate.memory.stages)
+    bars = _bars(explanation.estimate, presentation.width, style, full=full)
+    some = "" if full or stages <= _MOST_STAGES else f" ({_MOST_STAGES} of {stages}: -v)"
+    yield titled(f"Need of each pipeline rank against what is usable{some}", bars, style)
     if explanation.causes:
         causes = wrapped([f"{cause}." for cause in explanation.causes], presentation, style)
         yield titled("Why", paragraph(causes, style), style)
     if explanation.changes:
         headers, rows = changes_cells(explanation)
         room = max((presentation.width or _WIDE) - _BESIDE_CHANGES, _NARROWEST)
-        table = grid(headers, rows, style, text_columns=[0], wrapped={headers[0]: room})
+        shown = rows if full else [row for row in rows if row is rows[0] or len(row[0]) <= 2 * room][:_MOST_CHANGES]
+        table = grid(headers, shown, style, text_columns=[0], wrapped={headers[0]: room})
         yield titled(changes_title(explanation), table, style)
     yield paragraph([longest_text(explanation)], style)
 
 
-def contribution_lines(estimate: Estimate) -> Iterator[str]:
-    """Yield what each range is made of, the largest part first with what is not known, and what to measure next."""
+def _full(presentation: Presentation, style: Style) -> bool:
+    """Whether every row is shown: where that is asked for, and in a notebook, which has room."""
+    return presentation.verbosity > 0 or style == "html"
+
+
+def contribution_lines(estimate: Estimate, *, full: bool) -> Iterator[str]:
+    """Yield what each range is made of, the largest part first, and what to measure next; `full` says why it is so."""
     known = estimate.provenance
     for figure, name in (("time", "step time"), ("memory", "memory")):
-        parts = [one for one in known.contributions if one.figure == figure]
+        parts = [part for part in known.contributions if part.figure == figure]
         if parts:
-            whole = 100 * math.hypot(*(one.half_width for one in parts))
-            shares = ", ".join(f"{one.name} {100 * one.half_width:.1f}" for one in parts)
-            yield f"Range of the {name}, ± {whole:.1f} %: {shares}; most: {parts[0].because}."
+            whole = 100 * math.hypot(*(part.half_width for part in parts))
+            shares = ", ".join(f"{part.name} {100 * part.half_width:.1f}" for part in parts)
+            because = f": {shares}; most: {parts[0].because}" if full else f" ({shares})" * (figure == "time")
+            yield f"Range of the {name}, ± {whole:.1f} %{because}."
     if (best := known.next_measurement) is not None:
         yield f"Next to measure: {best.run}; it would leave ± {100 * best.half_width:.1f} % of the step time."
 
 
-def _bars(estimate: Estimate, width: int | None, style: Style) -> str:
+def fullest_stages(estimate: Estimate, most: int) -> tuple[StageMemory, ...]:
+    """Return the first, the last and the fullest stages, in their order; all of no more than `most`."""
+    stages = estimate.memory.stages
+    if len(stages) <= most:
+        return stages
+    fullest = sorted(stages[1:-1], key=lambda stage: -stage.device_bytes)[: most - 2]
+    return tuple(stage for stage in stages if stage in (stages[0], stages[-1], *fullest))
+
+
+_MOST_STAGES, _MOST_CHANGES = 4, 2
+"""Rows of a first screen."""
+
+
+def _bars(estimate: Estimate, width: int | None, style: Style, *, full: bool) -> str:
     stages = estimate.memory.stages
     whole = _BAR if width is None else min(max((width - _BESIDE_BARS) // 2, _SHORTEST_BAR), _BAR)
-    shown = stages
-    if len(stages) > _MOST_BARS:
-        kept = sorted(stages, key=lambda stage: -stage.device_bytes)[:_MOST_BARS]
-        shown = tuple(stage for stage in stages if stage in kept)
+    shown = stages if full else fullest_stages(estimate, _MOST_STAGES)
+    shares = [stage.device_bytes / (stage.capacity_bytes or estimate.memory.capacity_bytes) for stage in shown]
     rows = []
-    for stage in shown:
-        usable = stage.capacity_bytes or estimate.memory.capacity_bytes
-        share = stage.device_bytes / usable
+    for stage, share in zip(shown, shares, strict=True):
         inside = min(round(whole * share), whole)
         beyond = max(round(whole * min(share, 2.0)) - whole, 0)
         bar = "#" * inside + "." * (whole - inside) + "|" + "!" * beyond
-        rows.append([str(stage.stage), bar, gib(stage.device_bytes), f"{percent(share)}"])
-    table = grid(["rank", "", "GiB", "% of usable"], rows, style, text_columns=[1])
-    left = len(stages) - len(shown)
-    return f"{table}\n{left} ranks that need less are left out." if left else table
+        rows.append([str(stage.stage), *([] if style == "html" else [bar]), gib(stage.device_bytes), percent(share)])
+    if style == "html":
+        return grid(["rank", "GiB", "% of usable"], rows, style, bars={2: shares})
+    return grid(["rank", "", "GiB", "% of usable"], rows, style, text_columns=[1])
 
 
 def changes_title(explanation: Explanation) -> str:
@@ -108,7 +127,7 @@ def changes_cells(explanation: Explanation) -> tuple[list[str], list[list[str]]]
     """Return headers and rows of the changes that help."""
     rows = [
         [
-            change.text,
+            short_lists(change.text),
             gib(change.estimate.memory.device_bytes),
             fit_text(change.estimate),
             f"{100 * (change.speed_ratio - 1):+.1f}",

@@ -19,9 +19,11 @@ from simulator.show.report.grid import PROSE_WIDTH, Style, filled, grid
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
     amount,
+    batch_text,
     cluster_speed,
     count_text,
     cut_text,
+    devices_text,
     fit_text,
     grouped,
     is_even,
@@ -68,7 +70,7 @@ def half_width_text(value: float, interval: Interval | None) -> str:
     return "-" if interval is None or value <= 0 else f"{50.0 * (interval.high - interval.low) / value:.0f}"
 
 
-def speed_text(estimate: Estimate, presentation: Presentation) -> str:
+def speed_sentence(estimate: Estimate, presentation: Presentation) -> str:
     """Return how fast an estimate trains, and where tokens are given how long that takes."""
     speed = estimate.throughput
     unit, per_second = step_unit(speed.step_seconds)
@@ -95,7 +97,7 @@ def fastest_line(estimate: Estimate, presentation: Presentation) -> str:
     layout = brief_layout(estimate.layout, estimate.framework)
     if dispatch := estimate.options.get("expert_dispatch"):
         layout += f", experts' exchange by {dispatch} and overlapped"
-    return f"Fastest: {layout}: {speed_text(estimate, presentation)}, {need}."
+    return f"Fastest: {layout}: {speed_sentence(estimate, presentation)}, {need}."
 
 
 def launch_block(estimate: Estimate, style: Style, ranking: Ranking | None = None) -> str:
@@ -173,6 +175,7 @@ _NARROWEST = 12
 """Characters of a column of sentences."""
 NEXT_OF_RANKING = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
 NEXT_OF_ESTIMATE = "-v: all stages, defaults, assumptions. Next: simulate explain, emit, compare."
+NEXT_OF_EXPLANATION = "-v: all ranks and changes, why the ranges. Next: simulate compare, emit."
 MORE_OF_NOTHING = "-v: defaults, search, assumptions. Next: more --nodes, or simulate explain."
 
 
@@ -189,6 +192,15 @@ def command_lines(text: str, width: int | None) -> str:
     joined = re.sub(r"(?<!\S)(--[\w-]+) (?!--)", "\\1\0", text)  # an option and its value stay together
     lines = textwrap.wrap(joined, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return " \\\n".join(lines).replace("\0", " ")
+
+
+def estimate_question(estimate: Estimate) -> str:
+    """Return what was asked, on one line."""
+    text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
+    if estimate.lora_rank:
+        text += f", LoRA of rank {estimate.lora_rank}"
+    batch = batch_text(estimate.global_batch_size, estimate.seq_length)
+    return f"{text}, {batch}, {switches_text(estimate.stack, estimate.framework, estimate.provenance.release)}"
 
 
 def switches_text(stack: str, framework: str, release: str = "") -> str:

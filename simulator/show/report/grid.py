@@ -43,7 +43,10 @@ def grid(  # noqa: PLR0913  what a table is made of
     on_terminal = style == "table"
     cells = [[_cell(text, style) for text in row] for row in rows]
     aligned = ["left" if column in left else "right" for column in range(len(headers))]
-    widths = [_lengths(wrapped).get(header) for header in headers]
+    lengths = _lengths(wrapped)
+    for column, header in enumerate(headers):
+        if on_terminal and header in lengths:
+            cells = [[*row[:column], _broken(row[column], lengths[header]), *row[column + 1 :]] for row in cells]
     with _narrow_columns():
         return tabulate.tabulate(
             cells,
@@ -54,7 +57,6 @@ def grid(  # noqa: PLR0913  what a table is made of
             tablefmt=_TABULATE_FORMATS[style],
             disable_numparse=True,
             colalign=aligned if cells else None,
-            maxcolwidths=widths if on_terminal and wrapped and cells else None,
         )
 
 
@@ -83,9 +85,14 @@ _WHOLE: Final = 40
 
 
 def _bar(share: float) -> str:
-    """Return the style of a cell with a bar behind it, light enough for text in either theme."""
-    end = f"{100.0 * min(max(share, 0.0), 1.0):.0f}%"
-    return f";background:linear-gradient(90deg,#56b4e955 {end},transparent {end})"
+    """Return the style of a cell with a bar behind it, light enough for text in either theme; red beyond the whole."""
+    end, colour = f"{100.0 * min(max(share, 0.0), 1.0):.0f}%", "#56b4e955" if share <= 1.0 else "#d55e0055"
+    return f";background:linear-gradient(90deg,{colour} {end},transparent {end})"
+
+
+def _broken(text: str, width: int) -> str:
+    """Return text in lines of a width; an option stays whole where it can."""
+    return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in text.split("\n"))
 
 
 def _lengths(wrapped: Collection[str] | Mapping[str, int]) -> Mapping[str, int]:

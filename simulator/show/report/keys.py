@@ -72,7 +72,8 @@ _ROWS: Mapping[str, str] = MappingProxyType(
         + " lora_rank framework",
         "MemoryEstimate": "device_bytes reserved_bytes allocated_bytes capacity_bytes headroom_bytes "
         "interval=interval_bytes:MemoryInterval fits fit_probability binding_stage moment breakdown_mib=parts_bytes "
-        "outside_breakdown_mib=outside_parts_bytes stages host_bytes_per_node host_capacity_bytes fits_host",
+        "outside_breakdown_mib=outside_parts_bytes stages host_bytes_per_node host_most_bytes "
+        "host_breakdown_mib=host_parts_bytes host_capacity_bytes fits_host",
         "MemoryInterval": "low_mib=low high_mib=high",
         "Interval": "low* high*",
         "StageMemory": "stage layers device_bytes reserved_bytes allocated_bytes state_bytes moment "

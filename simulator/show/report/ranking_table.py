@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.scenario.layout import Layout
+from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import to_gib
 from simulator.search.result import Ranking
 from simulator.show.answers.run import TrainingRun
-from simulator.show.report.columns import Column, coded, columns_grid, fitting, narrow_line
+from simulator.show.report.columns import Column, coded, columns_grid, fitting, joined, narrow_line
 from simulator.show.report.first_screen import (
     MORE_OF_NOTHING,
     NEXT_OF_RANKING,
@@ -37,7 +37,6 @@ from simulator.show.report.footer import (
 from simulator.show.report.grid import Style, grid, paragraph
 from simulator.show.report.presentation import Presentation, cost_text, days_text, question_block, training_run
 from simulator.show.report.text import (
-    SIZE_FIELDS,
     amount,
     batch_text,
     cluster_speed,
@@ -78,7 +77,6 @@ class _Choice:
 
 _CHOICES = (
     _Choice("schedule", lambda layout: layout.schedule, lambda _: "1f1b"),
-    _Choice("ETP", lambda layout: str(layout.expert_tensor_parallel), lambda _: "1"),
     _Choice(
         "ZeRO", lambda layout: str(layout.zero_stage), lambda e: str(PROFILES[e.framework].limits.default_zero_stage)
     ),
@@ -160,16 +158,20 @@ def _width(presentation: Presentation, style: Style) -> int | None:
 
 
 def _fitted(estimates: Sequence[Estimate], presentation: Presentation, style: Style) -> tuple[list[Column], list[str]]:
-    """Return the columns that fit; where figures would go, long texts are codes, with what they stand for."""
-    columns, width = _columns(estimates, presentation), _width(presentation, style)
-    shown, left_out = fitting(columns, width)
+    """Return the columns that fit; where figures would go, sizes move together and long texts become codes.
+
+    Beside the columns stands what the codes mean.
+    """
+    width = _width(presentation, style)
+    sizes, rest = list(_size_columns(estimates)), [*_text_columns(estimates), *_figure_columns(estimates, presentation)]
+    shown, left_out = fitting([*sizes, *rest], width)
     legend: list[str] = []
-    for longest in _LONGEST:
-        told = [coded(c, c.name[0].upper(), longest) if c.is_text else (c, []) for c in columns]
-        narrow, gone = fitting([column for column, _ in told], width)
+    for longest, close in _NARROWER:
+        short = [coded(c, c.name[0].upper(), longest) if c.is_text else (c, []) for c in rest]
+        narrow, gone = fitting([*([joined(sizes)] if close else sizes), *(column for column, _ in short)], width)
         if _needed(gone) < _needed(left_out):
             shown, left_out, headers = narrow, gone, {column.header for column in narrow}
-            legend = [line for column, lines in told if column.header in headers for line in lines]
+            legend = [line for column, lines in short if column.header in headers for line in lines]
     return shown, [*legend, *(narrow_line(left_out) if presentation.verbosity > 0 else ())]
 
 
@@ -177,35 +179,34 @@ def _needed(columns: Sequence[Column]) -> int:
     return sum(0 < column.spare < _NEEDED for column in columns)
 
 
-_LONGEST = (10, 5)
-"""Characters of a text beyond which a narrow table has a code for it, where that leaves room for a figure."""
+_NARROWER = ((10, False), (5, False), (10, True), (5, True))
+"""Ways to leave room for figures, the first that does: characters of a text beyond which it is a code, sizes close."""
 _NEEDED = 50
 """How readily a column may go that every ranking should show."""
-
-
-def _columns(estimates: Sequence[Estimate], presentation: Presentation) -> list[Column]:
-    ranks = Column(header="#", cells=tuple(str(rank) for rank in range(1, len(estimates) + 1)))
-    return [ranks, *_layout_columns(estimates), *_figure_columns(estimates, presentation)]
 
 
 _ALWAYS = frozenset({"tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"})
 """Sizes whose column never goes."""
 
 
-def _layout_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
-    for field in SIZE_FIELDS:
+def _size_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
+    yield Column(header="#", cells=tuple(str(rank) for rank in range(1, len(estimates) + 1)))
+    for field in FIELDS:
         cells = tuple(str(getattr(e.layout, field.name)) for e in estimates)
-        if field.name in _ALWAYS or set(cells) != {"1"}:
+        if field.group == "size" and (field.name in _ALWAYS or set(cells) != {"1"}):
             yield Column(header=field.label, cells=cells)
-    told = tuple(recompute_text(e.layout) for e in estimates)
-    yield Column(header="re-\ncomp.", cells=told, is_text=True, spare=_PLAIN if set(told) == {"none"} else 0)
+
+
+def _text_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
+    policies = tuple(recompute_text(e.layout) for e in estimates)
+    yield Column(header="re-\ncomp.", cells=policies, is_text=True, spare=_PLAIN if set(policies) == {"none"} else 0)
     for choice in _CHOICES:
         if any(choice.cell(e.layout) != choice.plain(e) for e in estimates):
             cells = tuple(choice.cell(e.layout) for e in estimates)
             yield Column(header=choice.header, cells=cells, is_text=True, spare=choice.spare)
     if any(estimate.options for estimate in estimates):
-        told = tuple(map(_exchange, estimates))
-        yield Column(header="ex-\nch.", cells=told, is_text=True, spare=_PLAIN if len(set(told)) == 1 else 0)
+        ways = tuple(map(_exchange, estimates))
+        yield Column(header="ex-\nch.", cells=ways, is_text=True, spare=_PLAIN if len(set(ways)) == 1 else 0)
 
 
 _PLAIN = 75
@@ -364,12 +365,16 @@ def _risky_lines(ranking: Ranking) -> Iterator[str]:
     least = ranking.query.get("min_fit_probability")
     best = ranking.estimates[0].throughput.step_seconds if ranking.estimates else math.inf
     for estimate in ranking.risky:
-        if estimate.throughput.step_seconds < best:
+        if estimate.throughput.step_seconds * (1.0 + _LEAST_GAIN) < best:
             gain = percent(best / estimate.throughput.step_seconds - 1.0) if math.isfinite(best) else ""
             faster = f"{gain} % faster, " if gain else ""
             chance = f"fits with {fit_text(estimate)} %, {percent(float(str(least)))} % is asked for"
             layout = brief_layout(estimate.layout, estimate.framework)
             yield f"Risky, not recommended: {layout}: {faster}{chance}."
+
+
+_LEAST_GAIN = 0.01
+"""Of speed, from which a layout that may not fit is named."""
 
 
 def _starved_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:

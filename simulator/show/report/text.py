@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from math import floor, log10
@@ -188,6 +189,14 @@ def cut_text(layout: Layout) -> str:
     return _runs_text(layout.stage_layers)
 
 
+def short_lists(text: str) -> str:
+    """Return options with three equal numbers or more of a list as ``8x3``, which the command line reads too."""
+    return _RUN.sub(lambda run: f"{run[1]}x{run[0].count(',') + 1}", text)
+
+
+_RUN = re.compile(r"\b(\d+)(?:,\1\b){2,}")
+
+
 def _runs_text(numbers: tuple[int, ...]) -> str:
     return ",".join(_run_text(layers, len(list(run))) for layers, run in groupby(numbers))
 
@@ -203,14 +212,17 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
 
 
 def host_text(memory: MemoryEstimate) -> str | None:
-    """Return what offload needs of a node's host, and whether it has that; None where nothing is moved."""
+    """Return what offload needs of a node's host, of what, and whether it has that; None where nothing is moved."""
     if not memory.host_bytes_per_node:
         return None
-    need = f"host memory: {gib(memory.host_bytes_per_node)} GiB a node"
+    parts = sorted(memory.host_parts_bytes.items(), key=lambda part: -part[1])
+    of_what = ", ".join(f"{name.replace('_', ' ')} {gib(size)}" for name, size in parts)
+    most = "" if not memory.host_pinned_bytes else f", up to {gib(memory.host_most_bytes)} as pinned blocks are rounded"
+    need = f"host memory: {gib(memory.host_bytes_per_node)} GiB a node{most} ({of_what})"
     if memory.host_capacity_bytes is None:
-        return f"{need}; the device's spec states none, so it is not judged"
-    over = "" if memory.fits_host else ", more than there is: does not fit"
-    return f"{need} of {gib(memory.host_capacity_bytes)}{over}"
+        return f"{need}; the device's spec states none, so host memory is not judged"
+    judged = {True: "", False: ", more than there is: does not fit", None: ": a run decides whether it fits"}
+    return f"{need} of {gib(memory.host_capacity_bytes)}{judged[memory.fits_host]}"
 
 
 def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:

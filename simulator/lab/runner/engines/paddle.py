@@ -38,9 +38,9 @@ class PaddleEngine(OutsideEngine):
         path = self.folder("PaddleNLP or ERNIEKit")
         if not path.is_dir():
             raise InputError(f"--engine paddle: {path}: no such folder; expected that of PaddleNLP or ERNIEKit")
-        for name, what in _NEEDED.items():
+        for name, need in _NEEDED.items():
             if not self.environment.get(name):
-                raise InputError(f"--engine paddle: {name} is not set; expected {what}")
+                raise InputError(f"--engine paddle: {name} is not set; expected {need}")
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
         """Write the recipe, and return what each node runs."""

@@ -76,12 +76,12 @@ class OutsideEngine:
         """No test launches the framework itself."""
         return f"--engine {self.name} has met recorded logs and stand-ins only, no run on an accelerator"
 
-    def folder(self, what: str) -> Path:
+    def folder(self, purpose: str) -> Path:
         """The framework's folder. Raises InputError where it is not known."""
         path = self.path or self.environment.get(self.path_variable, "")
         if not path:
             raise InputError(
-                f"--engine {self.name}: the folder of {what} is not known; name it with --engine-path DIR or "
+                f"--engine {self.name}: the folder of {purpose} is not known; name it with --engine-path DIR or "
                 f"{self.path_variable}"
             )
         return Path(path)
@@ -146,9 +146,9 @@ def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
         raise InputError(f"{log}: {logged.error}")
     row = launched_row(pick, "ok", **{name: getattr(logged, name) for name in _FIGURES})
     for name in _SAME:
-        found, launched = getattr(logged, name), getattr(row, name)
-        if found != launched:
-            raise InputError(f"{log}: the log says {name} {found}, launched was {launched}")
+        logged_value, launched = getattr(logged, name), getattr(row, name)
+        if logged_value != launched:
+            raise InputError(f"{log}: the log says {name} {logged_value}, launched was {launched}")
     return row
 
 

@@ -25,22 +25,22 @@ def sequence(config: Config, fields: Fields, how: How) -> Fields:
     """Return the fields of a sequence of layers in their shortest form; nothing where all layers are alike."""
     if "mixers" not in how and "networks" not in how:
         return {}
-    found: Fields = MIXERS[how["mixers"]](config, fields, how) if "mixers" in how else {}
-    layers = int(({**fields, **found})["num_hidden_layers"])
+    mixed: Fields = MIXERS[how["mixers"]](config, fields, how) if "mixers" in how else {}
+    layers = int(({**fields, **mixed})["num_hidden_layers"])
     if "networks" in how:
-        found |= NETWORKS[how["networks"]](config, fields | found, how)
-    mixers, networks = found.pop("mixers", ()), found.pop("feed_forwards", ())
-    if widths := found.pop("intermediate_sizes", ()):
-        found["intermediate_sizes"] = period(widths)
+        mixed |= NETWORKS[how["networks"]](config, fields | mixed, how)
+    mixers, networks = mixed.pop("mixers", ()), mixed.pop("feed_forwards", ())
+    if widths := mixed.pop("intermediate_sizes", ()):
+        mixed["intermediate_sizes"] = period(widths)
     usual = "latent" if fields.get("attention") == "mla" else "grouped_query"
     if not set(mixers) <= {usual}:
-        found["mixers"] = period(mixers)
+        mixed["mixers"] = period(mixers)
     if "sliding" in mixers:
-        found["sliding_window"] = fields.get("sliding_window") or config.integer("sliding_window")
+        mixed["sliding_window"] = fields.get("sliding_window") or config.integer("sliding_window")
     leading = next((i for i, word in enumerate(networks) if word == "experts"), layers)
     if set(networks[leading:]) - {"experts"} or set(networks[:leading]) - {"gated"}:
-        return found | {"feed_forwards": period(networks)}
-    return found | ({"first_k_dense_replace": leading} if "experts" in networks else {})
+        return mixed | {"feed_forwards": period(networks)}
+    return mixed | ({"first_k_dense_replace": leading} if "experts" in networks else {})
 
 
 def period(words: Sequence[WordT]) -> tuple[WordT, ...]:
@@ -91,7 +91,7 @@ def _layer_types(config: Config, fields: Fields, how: How) -> Fields:
     default = [usual if (i + 1) % every else "full_attention" for i in range(layers)]
     if "listed" in how:
         listed = config.integers(how["listed"])
-        default = ["full_attention" if one else usual for one in listed] or default
+        default = ["full_attention" if is_full else usual for is_full in listed] or default
     known: dict[str, Mixer] = {"full_attention": "grouped_query", "attention": "grouped_query"}
     known |= {"linear_attention": how["linear"]} if "linear" in how else {"sliding_attention": "sliding"}
     return {"mixers": translated(config, "layer_types", _words(config, "layer_types", layers, default), known)}
@@ -112,7 +112,7 @@ def _chosen(config: Config, fields: Fields, how: How) -> Fields:
     choice, layers = how["chosen"], fields["num_hidden_layers"]
     listed = config.nested(choice["key"]).integers(choice["key"].rpartition(".")[2])
     listed = listed or [_ABSENT[choice["absent"]](i) for i in range(layers)]
-    return {"mixers": [choice["nonzero"] if one else choice["zero"] for one in listed[:layers]]}
+    return {"mixers": [choice["nonzero"] if flag else choice["zero"] for flag in listed[:layers]]}
 
 
 _ABSENT: Final[Mapping[str, Callable[[int], int]]] = {
@@ -129,7 +129,7 @@ def _rotated_windows(config: Config, fields: Fields, _how: How) -> Fields:
     layers, every = fields["num_hidden_layers"], config.layers("no_rope_layer_interval", 4)
     rotated = config.integers("no_rope_layers") or [int((i + 1) % every != 0) for i in range(layers)]
     bounded = config.optional("sliding_window") is not None
-    return {"mixers": ["sliding" if one and bounded else "grouped_query" for one in rotated[:layers]]}
+    return {"mixers": ["sliding" if is_rotated and bounded else "grouped_query" for is_rotated in rotated[:layers]]}
 
 
 def _indexer_types(config: Config, fields: Fields, _how: How) -> Fields:
@@ -220,13 +220,13 @@ def _gemma4(config: Config, fields: Fields, _how: How) -> Fields:
     own = layers - reusing
     mixers = translated(config, "layer_types", words[:own], known)
     mixers += translated(config, "layer_types", words[own:], again)
-    found: Fields = {"mixers": mixers}
+    read: Fields = {"mixers": mixers}
     if config.flag("enable_moe_block", default=False):
-        found["feed_forwards"] = ["experts_beside"] * layers
+        read["feed_forwards"] = ["experts_beside"] * layers
     if reusing and config.flag("use_double_wide_mlp", default=False):
         width = fields["intermediate_size"]
-        found["intermediate_sizes"] = [width] * own + [2 * width] * reusing
-    return found
+        read["intermediate_sizes"] = [width] * own + [2 * width] * reusing
+    return read
 
 
 def _kimi(config: Config, fields: Fields, _how: How) -> Fields:

@@ -12,6 +12,7 @@ from simulator.question.specs.families.table import Family, family
 from simulator.question.specs.mixers import NEEDS
 from simulator.question.specs.model import Activation, ModelSpec
 from simulator.question.specs.model_checks import EXPERT_FIELDS
+from simulator.question.specs.validation import listed, wrong_values
 
 ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "silu": "silu",
@@ -56,11 +57,20 @@ class _Reading:
             wanted = self._field(only[1:]) if isinstance(only, str) and only.startswith("=") else only
             if self._config.value(key, wanted) not in (wanted, None):
                 raise self._config.unsupported(key, f"only {str(wanted).lower()} can be priced")
-        for name in self._read:
-            self._field(name)
+        problems = [problem for name in self._read if (problem := self._problem(name))]
+        if problems:
+            raise InputError(listed(self._config.where, [*problems, *wrong_values(ModelSpec, self._known)]))
         fields = self._known | self._set
         fields |= sequence(self._config.assuming(**self._plain_assumptions()), fields, self._entry.layers)
         return _without_absent_parts(fields)
+
+    def _problem(self, name: str) -> str:
+        """What is wrong with the keys of a field; empty where they can be read."""
+        try:
+            self._field(name)
+        except InputError as error:
+            return str(error).removeprefix(f"{self._config.where}: ")
+        return ""
 
     def _plain_assumptions(self) -> dict[str, Any]:
         return {key: value for key, value in self._assumed.items() if "." not in key and not _refers(value)}

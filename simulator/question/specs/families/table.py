@@ -49,13 +49,13 @@ def family(name: str) -> Family:
 
 def refusal(name: str) -> str:
     """Return why a family is not priced, in one line: the nearest that is, and what differs where that is known."""
-    said = f"'{name[:60]}' cannot be priced"
+    message = f"'{name[:60]}' cannot be priced"
     refused = _table()[_REFUSED]
     if name in refused:
         nearest, differs = refused[name]
-        return f"{said}; the nearest that is: {nearest}; it differs by {differs}"
+        return f"{message}; the nearest that is: {nearest}; it differs by {differs}"
     known = architectures()
-    return f"{said}{did_you_mean(name, known) or ';'} known: {', '.join(known)}"
+    return f"{message}{did_you_mean(name, known) or ';'} known: {', '.join(known)}"
 
 
 def _lineage(name: str) -> Iterator[Mapping[str, Any]]:

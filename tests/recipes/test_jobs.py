@@ -1,0 +1,120 @@
+"""Shell within a job's description, options of scripts that are started, files that a script changes before."""
+
+from pathlib import Path
+
+import pytest
+
+from simulator.errors import UnsupportedError
+from simulator.recipes.readers.read import read_recipe
+from simulator.recipes.recipe import Recipe
+
+FLAGS = """--tensor-model-parallel-size 2 --num-layers 16 --hidden-size 2048 --num-attention-heads 16 \\
+    --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size $MBS \\
+    --global-batch-size 64 --bf16 --vocab-size 32000
+"""
+TASK = f"""num_nodes: 4
+resources:
+  accelerators: H100:8
+envs:
+  MBS: 2
+setup: pip install megatron-core
+run: |
+  cd Megatron-LM
+  torchrun --nnodes $SKYPILOT_NUM_NODES --nproc_per_node $SKYPILOT_NUM_GPUS_PER_NODE pretrain_gpt.py \\
+    {FLAGS}"""
+OPTIONS = f"""MBS=1
+while getopts ":m:tn:" opt; do
+    case "$opt" in
+    m) MBS="$OPTARG" ;;
+    t) MBS=8 ;;
+    n) NODES="$OPTARG" ;;
+    esac
+done
+shift $((OPTIND - 1))
+torchrun --nnodes ${{NODES:-1}} --nproc_per_node ${{1:-8}} pretrain_gpt.py {FLAGS}"""
+
+
+def read(folder: Path, name: str, text: str) -> Recipe:
+    (folder / ".git").mkdir(exist_ok=True)
+    (folder / name).write_text(text, encoding="utf-8")
+    (recipe,) = read_recipe(folder / name)
+    return recipe
+
+
+def test_a_task_runs_on_the_machines_that_it_asks_for(tmp_path: Path) -> None:
+    recipe = read(tmp_path, "task.yaml", TASK)
+    assert recipe.layout is not None
+    assert (recipe.dialect, recipe.nodes, recipe.devices_per_node) == ("megatron-shell", 4, 8)
+    assert (recipe.layout.micro_batch_size, recipe.layout.tensor_parallel) == (2, 2)
+    assert recipe.places["tp"].line == TASK[: TASK.index("--tensor-model")].count("\n") + 1
+
+
+def test_a_command_in_a_list_stands_behind_its_shell(tmp_path: Path) -> None:
+    command = f"MBS=4; torchrun --nproc_per_node 8 pretrain_gpt.py {FLAGS}".replace("\\\n", " ").strip()
+    recipe = read(tmp_path, "run.yaml", f"image: nemo\ncommand: [bash, -c, '{command}']\n")
+    assert recipe.layout is not None
+    assert recipe.layout.micro_batch_size == 4
+
+
+def test_what_holds_no_shell_stays_not_modelled(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("script: |\n  torchrun ${{ matrix.flags }\n  python train.py\n", encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="a command within a configuration file"):
+        read_recipe(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "devices", "micro_batch_size"),
+    [
+        ("-m 2 -n 4", 4, 8, 2),
+        ("-m2 -n4 2", 4, 2, 2),
+        ("-tn 2 -- 4", 2, 4, 8),
+        ("-m 2 -m 4 2 -t", 1, 2, 4),
+    ],
+)
+def test_options_of_a_script_that_is_started(
+    words: str, nodes: int, devices: int, micro_batch_size: int, tmp_path: Path
+) -> None:
+    (tmp_path / "tune.sh").write_text(OPTIONS, encoding="utf-8")
+    head = "setup: |\n  #PBS -l walltime=02:00:00\n"
+    recipe = read(tmp_path, "job.yaml", f"{head}run: |\n  mpiexec -n 1 ${{PBS_O_WORKDIR}}/tune.sh {words}\n")
+    assert recipe.layout is not None
+    found = recipe.nodes, recipe.devices_per_node, recipe.layout.micro_batch_size
+    assert found == (nodes, devices, micro_batch_size)
+
+
+RUN = "accelerate launch --num_processes 8 --use_fsdp examples/finetune.py conf.yaml\n"
+FILE = "model_name_or_path: meta-llama/Llama-3.2-3B\nper_device_train_batch_size: 1\nmax_length: 512\nbf16: true\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "is_known"),
+    [
+        ("", True),
+        ("sed 's/512/1024/' conf.yaml\ncp conf.yaml other.yaml\n", True),
+        ("sed -i 's/512/1024/' conf.yaml\n", False),
+        ("yq -i '.max_length = 1024' ./conf.yaml\n", False),
+        ("cp other.yaml conf.yaml\n", False),
+        ("envsubst < other.yaml > conf.yaml\n", False),
+        ("cat > conf.yaml <<EOF\n" + FILE + "EOF\n", True),
+    ],
+)
+def test_a_file_that_the_script_changes_is_not_read_as_it_stands(before: str, is_known: bool, tmp_path: Path) -> None:
+    (tmp_path / "conf.yaml").write_text(FILE, encoding="utf-8")
+    recipe = read(tmp_path, "sft.sh", before + RUN.replace("finetune", "sft"))
+    assert (recipe.seq_length == 512) == is_known
+    assert is_known == (not [unknown for unknown in recipe.unknowns if unknown.name.endswith("conf.yaml")])
+
+
+@pytest.mark.parametrize(
+    ("select", "command", "nodes"),
+    [
+        ("select=32:ncpus=8:mpiprocs=8", "sort -u $PBS_NODEFILE | wc -l", 32),
+        ("select=4", "wc -l < ${PBS_NODEFILE}", 4),
+        ("select=4:mpiprocs=2", "cat $PBS_NODEFILE | wc -l", 8),
+        ("select=1:ncpus=8+3:ncpus=4", "sort -u $PBS_NODEFILE | wc -l", None),
+    ],
+)
+def test_hosts_are_those_that_a_job_asks_for(select: str, command: str, nodes: int | None, tmp_path: Path) -> None:
+    launch = f"torchrun --nnodes $NODES --nproc_per_node 8 pretrain_gpt.py {FLAGS}".replace("$MBS", "1")
+    assert read(tmp_path, "train.sh", f"#!/bin/bash\n#PBS -l {select}\nNODES=$({command})\n{launch}").nodes == nodes
