@@ -14,7 +14,7 @@ from simulator.budget import charge
 
 _WORDS: Final = Path(__file__).with_name("_idle_words.csv")
 """Words of names that change neither memory nor speed: `idle` unless another word of the name says that it may
-(`_RELEVANT`), `surely_idle` but in a few names (`_DECISIVE`), and `idle_name` for whole names whose words say nothing."""
+(`_RELEVANT`), `surely_idle` but in a few (`_DECISIVE`), and `idle_name` for whole names whose words say nothing."""
 _STARTS: Final = Path(__file__).with_name("_harmless.csv")
 """Starts of names that change neither memory nor speed in any framework, each with the reason."""
 _RELEVANT: Final = re.compile(
