@@ -26,7 +26,6 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document, 
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
 from simulator.frameworks.nemo.read import is_nemo
-from simulator.frameworks.nemo.recipes import is_override
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
@@ -100,8 +99,8 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
             raise
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
-        unused = [name for name in settings if not is_override(name)]
-        return tuple(_with_unused(recipe, settings, unused) for recipe in read_python_file(path, settings))
+        recipes, unused = read_python_file(path, settings)
+        return tuple(_with_unused(recipe, settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
