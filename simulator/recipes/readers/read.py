@@ -94,7 +94,7 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
             recipe, used = _read_document(path, settings)
         except _CommandWithinError:
             script, variables = job_script(path)
-            with contextlib.suppress(NoRecipeError, NotShellError):
+            with contextlib.suppress(NoRecipeError, NotShellError, UnsupportedError):
                 return _read_shell(path, script, settings, {**variables, **environment})
             raise
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
@@ -292,6 +292,10 @@ def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator
             yield Recipe(file=file, title=title, dialect=UNREAD, framework="torch", remarks=(remark,))
 
 
+_ENTRY: Final = re.compile(r"pretrain_\w+[.]py")
+"""Megatron's own programs, whose flags may all stand in a variable."""
+
+
 def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
     """What to say of a launch that no reader takes: whose it is, or that its words are not known."""
     where, flags = f"{file}:{launch.line}", [value.text for value in launch.arguments if value.text.startswith("--")]
@@ -301,7 +305,7 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
         return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
     script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
-    if unknown and (not flags or names_training(script)):
+    if unknown and (not flags or _ENTRY.fullmatch(script)):
         asks = ", ".join(unknown[:3])[:120]
         return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
     return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
