@@ -328,12 +328,13 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
 
 def _host(estimate: Estimate) -> Iterator[Remark]:
-    """What offload needs of a node's host, where that is more than it has, or nobody states how much it has."""
+    """What offload needs of a node's host, and whether it has that."""
     memory = estimate.memory
     need = f"offload keeps {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
-    if memory.fits_host is False:
+    if memory.host_bytes_per_node and memory.fits_host is not None:
         there = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
-        yield Remark(rule="host-memory", severity="error", message=f"{need}, {there}")
+        severity: Severity = "note" if memory.fits_host else "error"
+        yield Remark(rule="host-memory", severity=severity, message=f"{need}, {there}")
     elif memory.host_bytes_per_node and memory.host_capacity_bytes is None:
         said = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
         yield Remark(rule="host-memory-not-judged", severity="note", message=said)
