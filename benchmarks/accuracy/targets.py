@@ -19,7 +19,7 @@ from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.judge import WORSE_BY, Residual, draws_judged, summary
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.coverage import APART, pairs_judged
+from simulator.show.report.coverage import APART, KNOWN_STACKS, TITLES, coverages, pairs_judged
 from simulator.show.report.sections import Section
 
 SIMUMAX: Final = "b200-megatron"
@@ -51,6 +51,7 @@ def target_lines(found: Judgement) -> tuple[Line, ...]:
         *_verdicts(found),
         *_against_priors(found.rows),
         *_order(time),
+        *_ranges(found),
         *_pairs(found),
         *_draws(found),
     )
@@ -124,6 +125,18 @@ def _order(time: Sequence[JudgedRow]) -> Iterator[Line]:
     yield _at_most(_Aim("regret", f"{text}: regret, mean", 0.006), many.regret)
     yield _at_most(_Aim("regret_worst", f"{text}: regret, worst", 0.04), many.worst_regret)
     yield Line("tau", f"{text}: order kept (tau)", f"{many.tau:.2f}", "at least 0.9", many.tau >= 0.9, many.tau)
+
+
+def _ranges(found: Judgement) -> Iterator[Line]:
+    """Whether 90 % ranges hold as many rows as they say, and how wide they are where all is known."""
+    judged = [(kind, one) for kind in KINDS for one in coverages(kind, found.of_kind(kind))]
+    asked = [(kind, one) for kind, one in judged if one.left_out in ("source", "device")]
+    apart = [f"{TITLES[kind]} {one.name} {one.inside:.0%}" for kind, one in asked if not one.held]
+    text = f"classes ({len(asked)}) whose ranges do not hold what they say"
+    yield Line("ranges_held", text, str(len(apart)), "0", not apart, float(len(apart)), ", ".join(apart))
+    known = next(one for kind, one in judged if kind == "time" and one.name.startswith(KNOWN_STACKS))
+    text = f"speed, half-width, {known.name}"
+    yield _at_most(_Aim("known_width", text, 0.15), known.half_width)
 
 
 def _pairs(found: Judgement) -> Iterator[Line]:

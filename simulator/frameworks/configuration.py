@@ -41,6 +41,11 @@ def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Con
     return Configuration(str(path), tuple(keys_of(path, read_document(path))))
 
 
+def need_written(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> None:
+    """Ask for a file that the script writes, and of which only the run knows the text."""
+    arguments.need(launch.files[plain_path(name)].causes, option)
+
+
 TakeKeys = Callable[[Arguments, Sequence[Key], str], None]
 """Takes the keys of a file into the arguments."""
 
@@ -50,7 +55,7 @@ def take_file(arguments: Arguments, launch: LaunchCommand, word: PlainValue, tak
     flags, arguments.entries = arguments.entries, {}
     named = configuration(launch, arguments.file, word.text, word.line)
     if named is None:
-        arguments.need(launch.files[plain_path(word.text)].causes, "model")
+        need_written(arguments, launch, word.text, "model")
     else:
         take(arguments, named.keys, named.file)
     arguments.entries |= flags

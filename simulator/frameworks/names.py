@@ -14,7 +14,7 @@ from simulator.budget import charge
 
 _WORDS: Final = Path(__file__).with_name("_idle_words.csv")
 """Words of names that change neither memory nor speed: `idle` unless another word of the name says that it may
-(`_RELEVANT`), `surely_idle` whatever the others are, and `idle_name` for whole names whose words say nothing."""
+(`_RELEVANT`), `surely_idle` but in a few (`_DECISIVE`), and `idle_name` for whole names whose words say nothing."""
 _STARTS: Final = Path(__file__).with_name("_harmless.csv")
 """Starts of names that change neither memory nor speed in any framework, each with the reason."""
 _RELEVANT: Final = re.compile(
@@ -23,6 +23,11 @@ _RELEVANT: Final = re.compile(
     r"|checkpointing|\dbit|memory|adapter|peft|freez|compile|galore|liger"
 )
 """Words that mark a flag as one that may change them whatever its other words are."""
+_DECISIVE: Final = re.compile(
+    r"modules|parallel|dtype|quant|(?:max|seq|block|context)_(?:[a-z]{1,12}_)?len|optim(?:izer)?_(?:name|type)"
+    r"|(?:ref|reference|reward|teacher|critic|draft)_model"
+)
+"""The same where a word that is `surely_idle` stands beside: `modules_to_save`, `optimizer_name`, `data_max_length`."""
 _CLOSE: Final = 0.9
 """Likeness from which a name is taken for a misspelling: names of flags share many words."""
 
@@ -59,7 +64,8 @@ def is_irrelevant(name: str) -> bool:
     name = plain(name).rsplit(".", 1)[-1]
     words = {name, *name.split("_")}
     lists = _idle_words()
-    surely = name in lists["idle_name"] or bool(words & lists["surely_idle"])
+    decides = _DECISIVE.search(name) is not None and not words & {"eval", "evaluation"}
+    surely = name in lists["idle_name"] or (bool(words & lists["surely_idle"]) and not decides)
     return surely or (bool(words & lists["idle"]) and not _RELEVANT.search(name))
 
 

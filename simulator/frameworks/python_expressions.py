@@ -311,8 +311,9 @@ class Expressions(ABC):
         if name in _CALLED:
             return self.unknown(node, module) if unknown_in(values) else _CALLED[name](*values, **named)
         made = Instance(name, arguments=tuple(values))
+        lines = {keyword.arg: keyword.lineno for keyword in getattr(node, "keywords", ())}
         for word, value in named.items():
-            made.put(word, value, Place(str(module.path), getattr(node, "lineno", 1)))
+            made.put(word, value, Place(str(module.path), lines.get(word, getattr(node, "lineno", 1))))
         return made
 
     def _reflected(  # noqa: PLR0911  one for each of them

@@ -1,6 +1,7 @@
 """Explanations and comparisons: their figures are those of estimates, their sentences follow from the layout."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import jsonschema
 import pytest
 
 import simulator
+from simulator.show.report.compare_table import headline
 from simulator.show.report.schema import schema
 from tests.cli.running import refusal, run
 
@@ -188,3 +190,22 @@ def test_a_layout_that_may_not_fit_says_how_sure_it_is_and_what_helps() -> None:
     assert f"fits with {100 * priced['fit_probability']:.1f} %" in text
     assert "What would make it fit with at least 99 %" in text
     assert "What would make it fit\n" in run("explain", *TOO_BIG, "--calibration", "none").stdout
+
+
+def test_a_comparison_says_whether_two_steps_differ_for_sure() -> None:
+    """What two layouts of one question share is in no range of their difference; two devices share nothing."""
+    asked: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "nodes": 2, "tensor_parallel": 2}
+    others = [asked | {"tensor_parallel": 4}, asked | {"micro_batch_size": 2}, asked | {"hardware": "b200-sxm"}]
+    layouts, near, devices = (simulator.compare(asked, other) for other in others)
+    wide = [math.log(one.high / one.low) / 2 for one in (layouts.first.throughput.interval_seconds,) if one]
+    assert layouts.differ is True
+    assert near.differ is False
+    assert near.step_half_width is not None
+    assert near.step_half_width < wide[0]
+    assert devices.step_half_width is not None
+    assert devices.step_half_width > wide[0]
+    unknown = simulator.compare(asked | {"calibration": "none"}, others[0] | {"calibration": "none"})
+    assert (unknown.step_half_width, unknown.differ) == (None, None)
+    assert headline(near).startswith("B may be ")
+    assert headline(layouts).startswith("B is ")
+    assert " %) and needs " in headline(layouts)

@@ -10,12 +10,20 @@ from simulator.api import scenario_of
 from simulator.errors import InputError
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.releases import release_recipes
-from simulator.question.frameworks.stacks import STACKS, framework, stack_for, suggested
+from simulator.question.frameworks.stacks import STACKS, Stack, framework, stack_for, suggested
 from simulator.question.frameworks.switch_text import switch_value
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.catalogue import load_hardware, load_model
 
-RELEASES = [stack.name for stack in STACKS if "@" in stack.name]
+RELEASES = [stack for stack in STACKS if "@" in stack.name]
+PLACES = (
+    "src/megatron/bridge/",
+    "scripts/performance/",
+    "examples/",
+    "primus/configs/",
+    "launcher_scripts/",
+    "torchtitan/",
+)
 NEWEST = "megatron-bridge@26.08"
 ASKED: dict[str, Any] = {"hardware": "gb300-nvl72", "devices": 256, "seq_length": 4096, "global_batch_size": 4096}
 PUBLISHED: dict[str, Any] = {"tp": 1, "pp": 2, "ep": 32, "vpp": 8, "micro_batch_size": 1}
@@ -25,23 +33,73 @@ def scenario(**asked: Any) -> Any:
     return scenario_of(**{"stack": NEWEST, "precision": "fp8", "model": "deepseek-v3", **ASKED, **asked})
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_value_of_a_release_is_one_of_its_setting(release: str) -> None:
-    known, usual = {field.name: field for field in switches()}, framework("megatron", stack=release)
-    recipes = release_recipes(release)
-    assert len(recipes) > 100
+@pytest.mark.parametrize("release", RELEASES, ids=lambda stack: stack.name)
+def test_every_value_of_a_release_is_one_of_its_setting(release: Stack) -> None:
+    known = {field.name: field for field in switches()}
+    usual = framework(release.framework, stack=release.name)
+    recipes, of_bridge = release_recipes(release.name), release.name.startswith("megatron-bridge")
+    assert len(recipes) > (100 if of_bridge else 7)
     assert len({one.recipe for one in recipes}) == len(recipes)
     for one in recipes:
-        assert (load_model(one.model).name, load_hardware(one.hardware).name) == (one.model, one.hardware)
+        assert (load_model(one.model).name, one.hardware and load_hardware(one.hardware).name) == (
+            one.model,
+            one.hardware,
+        )
         assert load_model(one.model).is_moe == one.is_moe
-        assert one.devices > 0
+        assert one.devices > 0 or not of_bridge
         assert one.source.rpartition(":")[2].isdecimal()
         assert {BY_NAME[name].key for name in one.layout} == set(one.layout)
         for name, text in one.switches.items():
             switch_value(known[name], text, getattr(usual, name))
         for place in one.lines.values():
-            assert place.startswith(("src/megatron/bridge/", "scripts/performance/"))
+            assert place.startswith(PLACES)
             assert int(place.rpartition(":")[2]) > 0
+
+
+@pytest.mark.parametrize(
+    ("stack", "asked", "recipe", "switch"),
+    [
+        (
+            "mindspeed-llm@26.1.0",
+            {"hardware": "ascend-910c", "model": "qwen3-235b-a22b"},
+            "4k_A3_ptd.sh:1",
+            "kept_boundaries",
+        ),
+        (
+            "nemo@24.12",
+            {"hardware": "a100-sxm-80g", "model": "llama-2-13b"},
+            "llama2_13b.yaml:1",
+            "overlap_grad_reduce",
+        ),
+        (
+            "primus@26.5.1",
+            {"hardware": "mi355x", "model": "llama3.1-70b"},
+            "MI355X/llama3.1_70B-BF16",
+            "overlap_grad_reduce",
+        ),
+        (
+            "torchtitan@0.2.2",
+            {"hardware": "h100-sxm-80g", "model": "llama3-8b"},
+            "llama3_8b.toml:1",
+            "expandable_segments",
+        ),
+    ],
+)
+def test_releases_of_other_stacks_resolve(stack: str, asked: dict[str, Any], recipe: str, switch: str) -> None:
+    profile = "torch" if stack.startswith("torchtitan") else "megatron"
+    question: dict[str, Any] = {
+        "devices": 64,
+        "global_batch_size": 128,
+        "precision": "bf16",
+        "framework": profile,
+        "stack": stack,
+    }
+    found = scenario_of(**question, **asked).framework
+    assert recipe in found.release_source
+    assert getattr(found, switch) is True
+    name, _, release = stack.partition("@")
+    with pytest.raises(InputError, match=rf"{name}@{release}9', did you mean .*{stack}"):
+        stack_for(profile, f"{stack}9")
 
 
 def test_a_recipe_of_the_model_device_and_precision_decides() -> None:
@@ -101,7 +159,7 @@ def test_an_unknown_release_is_refused_with_those_there_are() -> None:
 
 
 def test_the_newest_release_is_suggested_on_blackwell() -> None:
-    assert [one.name for one in suggested("megatron", {"NVIDIA"}, {"blackwell"})] == [max(RELEASES)]
+    assert [one.name for one in suggested("megatron", {"NVIDIA"}, {"blackwell"})] == [NEWEST]
     assert [one.name for one in suggested("megatron", {"NVIDIA"}, {"hopper"})] == ["nvidia-recipes"]
     assert suggested("megatron", {"AMD"}, {"cdna3"}) == ()
 

@@ -89,6 +89,7 @@ BESIDE = {
     "quantised_scale_bytes": {"quantised_base": "true"},
     "widened_rest": {"quantised_base": "true"},
     "reference_gradients": {"fully_shard": "false"},
+    "delayed_weight_gradients": {"fully_shard": "false"},
     "release_grads": {"fully_shard": "false"},
     "fp8_recipe": {"fp8_inputs": "true"},
     "largest_tensor_step": {"fully_shard": "false", "foreach_optimizer": "false", "parameter_dtype": "bf16"},

@@ -15,7 +15,7 @@ from simulator.question.units import GIB
 from simulator.question.vocabulary import Offload
 from simulator.recipes.check import judge
 from simulator.search.build import estimate_layout
-from simulator.show.report.text import host_text
+from simulator.show.report.text import host_text, verdict_sentence
 
 PARAMETERS = 8030261248
 """Of llama3.1-8b."""
@@ -140,6 +140,14 @@ def test_a_host_that_is_too_small_does_not_fit() -> None:
     assert tight.memory.fit_probability == 0.0
     assert (unknown.memory.fits_host, unknown.verdict) == (None, "fits")
     assert tight.memory.device_bytes == roomy.memory.device_bytes
+    assert verdict_sentence(tight, colour=False).startswith("does not fit the host: needs ")
+    said = [[(one.rule, one.severity) for one in judge._host(each)] for each in (roomy, tight, unknown, ask("none"))]
+    assert said == [
+        [("host-memory", "note")],
+        [("host-memory", "error")],
+        [("host-memory-not-judged", "note")],
+        [],
+    ]
 
 
 def test_rounding_of_pinned_blocks_leaves_it_open() -> None:

@@ -118,3 +118,14 @@ def test_a_file_that_the_script_changes_is_not_read_as_it_stands(before: str, is
 def test_hosts_are_those_that_a_job_asks_for(select: str, command: str, nodes: int | None, tmp_path: Path) -> None:
     launch = f"torchrun --nnodes $NODES --nproc_per_node 8 pretrain_gpt.py {FLAGS}".replace("$MBS", "1")
     assert read(tmp_path, "train.sh", f"#!/bin/bash\n#PBS -l {select}\nNODES=$({command})\n{launch}").nodes == nodes
+
+
+ZERO = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n"
+
+
+@pytest.mark.parametrize(("before", "is_known"), [("", True), ("sed -i s/FULL/NO/ conf.yaml\n", False)])
+def test_a_configuration_of_the_launcher_is_asked_for_too(before: str, is_known: bool, tmp_path: Path) -> None:
+    (tmp_path / "conf.yaml").write_text(ZERO, encoding="utf-8")
+    flags = "--model_name_or_path meta-llama/Llama-3.2-3B --per_device_train_batch_size 1 --max_length 512 --bf16"
+    recipe = read(tmp_path, "sft.sh", f"{before}accelerate launch --config_file conf.yaml sft.py {flags}\n")
+    assert is_known == (recipe.layout is not None and recipe.layout.zero_stage == 3)

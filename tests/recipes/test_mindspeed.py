@@ -78,7 +78,6 @@ def test_adapters(tmp_path: Path) -> None:
         "--stage ppo",
         "--cla-share-factor 2",
         "--spec mindspeed_llm.tasks.models.spec.deepseek4_spec layer_spec",
-        "--moe-fb-overlap --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 2",
     ],
 )
 def test_what_may_turn_the_verdict_leaves_none(flags: str, tmp_path: Path) -> None:

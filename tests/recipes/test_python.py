@@ -190,6 +190,71 @@ def test_a_vision_tower_leaves_room_and_unknown_images_refuse(recipes: Path) -> 
     assert any(remark.severity == "error" and "how many pixels" in remark.message for remark in recipe.remarks)
 
 
+PARTIAL = """
+import nemo_run as run
+import torch
+from nemo import lightning as nl
+from nemo.collections.llm.gpt.model.llama import Llama31Config8B, LlamaModel
+
+
+def trainer(tensor_parallelism=1, num_nodes=1, num_gpus_per_node=8, callbacks=None):
+    strategy = run.Config(
+        nl.MegatronStrategy,
+        tensor_model_parallel_size=tensor_parallelism,
+        context_parallel_size=2,
+        sequence_parallel=tensor_parallelism > 1,
+        ckpt_async_save=True,
+        ddp=run.Config(DistributedDataParallelConfig, grad_reduce_in_fp32=True, data_parallel_sharding_strategy="a"),
+        fsdp=None,
+    )
+    plugins = run.Config(MegatronMixedPrecision, precision="bf16-mixed", params_dtype=torch.bfloat16)
+    return run.Config(
+        nl.Trainer,
+        devices=num_gpus_per_node,
+        num_nodes=num_nodes,
+        plugins=plugins,
+        strategy=strategy,
+        callbacks=callbacks,
+    )
+
+
+@run.cli.factory(target=pretrain, name="llama31_8b")
+def pretrain_recipe(dir=None, num_nodes=2, num_gpus_per_node=8, performance_mode=False, fn=pretrain):
+    recipe = run.Partial(
+        fn,
+        model=run.Config(LlamaModel, config=run.Config(Llama31Config8B)),
+        trainer=trainer(2, num_nodes=num_nodes, num_gpus_per_node=num_gpus_per_node, callbacks=[]),
+        data=run.Config(MockDataModule, seq_length=8192, global_batch_size=512, micro_batch_size=1),
+        optim=run.Config(MegatronOptimizerModule, config=run.Config(OptimizerConfig, use_distributed_optimizer=True)),
+    )
+    if performance_mode:
+        recipe.trainer.plugins.grad_reduce_in_fp32 = False
+        recipe.trainer.callbacks.extend([run.Config(MegatronCommOverlapCallback, tp_comm_overlap=True)])
+    return recipe
+"""
+
+
+def test_recipes_of_nemo_2_are_read_with_their_arguments_and_fields(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    path = tmp_path / "llama31_8b.py"
+    path.write_text(PARTIAL, encoding="utf-8")
+    (recipe,) = read_recipe(path)
+    assert recipe.layout is not None
+    assert (recipe.title, recipe.model, recipe.precision) == ("llama31_8b pretrain_recipe", "llama3.1-8b", "bf16")
+    assert (recipe.nodes, recipe.devices_per_node, recipe.global_batch_size, recipe.seq_length) == (2, 8, 512, 8192)
+    assert (recipe.layout.tensor_parallel, recipe.layout.context_parallel, recipe.layout.zero_stage) == (2, 2, 1)
+    assert not [remark for remark in recipe.remarks if remark.severity == "error"]
+    place = recipe.places["tp"]
+    assert PARTIAL.splitlines()[place.line - 1].strip() == "tensor_model_parallel_size=tensor_parallelism,"
+    asked = {"num_nodes": "4", "performance_mode": "true", "trainer.strategy.tensor_model_parallel_size": "4", "x": "1"}
+    (recipe,) = read_recipe(path, asked)
+    assert recipe.layout is not None
+    assert (recipe.nodes, recipe.layout.tensor_parallel) == (4, 4)
+    assert (recipe.options["gradient_dtype"], recipe.options["tp_comm_overlap"]) == ("bf16", "true")
+    unused = [remark.message for remark in recipe.remarks if remark.rule == "unused-setting"]
+    assert unused == ["--set x=1: nothing in the file depends on it"]
+
+
 def test_other_python_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import os\nos.remove('everything')\n", encoding="utf-8")

@@ -132,3 +132,41 @@ def test_what_mason_starts_is_read_with_its_machines(tmp_path: Path) -> None:
 def test_another_network_is_not_taken_for_the_one_whose_name_it_starts_with(name: str) -> None:
     assert by_name(name) == (None, False)
     assert by_name("microsoft/phi-4-onnx") == ("phi-4", True)
+
+
+FIREFLY = """{"model_name_or_path": "meta-llama/Llama-2-7b-hf", "per_device_train_batch_size": 2,
+"max_seq_length": 1024, "bf16": true, "train_mode": "MODE", "task_type": "TASK", "peft_type": "lora",
+"lora_rank": 64, "train_file": "a.jsonl"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mode", "task", "rank", "options"),
+    [
+        ("full", "sft", None, {}),
+        ("lora", "dpo", 64, {"reference_forward": "true"}),
+        ("qlora", "sft", 64, {"quantised_base": "true"}),
+    ],
+)
+def test_firefly(mode: str, task: str, rank: int | None, options: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "args.json").write_text(FIREFLY.replace("MODE", mode).replace("TASK", task), encoding="utf-8")
+    recipe = read(tmp_path, "run.sh", "torchrun --nproc_per_node 8 train.py --train_args_file args.json\n")
+    assert (recipe.model, recipe.seq_length, recipe.lora_rank) == ("llama-2-7b", 1024, rank)
+    assert options.items() <= recipe.options.items()
+    assert ("quantised_base" in recipe.options) == (mode == "qlora")
+
+
+@pytest.mark.parametrize(
+    ("flag", "is_passed"),
+    [
+        ("--modules_to_save embed_tokens,lm_head", False),
+        ("--optimizer_name lion", False),
+        ("--data_parallel_size 4", False),
+        ("--reward_model_name_or_path other", False),
+        ("--save_path out", True),
+        ("--eval_max_length 512", True),
+    ],
+)
+def test_a_name_that_says_save_or_data_may_still_decide(flag: str, is_passed: bool, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "run.sh", LMFLOW, WORDS=flag)
+    assert is_passed == (not [remark for remark in recipe.remarks if remark.severity == "error"])

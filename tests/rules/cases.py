@@ -132,7 +132,7 @@ CASES: dict[str, list[Case]] = {
             {"pipeline_parallel": 2, "virtual_stages": 2, "chunk_layers": (1, 3, 2, 2), "stage_layers": (3, 5)},
             {"pipeline_parallel": 2, "virtual_stages": 2, "stage_layers": (4, 4)},
             small_dense(num_hidden_layers=8),
-            {"profile": "torch"},
+            {"profile": "paddle"},
         ),
         # Cuts that differ, without a list, hold no whole chunks.
         Case(

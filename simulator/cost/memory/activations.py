@@ -7,6 +7,9 @@ t for tensor parallel, h for hidden size, and bytes of 16-bit training; in fp32 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_work, recomputed_inside
@@ -16,7 +19,7 @@ from simulator.cost.operations.ends import inputs
 from simulator.cost.operations.extents import extent, total
 from simulator.cost.operations.layer import SWAPPED, layer_operations, whole_operations
 from simulator.cost.operations.recompute import Modules, freed, returning
-from simulator.cost.operations.record import summed
+from simulator.cost.operations.record import Amount, Spread, summed
 from simulator.cost.operations.sums import kept_amounts
 from simulator.cost.stages import over_layers
 from simulator.question.scenario.block import Array, KindArray
@@ -72,6 +75,37 @@ def _bytes_left(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules:
     dropped = freed(conditions_of(pricing.scenario), kind, mode, modules)
     kept = kept_bytes(pricing, kind)
     return kept - total(pricing, dropped) if dropped else kept
+
+
+_OF_OUTPUTS: Final[Mapping[str, Spread]] = {
+    "column": "tensor",
+    "row": "sequence",
+    "replicated": "sequence",
+    "expert_column": "copies_tensor",
+    "expert_row": "copies",
+}
+"""How the outputs of a weight's product are spread, by how it is cut."""
+
+
+@of_work
+def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Bytes that a layer's backward pass holds for weight gradients that follow it, shape (n,).
+
+    Gradients of its products' outputs, and what the other micro batch's exchange reads and writes: one copy of each
+    routed token there, one here (MindSpeed 028de58c, moe_feature/fb_overlap/overlap_funcs/fwdbwd.py and
+    modules/weight_grad_store.py).
+    """
+    conditions = conditions_of(pricing.scenario)
+    operations = layer_operations(conditions, kind)
+    amounts = [
+        Amount(float(weight.outputs), _OF_OUTPUTS[weight.split])
+        for operation in operations
+        for weight in operation.weights
+        if weight.matmul
+    ]
+    if any(operation.name == "dispatch" for operation in operations):
+        amounts.append(Amount(2.0 * conditions.model.expert_width, "copies"))
+    return element_bytes(conditions) * total(pricing, summed(amounts))
 
 
 def repeated_working_set(pricing: Pricing, kind: LayerKind) -> Array:

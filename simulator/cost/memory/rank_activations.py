@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.cost.derived import Pricing, derived, of_sizes
 from simulator.cost.memory.activations import (
+    delayed_bytes,
     embedded_bytes,
     kept_bytes,
     layer_bytes,
@@ -164,6 +165,8 @@ def activations_in_flight(pricing: Pricing) -> StageArray:
     if pricing.scenario.framework.overlap_expert_exchange and pricing.scenario.model.is_moe:
         # Forward and backward passes under each other hold a layer of both at once.
         held = held + kept_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
+    if pricing.scenario.framework.delayed_weight_gradients and pricing.scenario.model.is_moe:
+        held = held + np.max([delayed_bytes(pricing, kind) for kind in contents.layer_kinds], axis=0)
     if not activations.embedded.any():
         return held
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks

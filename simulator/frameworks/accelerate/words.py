@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from simulator.frameworks.arguments import OFF, Arguments
-from simulator.frameworks.configuration import configuration
+from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.values import Cause, known_value
@@ -45,6 +45,8 @@ def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
     named = launch.options.get("config_file")
     if named is not None and named.known:
         configured = configuration(launch, arguments.file, named.text, named.line)
+        if configured is None:
+            need_written(words, launch, named.text, "zero_stage")
         for key in configured.keys if configured else ():
             words.add(key.name, key.values, key.line, configured.file if configured else "")
     elif named is not None:

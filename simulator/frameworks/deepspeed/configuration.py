@@ -9,10 +9,10 @@ from typing import Final
 
 from simulator.errors import InputError
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import Configuration, configuration
+from simulator.frameworks.configuration import Configuration, configuration, need_written
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.launch import LaunchCommand, plain_path
+from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import known_value
 
@@ -41,7 +41,7 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
         return True
     configured = _configuration(arguments, launch, name, entry.value_line)
     if configured is None and launch is not None:
-        arguments.need(launch.files[plain_path(name)].causes, "zero_stage")
+        need_written(arguments, launch, name, "zero_stage")
     if configured is not None:
         remark_keys(arguments, _unread(configured.keys), "deepspeed")
     for key in configured.keys if configured else ():

@@ -47,8 +47,12 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
     keys = _configuration(arguments, launch)
     stage = keys.integer("zero_stage", "zero_optimization.stage", low=0, high=3)
     stated = _told_stage(arguments)
-    if stage is None and stated is None and "zero_stage" in keys.incomplete:
-        entry = arguments.entry("deepspeed-config")
+    entry = arguments.entry("deepspeed-config")
+    written = launch.written(entry.text) if launch is not None and entry is not None else None
+    if written is not None and any(entry is not None and cause.name == entry.text for cause in written.causes):
+        # Made by a command of the script: what else than the stage it says, as compression, is not known.
+        arguments.need(written.causes, "zero_stage")
+    elif stage is None and stated is None and "zero_stage" in keys.incomplete:
         arguments.need(entry.causes if entry is not None else (), "zero_stage")
     stage = stated or 0 if stage is None else stage
     # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.

@@ -47,7 +47,7 @@ def extended(arguments: Arguments, run: AskedRun, _: LaunchCommand | None) -> As
     own = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in release_options(release)
     }
-    own |= _held(facts) | _done_again(facts) | _trained(arguments) | _kernels(facts)
+    own |= _held(facts) | _done_again(facts) | _trained(arguments) | _kernels(facts) | _overlapped(facts)
     _remark_unpriced(facts)
     options = own | dict(run.options)
     options |= _exchange(facts, run, options)
@@ -291,16 +291,28 @@ def _trained(arguments: Arguments) -> Options:
     return own | ({"score_head": "true", "unused_output_layer": "true"} if stage in _SCORES else {})
 
 
+def _overlapped(facts: _Facts) -> Options:
+    """Forward passes under backward ones of other micro batches: without a pipeline there are none to take.
+
+    Of layers that are done again the second forward pass is not overlapped (MindSpeed 028de58c, overlap_funcs/bwd.py).
+    """
+    arguments, layout = facts.arguments, facts.layout
+    overlaps = arguments.switch("fb_overlap", "moe-fb-overlap") and layout.pipeline_parallel > 1
+    arguments.forget("fb_overlap")
+    if not overlaps:
+        return {}
+    if layout.recompute != "full":
+        return {"overlap_expert_exchange": "true", "delayed_weight_gradients": "true"}
+    said = "--moe-fb-overlap beside full recompute: the exchange's time is priced as exposed"
+    arguments.remark("not-modelled", "warning", said, "moe-fb-overlap")
+    return {"delayed_weight_gradients": "true"}
+
+
 def _remark_unpriced(facts: _Facts) -> None:
-    """Refuse stages with more than a language model, and overlaps whose memory is not known."""
+    """Refuse stages with more than a language model."""
     arguments = facts.arguments
     stage = arguments.text("stage", "stage")
     if stage and stage not in _STAGES:
         said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
         arguments.not_modelled(said, "stage")
-    if arguments.switch("fb_overlap", "moe-fb-overlap") and facts.layout.pipeline_parallel > 1:
-        # Forward passes run under backward ones of other micro batches: without a pipeline there are none to take. A
-        # run of MindSpeed-LLM (deepseek_v3_mcore_tp2_pp2_ep2_dualpipev_fb) takes a fifth more than the passes hold.
-        said = "--moe-fb-overlap: what its layers keep for the overlap is not priced"
-        arguments.not_modelled(said, "moe-fb-overlap")
-    arguments.forget("stage", "fb_overlap")
+    arguments.forget("stage")

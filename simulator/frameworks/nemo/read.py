@@ -38,7 +38,8 @@ _SEVERAL: Final = ("name", "type", "_target_", "dim", "adapter_dim", "peft_schem
 _PADDLE: Final = frozenset(["per_device_train_batch_size", "tensor_parallel_degree", "fp16_opt_level"])
 """Keys of Paddle's trainers, whose sections may look alike."""
 _CLASS: Final = re.compile(
-    r"(Llama|Qwen|Mixtral|Mistral|DeepSeek)(\w{0,40}?)(?:Config|ModelProvider|Provider)(\w{0,40})"
+    r"(Llama|Qwen|Mixtral|Mistral|DeepSeek|Gemma|Phi|Baichuan|ChatGLM)(\w{0,40}?)"
+    r"(?:Config|ModelProvider|Provider)(\w{0,40})"
 )
 _OTHER_MODEL: Final = re.compile(
     r"vision|vit|image|video|audio|speech|projector|teacher|draft|reward|critic|reference|ref_policy"
@@ -248,6 +249,8 @@ def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
     if run.model is not None or match is None:
         return run
     family, version, size = match.groups()
+    # Classes write 1.7B as 1P7B and 0.6B as 600M.
+    size = re.sub(r"(?<=\d)P(?=\d)", ".", re.sub(r"^(\d)00M$", r"0.\1B", size))
     dotted = ".".join(re.findall(r"\d", version))
     names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
     return named(arguments, run, *names)

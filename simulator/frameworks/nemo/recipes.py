@@ -219,13 +219,14 @@ def _keys(instance: Instance) -> Iterator[Key]:
             if section == "peft":
                 kind = part.kind.rpartition(".")[2]
                 yield Key((section, "_target_"), (known_value(kind, 1),), instance.places[section].line, kind)
-            yield from _keys_of((section,), part)
+            yield from keys_of((section,), part)
         elif isinstance(part, str):
             place = instance.places[section]
             yield Key((section,), (known_value(part, place.line),), place.line, part, place.file)
 
 
-def _keys_of(path: tuple[str, ...], part: Instance) -> Iterator[Key]:
+def keys_of(path: tuple[str, ...], part: Instance) -> Iterator[Key]:
+    """The keys of one part of a configuration, each with the line that sets it."""
     for name, value in part.fields.items():
         place = part.places[name]
         if isinstance(value, Instance) or (name in _DTYPES and getattr(value, "name", None) in _HALVES):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import configuration, replaced
+from simulator.frameworks.configuration import configuration, need_written, replaced
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.remarks import Place
@@ -64,6 +64,8 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
         arguments.need(named.causes if named is not None else (), "model")
         return AskedRun(framework="torch")
     document = configuration(launch, arguments.file, named.values[0].text, named.value_line)
+    if document is None:
+        need_written(arguments, launch, named.values[0].text, "model")
     words = {name: entries[-1].values[0] for name, entries in flags.items() if "." in name and entries[-1].values}
     keys = replaced(document, words, arguments.file)
     return read(arguments, keys, document.file if document else "")
@@ -114,7 +116,7 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
             arguments.not_modelled(f"sharding_strategy {shards[:30]} is not known", "fsdp.sharding_strategy")
         arguments.add("fsdp", [known_value(shards, 1)], 1)
         if arguments.switch("offload", "fsdp.cpu_offload"):
-            said = "fsdp.cpu_offload: state on the host is priced on the device"
+            said = "fsdp.cpu_offload: state on the host is priced on the device and host memory not judged"
             arguments.remark("upper-bound", "warning", said, "fsdp.cpu_offload")
     elif arguments.has("fsdp.cpu_offload"):
         arguments.forget("offload")

@@ -14,7 +14,7 @@ from typing import Final
 
 from simulator.errors import UnsupportedError
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import configuration
+from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.megatron.keys import add_layers, settle, take_model
@@ -64,6 +64,8 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
     if words and words[0].known and words[0].text.endswith(_SUFFIXES):
         flags, arguments.entries = arguments.entries, {}
         configured = configuration(launch, arguments.file, words[0].text, words[0].line)
+        if configured is None:
+            need_written(arguments, launch, words[0].text, "model")
         for key in configured.keys if configured else ():
             arguments.add(key.dotted, key.values, key.line, configured.file if configured else "")
         for name, entries in flags.items():

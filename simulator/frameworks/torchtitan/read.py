@@ -45,12 +45,13 @@ def is_launch(launch: LaunchCommand) -> bool:
     return any(re.match(r"--job[.]config[-_]file(=|$)", value.text) for value in launch.arguments)
 
 
-def take_words(arguments: Arguments, _: LaunchCommand, __: Sequence[PlainValue]) -> None:
+def take_words(arguments: Arguments, launch: LaunchCommand, _: Sequence[PlainValue]) -> None:
     """Take the configuration file that the flags name, which is read beside the script; they count over its keys."""
     flags, arguments.entries = arguments.entries, {}
     place = flags.pop(_CONFIG)[-1]
-    if place.causes:
-        arguments.need(place.causes, "model")
+    written = launch.written(place.text)
+    if place.causes or written is not None:
+        arguments.need(place.causes or (written.causes if written is not None else ()), "model")
     else:
         path = beside(arguments.file, place.text, place.value_line)
         add_keys(arguments, str(path), keys_of(path, read_document(path)))

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import configuration, replaced
+from simulator.frameworks.configuration import configuration, need_written, replaced
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.optimizer import read_optimizer
@@ -68,6 +68,8 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     name = named.values[0].text
     file = name if name.endswith((".yaml", ".yml")) else f"{_SHIPPED}/{name}.yaml"
     document = configuration(launch, arguments.file, file, named.value_line)
+    if document is None:
+        need_written(arguments, launch, file, "model")
     pairs = [(word.text.partition("="), word.line) for word in named.values[1:] if word.known]
     words = {key: known_value(text, line) for (key, equals, text), line in pairs if equals}
     arguments.entries.clear()

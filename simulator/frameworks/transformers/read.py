@@ -19,7 +19,7 @@ from simulator.question.vocabulary import RecomputeMode
 
 MODEL: Final = ("model_name_or_path", "model")
 _TUNING: Final = ("finetuning_type", "tuner_type")
-_BITS: Final = ("quantization_bit", "quant_bits", "quant_method")
+_BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits")
 _LORA_RANK: Final = 8
 _MICRO_BATCH_SIZE: Final = 8
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -123,6 +123,7 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
     scripts ask for and LLaMA-Factory ff6d4d1 and ms-swift 3602360 do not.
     """
     names = [name for name in ("load_in_4bit", *_BITS) if arguments.has(name)]
+    names = [name for name in names if arguments.text("quantization", name) not in ("16", "32")]
     if arguments.switch("quantization", "load_in_8bit"):
         arguments.not_modelled(QUANTIZED, "load_in_8bit")
     four = [name for name in names if name != "load_in_4bit" or arguments.switch("quantization", name)]

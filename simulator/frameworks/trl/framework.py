@@ -29,7 +29,8 @@ def _command_cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int |
 
 
 def _is_trainer(launch: LaunchCommand) -> bool:
-    return launch.launcher != "other" and (launch.flags >= _MARKS or _takes_file(launch))
+    marked = launch.flags >= _MARKS or "train_args_file" in launch.flags
+    return launch.launcher != "other" and (marked or _takes_file(launch))
 
 
 def _takes_file(launch: LaunchCommand) -> bool:

@@ -51,7 +51,7 @@ _SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
     """Take the configuration file that stands for flags, which count over it, as `HfArgumentParser` does."""
-    named = arguments.entry("config")
+    named = arguments.entry("config") or arguments.entry("train_args_file")
     files = [word for word in (*words, *(named.values if named is not None else ())) if word.text.endswith(SUFFIXES)]
     for word in files[:1]:
         if not word.known:
@@ -115,9 +115,27 @@ def _add_defaults(arguments: Arguments) -> None:
 
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:
     """The run with what its loss asks for: that of a script or a folder of such a name, else of the next token."""
-    named = _PREFERENCE.search(title.lower())
+    _add_mode(arguments)
+    named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
+    arguments.forget("task_type")
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
     return purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
+
+
+def _add_mode(arguments: Arguments) -> None:
+    """Take Firefly's mode (yangjianxin1/Firefly, train.py): all weights, adapters, or adapters over 4 bits nested."""
+    mode, kind = (arguments.text("lora_rank", name) for name in ("train_mode", "peft_type"))
+    arguments.forget("lora_rank")
+    if kind is not None and kind.lower() != "lora":
+        arguments.not_modelled(f"peft_type {kind[:40]} is not modelled", "peft_type")
+    if mode is None:
+        return
+    if mode not in ("full", "lora", "qlora"):
+        arguments.not_modelled(f"train_mode {mode[:40]} is not modelled", "train_mode")
+    adapters, bits = (str(mode in modes).lower() for modes in (("lora", "qlora"), ("qlora",)))
+    line = arguments.entries["train_mode"][-1].place.line
+    for name, text in (("use_lora", adapters), ("load_in_4bit", bits), ("use_bnb_nested_quant", bits)):
+        arguments.add(name, [known_value(text, line)], line)
 
 
 def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:

@@ -431,8 +431,7 @@ class FrameworkProfile(Switches):
     )
     expert_dispatch: ExpertDispatch = switch(
         "alltoall",
-        "how tokens reach their experts: a copy for each (alltoall), all tokens to all (allgather), or one copy to "
-        "each rank and over the network one to each node (deepep, hybridep)",
+        "tokens to experts: a copy for each (alltoall), all to all (allgather), one a rank and node (deepep, hybridep)",
         choices=EXPERT_DISPATCHES,
         of="experts",
     )
@@ -451,17 +450,21 @@ class FrameworkProfile(Switches):
         about="the experts' exchange runs under another micro batch's compute (--overlap-moe-expert-parallel-comm)",
         of="experts",
     )
+    delayed_weight_gradients: bool = switch(
+        default=False,
+        about="gradients of a layer's outputs stay till those of its weights follow (MindSpeed's --moe-fb-overlap)",
+        moves=("memory",),
+        of="experts",
+    )
     fused_experts: bool = switch(
         default=False,
-        about="routed experts' activation and its casts are parts of their products' kernels "
-        "(--use-transformer-engine-op-fuser)",
+        about="routed experts' activation and casts are in their products' kernels (--use-transformer-engine-op-fuser)",
         moves=("passes", "step"),
         of="experts",
     )
     expert_capacity: float = switch(
         1.0,
-        "tokens that buffers of a rank's experts are as large as, over the mean: shapes of a CUDA graph are fixed "
-        "(--moe-expert-rank-capacity-factor)",
+        "tokens that buffers of a rank's experts hold, over the mean (--moe-expert-rank-capacity-factor)",
         low=1.0,
         high=64.0,
         moves=("memory",),
@@ -469,8 +472,7 @@ class FrameworkProfile(Switches):
     )
     expert_stash: float = switch(
         1.0,
-        "tokens that routed experts keep their tensors for, over the mean: pages of a buffer of one size "
-        "(--moe-paged-stash-buffer-size-factor-cuda)",
+        "tokens that routed experts keep tensors for, over the mean (--moe-paged-stash-buffer-size-factor-cuda)",
         low=1.0,
         high=64.0,
         moves=("memory",),
@@ -478,13 +480,11 @@ class FrameworkProfile(Switches):
     )
     warm_up_whole_batch: bool = switch(
         default=False,
-        about="interleaving does all forward passes first where there are as many micro batches as pipeline ranks "
-        "(Megatron's core before 0.10)",
+        about="interleaving does all forward passes first for as many micro batches as ranks (Megatron before 0.10)",
     )
     splits_last_backward: bool = switch(
         default=True,
-        about="DualPipe's last backward passes are split into input and weight gradients (--dualpipev-dw-detach of "
-        "MindSpeed)",
+        about="DualPipe's last backward passes are split, weights apart (MindSpeed's --dualpipev-dw-detach)",
     )
     mtp: bool = switch(default=False, about="train the model's multi-token-prediction layers, on the last stage")
 

@@ -81,8 +81,10 @@ def _recipe(row: Mapping[str, Any]) -> ReleaseRecipe:
 
 
 def _recipes_of(stack: str, asked: tuple[str, str, str]) -> list[ReleaseRecipe]:
-    """A release's recipes of one model, device and precision."""
-    return [each for each in release_recipes(stack) if (each.model, each.hardware, each.precision) == asked]
+    """A release's recipes of one model, device and precision; those that name no device are for any."""
+    model, hardware, precision = asked
+    alike = (each for each in release_recipes(stack) if (each.model, each.precision) == (model, precision))
+    return [each for each in alike if each.hardware in (hardware, "")]
 
 
 def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe | None:
@@ -146,7 +148,7 @@ def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str
     if case.precision == "fp8":
         alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike
     same = [recipe for recipe in alike if recipe.precision == case.precision]
-    here = [recipe for recipe in same if recipe.hardware == case.hardware]
+    here = [recipe for recipe in same if recipe.hardware in (case.hardware, "")]
     where = case.hardware if here else "any device" if same else "any device and precision"
     pool = here or same or alike
     kind = "mixtures of experts" if case.is_moe else "dense models"

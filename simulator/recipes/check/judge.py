@@ -34,7 +34,7 @@ from simulator.recipes.check.positional import arguments_line
 from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
 from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
-from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark
+from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Severity
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.rule import READER_RULES
 from simulator.search.build import estimate_layout
@@ -150,7 +150,7 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
             return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
-        if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED):
+        if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED, WEIGHT_CACHE):
             bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
         return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
@@ -263,9 +263,13 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
         f"whether {case.scenario.precision} copies of the weights stay between micro batches is not known: it needs "
         f"{with_copies} GiB with them, {without_copies} without, of {to_gib(judged.estimate.memory.capacity_bytes):.2f}"
     )
-    remark = Remark(WEIGHT_CACHE, "error", said, fix="--option fp8_weight_cache=true, or =false")
-    reasons, remarks = (_sentence(remark), *judged.reasons), _ordered((remark, *judged.remarks))
-    return replace(judged, outcome="cannot_tell", reasons=reasons, remarks=remarks)
+    # What a range leaves to a run stays so, and is told what would settle it.
+    severity: Severity = "error" if judged.outcome in FIRM else "note"
+    remark = Remark(WEIGHT_CACHE, severity, said, fix="--option fp8_weight_cache=true, or =false")
+    remarks = _ordered((remark, *judged.remarks))
+    if severity == "note":
+        return replace(judged, remarks=remarks)
+    return replace(judged, outcome="cannot_tell", reasons=(_sentence(remark), *judged.reasons), remarks=remarks)
 
 
 def estimate_of(case: Case) -> Estimate:
@@ -324,12 +328,13 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
 
 def _host(estimate: Estimate) -> Iterator[Remark]:
-    """What offload needs of a node's host, where that is more than it has, or nobody states how much it has."""
+    """What offload needs of a node's host, and whether it has that."""
     memory = estimate.memory
     need = f"offload keeps {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
-    if memory.fits_host is False:
+    if memory.host_bytes_per_node and memory.fits_host is not None:
         there = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
-        yield Remark(rule="host-memory", severity="error", message=f"{need}, {there}")
+        severity: Severity = "note" if memory.fits_host else "error"
+        yield Remark(rule="host-memory", severity=severity, message=f"{need}, {there}")
     elif memory.host_bytes_per_node and memory.host_capacity_bytes is None:
         said = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
         yield Remark(rule="host-memory-not-judged", severity="note", message=said)

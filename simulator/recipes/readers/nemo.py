@@ -16,7 +16,8 @@ from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
-from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python
+from simulator.frameworks.nemo.partial import is_partial_recipe, is_setting, partial_recipes
+from simulator.frameworks.nemo.recipes import PythonRecipe, is_override, is_python_recipe, python_recipes, read_python
 from simulator.frameworks.run import finished
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.recipes.readers.cluster import cluster_of
@@ -42,29 +43,31 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
     return recipe_of(run, str(path), dialect=FORM.dialect, **counts), arguments.used
 
 
-def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[Recipe, ...]:
-    """The recipes that the functions of a Python file return; nothing of it is run.
+def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Recipe, ...], list[str]]:
+    """The recipes that the functions of a Python file return, and settings that no recipe has; nothing of it is run.
 
-    Raises UnsupportedError for a file without functions that return a configuration of Megatron-Bridge.
+    Raises UnsupportedError for a file without functions that return a configuration of Megatron-Bridge or NeMo 2.
     """
-    recipes = tuple(_python_recipe(path, recipe, settings) for recipe in _python_recipes(path, settings))
+    text = read_text(path)
+    is_partial = is_partial_recipe(text)
+    read = partial_recipes if is_partial else python_recipes
+    whole = read(path, settings) if is_partial or is_python_recipe(text) else ()
+    recipes = tuple(_python_recipe(path, recipe, settings) for recipe in whole)
     if not recipes:
         raise UnsupportedError(
-            f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge; "
-            "give the shell script or the configuration file"
+            f"{path}: Python is never run, and no function of the file returns a configuration of Megatron-Bridge or "
+            "NeMo 2; give the shell script or the configuration file"
         )
-    return recipes
-
-
-def _python_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonRecipe]:
-    return python_recipes(path, settings) if is_python_recipe(read_text(path)) else iter(())
+    takes = is_setting if is_partial else is_override
+    return recipes, [name for name in settings if not takes(name)]
 
 
 def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]) -> Recipe:
     arguments = Arguments(str(path), registry.table("nemo", FORM))
     arguments.settings = settings
     run = finished(arguments, read_python(arguments, recipe))
-    return recipe_of(run, str(path), title=recipe.name, dialect="nemo-python")
+    counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
+    return recipe_of(run, str(path), title=recipe.name, dialect="nemo-python", **counts)
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:

@@ -26,7 +26,6 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document, 
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
 from simulator.frameworks.nemo.read import is_nemo
-from simulator.frameworks.nemo.recipes import is_override
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
@@ -95,13 +94,13 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
             recipe, used = _read_document(path, settings)
         except _CommandWithinError:
             script, variables = job_script(path)
-            with contextlib.suppress(NoRecipeError, NotShellError):
+            with contextlib.suppress(NoRecipeError, NotShellError, UnsupportedError):
                 return _read_shell(path, script, settings, {**variables, **environment})
             raise
         return (_with_unused(recipe, settings, sorted(set(settings) - used)),)
     if suffix == ".py":
-        unused = [name for name in settings if not is_override(name)]
-        return tuple(_with_unused(recipe, settings, unused) for recipe in read_python_file(path, settings))
+        recipes, unused = read_python_file(path, settings)
+        return tuple(_with_unused(recipe, settings, unused) for recipe in recipes)
     text = read_text(path, newlines=True)
     if suffix not in _SHELL and not text.startswith("#!"):
         raise NoRecipeError(f"{path}: not a recipe: allowed are shell scripts and {', '.join(_DOCUMENTS)}")
@@ -293,6 +292,10 @@ def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator
             yield Recipe(file=file, title=title, dialect=UNREAD, framework="torch", remarks=(remark,))
 
 
+_ENTRY: Final = re.compile(r"pretrain_\w+[.]py")
+"""Megatron's own programs, whose flags may all stand in a variable."""
+
+
 def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
     """What to say of a launch that no reader takes: whose it is, or that its words are not known."""
     where, flags = f"{file}:{launch.line}", [value.text for value in launch.arguments if value.text.startswith("--")]
@@ -302,7 +305,7 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
         return UnsupportedError(f"{where}: '{shown}' starts {name}, which is not read; {_READ}")
     script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
-    if unknown and (not flags or names_training(script)):
+    if unknown and (not flags or _ENTRY.fullmatch(script)):
         asks = ", ".join(unknown[:3])[:120]
         return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
     return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")

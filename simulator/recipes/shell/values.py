@@ -6,7 +6,6 @@ branch carries its alternatives.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -65,7 +64,8 @@ class Piece(PlainPiece):
         """The piece as an expansion inserts it."""
         if (self.splits, self.quoted) == (splits, quoted):
             return self
-        return dataclasses.replace(self, splits=splits, quoted=quoted)
+        # Most expansions come here: `dataclasses.replace` takes five times as long.
+        return Piece(self.text, self.line, self.causes, splits, quoted, self.outside, self.filled, self.alternatives)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -72,6 +73,16 @@ class Comparison(Tabular):
     """Parts of the fullest device in bytes; they add up to its need."""
     step: tuple[PartDifference, ...]
     """Parts of the step in seconds; they add up to it."""
+    step_half_width: float | None = None
+    """Half of the 90 % range of B's step over A's, in the logarithm; None without a calibration."""
+
+    @property
+    def differ(self) -> bool | None:
+        """Whether one step is longer for sure: the range of their ratio is on one side; None without a calibration."""
+        if self.step_half_width is None:
+            return None
+        apart = math.log(self.second.throughput.step_seconds / self.first.throughput.step_seconds)
+        return abs(apart) > self.step_half_width
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each part: of the fullest device in bytes, then of the step in seconds."""
@@ -143,7 +154,19 @@ def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], nam
         inputs=tuple(_inputs(first, second, mine)),
         memory=_parts(mine.memory.parts_bytes, theirs.memory.parts_bytes),
         step=_parts(mine.throughput.parts_seconds, theirs.throughput.parts_seconds),
+        step_half_width=_step_half_width(sides, priced),
     )
+
+
+def _step_half_width(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate]) -> float | None:
+    """Half of the range of the ratio of two steps: of one question what both share is in neither, else both ranges."""
+    intervals = [each.throughput.interval_seconds for each in priced]
+    known, (one, other) = sides[0][0].calibration, intervals
+    if known is None or one is None or other is None:
+        return None
+    if all(_shown(sides[0][0], name) == _shown(sides[1][0], name) for name in _INPUTS):
+        return float(known.difference_half_widths(sides)[1])
+    return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (one, other)))
 
 
 def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[PartDifference, ...]:

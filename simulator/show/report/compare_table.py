@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -58,7 +59,16 @@ def headline(comparison: Comparison) -> str:
     needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
     verdicts = [verdict_text(priced.verdict, colour=False) for priced in (a, b)]
     ends = f"both: {verdicts[0]}" if verdicts[0] == verdicts[1] else f"A: {verdicts[0]}, B: {verdicts[1]}"
-    return f"B is {faster if ratio else 'as fast'} and needs {needs} on its fullest device; {ends}."
+    verb = "may be" if comparison.differ is False else "is"
+    return f"B {verb} {faster if ratio else 'as fast'}{_range(comparison, ratio)} and needs {needs}; {ends}."
+
+
+def _range(comparison: Comparison, ratio: float) -> str:
+    """The 90 % range of how much faster B is, in brackets; empty where nobody knows it."""
+    if (width := comparison.step_half_width) is None:
+        return ""
+    low, high = (100.0 * ((1.0 + ratio) * math.exp(sign * width) - 1.0) for sign in (-1, 1))
+    return f" ({low:+.1f} to {high:+.1f} %)"
 
 
 _MOST_INPUTS, _MOST_PARTS = 4, 2

@@ -14,6 +14,8 @@ from simulator.show.report.sections import Section
 TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Speed"}
 MANY_DEVICES: Final = 512
 """Devices from which runs are a class of their own."""
+KNOWN_STACKS: Final = "not beyond other rows"
+"""Rows whose stack, nodes and features other sources have too."""
 LEAST_ROWS: Final = 40
 """Rows from which a class is held to `HELD`; a smaller one to a binomial test."""
 HELD: Final = (0.85, 0.95)
@@ -25,7 +27,8 @@ _EXPLAINED: Final = (
     "with their source left out; below them each thing is left out of all rows that are asked: `device` a whole "
     "family, `stack` a framework on a family, `nodes` all runs on more devices, `layout` all runs of the framework on "
     f"the family with a feature. Held: 85 to 95 % of {LEAST_ROWS} rows and more; fewer are not rejected at 5 % by a "
-    "binomial test of 90 %, and of a device family left out it is 85 % at least."
+    "binomial test of 90 %, and of a device family left out it is 85 % at least. Rows of a source err together: "
+    "fewer than 35 sources that are all inside reject no range as too wide."
 )
 
 
@@ -94,7 +97,7 @@ def coverages(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> Iterator[He
 def _classes(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> Iterator[tuple[str, list[JudgedRange]]]:
     yield "all", list(rows)
     known = [row for row in rows if not row.beyond and row.devices < MANY_DEVICES]
-    yield f"not beyond other rows, below {MANY_DEVICES} devices", known
+    yield f"{KNOWN_STACKS}, below {MANY_DEVICES} devices", known
     for platform in sorted({row.platform for row in rows}):
         yield platform, [row for row in rows if row.platform == platform]
     for sort in sorted({row.sort for row in rows}):

@@ -90,7 +90,8 @@ _ROWS: Mapping[str, str] = MappingProxyType(
         "availability offers=offers_priced best=best_position best_measured=best_measured_position choices",
         "Choice": "offer hardware nodes devices precision verdict reason in_time in_budget pareto goodput "
         "training=run measured estimate",
-        "Comparison": "schema_version=@schema_version names first second inputs memory_mib=memory step_s=step",
+        "Comparison": "schema_version=@schema_version names first second inputs memory_mib=memory step_s=step "
+        "step_half_width differ",
         "Input": "name first second memory_bytes step_time_s=step_seconds",
         "PartDifference": "name first* second* difference*",
         "Explanation": "schema_version=@schema_version estimate causes changes:ExplainedChange longest_sequence",

@@ -245,6 +245,8 @@ def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:
         broken = len(estimate.violations)
         return f"{words}: {broken} rule{'' if broken == 1 else 's'} broken"
     where = f"stage {memory.binding_stage} binds at {memory.moment}"
+    if memory.fits_host is False and memory.fits:
+        words += " the host"
     size = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB usable"
     return f"{words}: needs {size}, {margin_text(memory.headroom_bytes)}; {where}"
 
