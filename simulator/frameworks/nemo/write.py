@@ -32,8 +32,10 @@ _SECTIONS: Final = {
     "optimizer": ("optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer"),
 }
 """Keys that are of no `model`."""
-_IMPLIED: Final = frozenset(("group_query_attention", "transformer_impl", "moe_grouped_gemm"))
-"""Flags that other keys say, or that this recipe has anyway."""
+_IMPLIED: Final = frozenset(
+    ("group_query_attention", "transformer_impl", "moe_grouped_gemm", "max_position_embeddings")
+)
+"""Flags that other keys say, that this recipe has anyway, or that set nothing in it."""
 _INSTEAD: Final[dict[str, dict[str, Any]]] = {
     "swiglu": {"gated_linear_unit": True, "activation_func": "silu"},
     "disable_bias_linear": {"add_bias_linear": False},

@@ -116,7 +116,7 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
             arguments.not_modelled(f"sharding_strategy {shards[:30]} is not known", "fsdp.sharding_strategy")
         arguments.add("fsdp", [known_value(shards, 1)], 1)
         if arguments.switch("offload", "fsdp.cpu_offload"):
-            said = "fsdp.cpu_offload: state on the host is priced on the device"
+            said = "fsdp.cpu_offload: state on the host is priced on the device and host memory not judged"
             arguments.remark("upper-bound", "warning", said, "fsdp.cpu_offload")
     elif arguments.has("fsdp.cpu_offload"):
         arguments.forget("offload")

@@ -96,8 +96,8 @@ class Comparison(Tabular):
         """One line: what differs, in how much memory and time."""
         memory = self.second.memory.device_bytes / self.first.memory.device_bytes - 1
         step = self.second.throughput.step_seconds / self.first.throughput.step_seconds - 1
-        told = ", ".join(differing.name for differing in self.inputs) or "nothing"
-        return f"<Comparison {self.first.model}: {told} differs, memory {memory:+.1%}, step {step:+.1%}>"
+        names = ", ".join(differing.name for differing in self.inputs) or "nothing"
+        return f"<Comparison {self.first.model}: {names} differs, memory {memory:+.1%}, step {step:+.1%}>"
 
 
 _Side = tuple[Scenario, Layout]
@@ -110,8 +110,8 @@ def compare(first: Mapping[str, Any] | Estimate, second: Mapping[str, Any] | Est
     The effect of an input is that of the first question with this input of the second alone. Raises as `estimate` does,
     and InputError for an estimate whose question it does not hold: one with options, layers or coefficients of its own.
     """
-    one, other = _side(first), _side(second)
-    return _compared((one[0], other[0]), (one[1], other[1]), ("first", "second"))
+    mine, theirs = _side(first), _side(second)
+    return _compared((mine[0], theirs[0]), (mine[1], theirs[1]), ("first", "second"))
 
 
 def _side(asked: object) -> tuple[_Side, Estimate]:
@@ -121,9 +121,9 @@ def _side(asked: object) -> tuple[_Side, Estimate]:
     if not isinstance(asked, Mapping):
         kind = type(asked).__name__
         raise InputError(f"compare takes estimates, or mappings of the arguments of one, not {kind}")
-    given = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
+    layout = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
     question = {name: asked[name] for name in asked if name not in BY_NAME}
-    side = resolved(question, given)
+    side = resolved(question, layout)
     return side, answer(*side, chosen_options(question))
 
 
@@ -146,14 +146,14 @@ def compare_cases(first: Case, second: Case, names: tuple[str, str]) -> Comparis
 
 
 def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], names: tuple[str, str]) -> Comparison:
-    (first, second), (one, other) = sides, priced
+    (first, second), (mine, theirs) = sides, priced
     return Comparison(
         names=names,
-        first=one,
-        second=other,
-        inputs=tuple(_inputs(first, second, one)),
-        memory=_parts(one.memory.parts_bytes, other.memory.parts_bytes),
-        step=_parts(one.throughput.parts_seconds, other.throughput.parts_seconds),
+        first=mine,
+        second=theirs,
+        inputs=tuple(_inputs(first, second, mine)),
+        memory=_parts(mine.memory.parts_bytes, theirs.memory.parts_bytes),
+        step=_parts(mine.throughput.parts_seconds, theirs.throughput.parts_seconds),
         step_half_width=_step_half_width(sides, priced),
     )
 

@@ -81,7 +81,7 @@ def causes(case: Case, estimate: Estimate) -> Iterator[str]:
     """Causes of the fullest rank's need, the heaviest part first."""
     stages = estimate.memory.stages
     fullest = stages[estimate.memory.binding_stage]
-    told = {
+    reasons = {
         "parameters": _parameters,
         "gradients": _gradients,
         "optimizer": _optimizer,
@@ -90,8 +90,8 @@ def causes(case: Case, estimate: Estimate) -> Iterator[str]:
     }
     parts = sorted(fullest.parts_bytes.items(), key=lambda part: -part[1])
     for name, size in parts:
-        if size >= _WORTH_TELLING * fullest.device_bytes and name in told:
-            yield from told[name](case, fullest, f"{to_gib(size):.1f} GiB")
+        if size >= _WORTH_TELLING * fullest.device_bytes and name in reasons:
+            yield from reasons[name](case, fullest, f"{to_gib(size):.1f} GiB")
     emptiest = min(stages, key=lambda stage: stage.device_bytes)
     if fullest.device_bytes > _UNEVEN * emptiest.device_bytes:
         yield (
@@ -114,8 +114,8 @@ def _parameters(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
 def _gradients(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
     layout = case.layout
     if layout.zero_stage < 2:
-        kept = case.scenario.framework.gradient_dtype
-        yield f"ZeRO {layout.zero_stage} keeps gradients of all {stage.layers} layers of the stage, in {kept}: {size}"
+        dtype = case.scenario.framework.gradient_dtype
+        yield f"ZeRO {layout.zero_stage} keeps gradients of all {stage.layers} layers of the stage, in {dtype}: {size}"
 
 
 def _optimizer(case: Case, stage: StageMemory, size: str) -> Iterator[str]:

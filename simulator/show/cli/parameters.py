@@ -129,17 +129,17 @@ class WholeList(Whole):
         return tuple(numbers)
 
     def _ends(self, item: str, text: str) -> tuple[int, int]:
-        told = shown(item) if item == text.strip() else f"{shown(text)}: {shown(item)}"
+        item_text = shown(item) if item == text.strip() else f"{shown(text)}: {shown(item)}"
         span = _SPAN.fullmatch(item)
         if span is None:
             form = f"numbers from {self.low} to {self.high}, such as {self._example()}"
-            raise InputError(f"{told} is not understood; write {form}")
+            raise InputError(f"{item_text} is not understood; write {form}")
         ends = [end for end in span.groups() if end is not None]
         if not all(map(self._allows, ends)):
-            raise InputError(f"{told} is outside {self.low} to {self.high}")
+            raise InputError(f"{item_text} is outside {self.low} to {self.high}")
         first, last = int(ends[0]), int(ends[-1])
         if first > last:
-            raise InputError(f"{told} counts down; write {last}:{first}")
+            raise InputError(f"{item_text} counts down; write {last}:{first}")
         return first, last
 
     def _example(self) -> str:
@@ -324,7 +324,7 @@ class SpecName(Read):
         """Return the text with shipped names in the place of what else shipped specs are called."""
         if self.kind == "model":
             return self._shipped(text)
-        return _BEFORE_SIZE.sub(lambda found: self._shipped(found[0]), text)
+        return _BEFORE_SIZE.sub(lambda name: self._shipped(name[0]), text)
 
     def _shipped(self, text: str) -> str:
         from simulator.question.specs.folders import spec_file  # noqa: PLC0415  start-up time

@@ -159,10 +159,8 @@ def visible(text: str, *, colour: bool = False, commands: bool = False) -> str:
     return shown if commands else _RUNNER_LINE.sub(r"\1: :", shown)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return (
-        "\r" if found[0] == "\r" and found.string[found.end() : found.end() + 1] == "\n" else f"\\u{ord(found[0]):04x}"
-    )
+def _escape(mark: re.Match[str]) -> str:
+    return "\r" if mark[0] == "\r" and mark.string[mark.end() : mark.end() + 1] == "\n" else f"\\u{ord(mark[0]):04x}"
 
 
 def answer(ctx: click.Context, name: str, value: object, shown: Presentation) -> None:

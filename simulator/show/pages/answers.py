@@ -74,7 +74,7 @@ _MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a lin
 
 def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
     """The page of one layout, with why where it does not fit. Raises UnsupportedError without the plotting library."""
-    layout, told = estimate.layout, replace(presentation, verbosity=1)
+    layout, shown = estimate.layout, replace(presentation, verbosity=1)
     question, explained = {**presentation.question, "layout": layout}, presentation.explanation
     figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
     sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
@@ -116,16 +116,16 @@ def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
         sections=sections,
         figures=figures,
         command=presentation.command,
-        notes=[*estimate_footer(estimate, told), *answer_sources(estimate, presentation)],
+        notes=[*estimate_footer(estimate, shown), *answer_sources(estimate, presentation)],
     )
 
 
 def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
     """The page of a ranking. Raises UnsupportedError without the plotting library."""
-    title, told = ranking_question(ranking), replace(presentation, verbosity=1, colour=False)
+    title, whole = ranking_question(ranking), replace(presentation, verbosity=1, colour=False)
     shown = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not shown:
-        lines = [*miss_lines(ranking, told), *ranking_footer(ranking, told)]
+        lines = [*miss_lines(ranking, whole), *ranking_footer(ranking, whole)]
         return page_html(
             title=title, lead=lines[0], sections=(), figures={}, command=presentation.command, notes=lines[1:]
         )
@@ -156,12 +156,12 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
     ]
     return page_html(
         title=title,
-        lead="; ".join(miss_lines(ranking, told)) if lead is None else " ".join(lead),
+        lead="; ".join(miss_lines(ranking, whole)) if lead is None else " ".join(lead),
         sections=sections,
         figures=figures,
         layouts=panels,
         command=presentation.command,
-        notes=[*ranking_footer(ranking, told), *answer_sources(shown[0], presentation)],
+        notes=[*ranking_footer(ranking, whole), *answer_sources(shown[0], presentation)],
     )
 
 
@@ -363,10 +363,10 @@ def _timeline_section(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> I
     count = sum(event.ran.kind == "forward" and event.ran.chunk == 0 for event in shown.passes.events[0])
     every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
     figures["timeline"] = timeline_figure(shown)
-    told = "all" if count == every else f"the first {count}"
+    drawn = "all" if count == every else f"the first {count}"
     yield PageSection(
         title="Pipeline timeline",
-        text=[f"Forward and backward passes of {told} of {grouped(every)} micro batches, then the pipeline drains."],
+        text=[f"Forward and backward passes of {drawn} of {grouped(every)} micro batches, then the pipeline drains."],
         figure="timeline",
         about="Bars by pipeline rank: when each forward and backward pass starts and ends.",
     )
@@ -430,12 +430,12 @@ def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[s
 
 def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
     """Sources of all specs of some scenarios, each once."""
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for scenario in scenarios:
-        found |= dict.fromkeys(sources("model", scenario.model))
+        lines |= dict.fromkeys(sources("model", scenario.model))
         for hardware in scenario.kinds_of_device:
-            found |= dict.fromkeys(sources("hardware", hardware))
-    return list(found)
+            lines |= dict.fromkeys(sources("hardware", hardware))
+    return list(lines)
 
 
 def sources(kind: str, spec: Any) -> Iterator[str]:

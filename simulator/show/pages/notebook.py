@@ -126,7 +126,7 @@ _FIGURES: Final[Mapping[type, Figures]] = MappingProxyType(
         },
         Plan: {"offers": _plan},
         Comparison: {"memory": partial(_change, of="memory"), "step": partial(_change, of="step")},
-        Explanation: {"memory": lambda found: memory_figure(found.estimate)},
+        Explanation: {"memory": lambda explanation: memory_figure(explanation.estimate)},
         Checks: {"verdicts": _verdicts},
     }
 )

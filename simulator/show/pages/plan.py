@@ -58,9 +58,9 @@ def _plan_table(plan: Plan) -> Table:
     """Every choice; a column that says nothing of any is left out."""
     rows = [_plan_row(choice) for choice in plan.priced]
     several = len({choice.precision for choice in plan.priced}) > 1
-    kept = [name for name in rows[0] if name != "precision" or several]
-    kept = [name for name in kept if any(row[name][0] not in ("-", "") for row in rows)]
-    return sortable(rows, kept, _WORDS)
+    shown = [name for name in rows[0] if name != "precision" or several]
+    shown = [name for name in shown if any(row[name][0] not in ("-", "") for row in rows)]
+    return sortable(rows, shown, _WORDS)
 
 
 _WORDS = ("offer", "precision", "known", "layout", "in time", "in budget", "Pareto")

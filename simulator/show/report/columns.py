@@ -46,14 +46,14 @@ def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column],
     """
     room = math.inf if width is None else width + BETWEEN
     by_need = sorted(range(len(columns)), key=lambda position: columns[position].spare)
-    kept = {position for position in by_need if not columns[position].spare}
-    taken = sum(columns[position].width + BETWEEN for position in kept)
+    shown = {position for position in by_need if not columns[position].spare}
+    taken = sum(columns[position].width + BETWEEN for position in shown)
     for position in by_need:
         wide = columns[position].width + BETWEEN
-        if position not in kept and taken + wide <= room:
-            kept.add(position)
+        if position not in shown and taken + wide <= room:
+            shown.add(position)
             taken += wide
-    return [columns[p] for p in sorted(kept)], [column for p, column in enumerate(columns) if p not in kept]
+    return [columns[p] for p in sorted(shown)], [column for p, column in enumerate(columns) if p not in shown]
 
 
 def coded(column: Column, letter: str, longest: int) -> tuple[Column, list[str]]:

@@ -37,10 +37,10 @@ from simulator.show.report.text import (
 
 def estimate_table(estimate: Estimate, presentation: Presentation, style: Style) -> str:
     """Return the estimate for people."""
-    told = [*about_lines(estimate, colour=presentation.colour)]
+    sentences = [*about_lines(estimate, colour=presentation.colour)]
     if estimate.verdict != "refused":
-        told.append(f"speed: {speed_sentence(estimate, presentation)}")
-    about = paragraph(wrapped(told, presentation, style), style)
+        sentences.append(f"speed: {speed_sentence(estimate, presentation)}")
+    about = paragraph(wrapped(sentences, presentation, style), style)
     blocks = [
         f"{question_block(estimate_question(estimate), presentation, style)}\n{about}",
         *_violations(estimate, presentation, style),
@@ -104,9 +104,9 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
     ]
     shown, left_out = fitting(columns, presentation.width if style == "table" else None)
     table = columns_grid(shown, style)
-    told = wrapped(list(narrow_line(left_out)), presentation, style) if presentation.verbosity > 0 else ()
+    narrow = wrapped(list(narrow_line(left_out)), presentation, style) if presentation.verbosity > 0 else ()
     title = "Memory by stage, GiB" + (f" ({len(stages)} of {len(every)})" if len(stages) < len(every) else "")
-    yield titled(title, "\n".join([table.rstrip("\n"), *told]), style)
+    yield titled(title, "\n".join([table.rstrip("\n"), *narrow]), style)
 
 
 _MOST_STAGES = 6
@@ -140,9 +140,9 @@ def _time_sentence(estimate: Estimate, presentation: Presentation, style: Style)
     """The parts of a step, the longest first."""
     total = estimate.throughput.step_seconds
     parts = sorted(estimate.throughput.parts_seconds.items(), key=lambda part: -part[1])
-    told = [f"{words(name)} {percent(seconds / total)} %" for name, seconds in parts if seconds >= _SMALL * total]
-    if told:
-        yield paragraph(wrapped([f"Time of a step: {', '.join(told)}."], presentation, style), style)
+    shares = [f"{words(name)} {percent(seconds / total)} %" for name, seconds in parts if seconds >= _SMALL * total]
+    if shares:
+        yield paragraph(wrapped([f"Time of a step: {', '.join(shares)}."], presentation, style), style)
 
 
 _SMALL = 0.005

@@ -96,7 +96,7 @@ def fastest_line(estimate: Estimate, presentation: Presentation) -> str:
     need += f" (fits {fit} %)" if fit != "-" else ""
     layout = brief_layout(estimate.layout, estimate.framework)
     if dispatch := estimate.options.get("expert_dispatch"):
-        layout += f", experts' exchange by {dispatch} and overlapped"
+        layout += f", {dispatch} overlapped"
     return f"Fastest: {layout}: {speed_sentence(estimate, presentation)}, {need}."
 
 
@@ -116,25 +116,25 @@ def launch_block(estimate: Estimate, style: Style, ranking: Ranking | None = Non
 def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
     need = estimate.memory.device_bytes
     most = sorted(estimate.assumed, key=lambda tried: -abs(tried.speed_change) - abs(tried.memory_bytes) / need)
-    for one in filter(most[:_MOST_SWITCHES].__contains__, estimate.assumed):
-        speed = one.other_speed_change
-        runs = one.verdict != "does_not_fit"
-        note = _VERDICTS[one.verdict] if one.verdict != estimate.verdict else ""
+    for tried in filter(most[:_MOST_SWITCHES].__contains__, estimate.assumed):
+        speed = tried.other_speed_change
+        runs = tried.verdict != "does_not_fit"
+        note = _VERDICTS[tried.verdict] if tried.verdict != estimate.verdict else ""
         yield [
-            f"--option {one.switch}={one.other}",
-            f"{100.0 * speed:+.1f} %" if runs and abs(one.speed_change) >= LEAST_CHANGE else "-",
-            f"{-to_gib(one.memory_bytes):+.2f}" if abs(one.memory_bytes) >= _LEAST_SHOWN else "-",
+            f"--option {tried.switch}={tried.other}",
+            f"{100.0 * speed:+.1f} %" if runs and abs(tried.speed_change) >= LEAST_CHANGE else "-",
+            f"{-to_gib(tried.memory_bytes):+.2f}" if abs(tried.memory_bytes) >= _LEAST_SHOWN else "-",
             note,
         ]
 
 
 def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
     """Gains of fp8 and of another stack; only what is faster, or what the framework does by itself."""
-    found = [] if ranking.fp8 is None else [("--precision fp8", ranking.fp8, True)]
-    found += [
+    others = [] if ranking.fp8 is None else [("--precision fp8", ranking.fp8, True)]
+    others += [
         (f"--stack {stack.stack}", stack.estimate, False) for stack in ranking.stacks if stack.estimate is not None
     ]
-    for name, other, gains in found:
+    for name, other, gains in others:
         base = best.throughput.tokens_per_second_per_device
         change = other.throughput.tokens_per_second_per_device / base - 1.0 if base > 0 else 0.0
         if gains and change < LEAST_CHANGE:

@@ -25,8 +25,8 @@ def defaults_line(settings: dict[str, object]) -> Iterator[str]:
 
 def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
     """Yield the axes of the search that were left to their default, and what was not looked at for that reason."""
-    given = ranking.query.get("space")
-    space: Mapping[str, object] = given if isinstance(given, Mapping) else {}
+    asked = ranking.query.get("space")
+    space: Mapping[str, object] = asked if isinstance(asked, Mapping) else {}
     limits = PROFILES[str(ranking.query.get("framework"))].limits
     searched: list[tuple[str, str, str]] = [
         ("zero_stage", f"--zero-stage {limits.default_zero_stage}", "other --zero-stage"),
@@ -47,8 +47,8 @@ def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 
 def status_line(estimate: Estimate) -> str:
-    """Return where the question lies beside the measured runs."""
-    return f"Known: {known_text(estimate)} (coefficients: {estimate.provenance.calibration})."
+    """Return where the question lies beside the measured runs, and whose coefficients it is priced with."""
+    return f"Known: {known_text(estimate)} ({estimate.provenance.calibration})."
 
 
 def known_text(estimate: Estimate) -> str:

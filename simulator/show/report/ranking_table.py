@@ -133,7 +133,7 @@ def ranking_question(ranking: Ranking) -> str:
     batch = batch_text(query.get("global_batch_size"), query.get("seq_length"))
     framework = str(query.get("framework"))
     if query.get("stack"):
-        release = next((one.provenance.release for one in _priced(ranking)), "")
+        release = next((estimate.provenance.release for estimate in _priced(ranking)), "")
         framework = switches_text(str(query["stack"]), framework, release)
     return f"{text}, {batch}, {framework}"
 

@@ -269,8 +269,8 @@ def option_name(name: str) -> str:
 
 def settings_text(settings: Mapping[str, object]) -> str:
     """Return options with their values on one line; those without a value are left out."""
-    given = {name: value for name, value in settings.items() if _has_value(value)}
-    return ", ".join(f"{option_name(name)} {_value(value)}".rstrip() for name, value in given.items())
+    named = {name: value for name, value in settings.items() if _has_value(value)}
+    return ", ".join(f"{option_name(name)} {_value(value)}".rstrip() for name, value in named.items())
 
 
 def words(name: str) -> str:
