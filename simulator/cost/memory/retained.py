@@ -47,7 +47,7 @@ def _masks(pricing: Pricing) -> KindArray:
 
 
 def _bias_tables(pricing: Pricing) -> KindArray:
-    """`2 a s^2 / t` bytes for every sequence of a micro batch, and for the tables that all of them are made of (M25).
+    """`2 a s^2 / t` bytes for every sequence of a micro batch, and for the tables that all of them are made of (M26).
 
     One object holds them for all layers (`Alibi`, mindspeed_llm/tasks/models/common/alibi.py, v1.0.RC3 to v26.1.0).
     """
