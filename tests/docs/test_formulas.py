@@ -20,16 +20,18 @@ def docstrings() -> Iterator[str]:
                 yield ast.get_docstring(node) or ""
 
 
-def stated() -> list[str]:
-    numbers = re.findall(r"^(?:- )?\*\*([MT]\d+)\b|^\| ([MT]\d+) \|", page("model.md"), re.MULTILINE)
-    return ["".join(groups) for groups in numbers]
+def stated(start: str) -> list[str]:
+    return re.findall(rf"^{start}([MT]\d+)\b", page("model.md"), re.MULTILINE)
 
 
 def test_formulas_are_numbered_in_turn_and_each_is_cited() -> None:
+    paragraphs, rows = stated(r"(?:- )?\*\*"), stated(r"\| ")
+    assert len(set(paragraphs)) == len(paragraphs)
+    numbers = {*paragraphs, *rows}
     for kind in "MT":
-        own = sorted(int(number[1:]) for number in stated() if number[0] == kind)
-        assert own == list(range(1, len(own) + 1)), kind
-    assert {match[0] for text in docstrings() for match in NUMBER.finditer(text)} == set(stated())
+        own = {int(number[1:]) for number in numbers if number[0] == kind}
+        assert own == set(range(1, len(own) + 1)), kind
+    assert {match[0] for text in docstrings() for match in NUMBER.finditer(text)} == numbers
 
 
 def test_no_cell_of_a_table_is_a_paragraph() -> None:

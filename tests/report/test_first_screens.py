@@ -46,7 +46,7 @@ SCREENS = {
         ("z2000, the default: ", "What would make it fit", "Longest sequence"),
     ),
     "own configuration": (
-        "rank --model CONFIG --hardware h100 --nodes 2",
+        "rank --model config.json --hardware h100 --nodes 2",
         ("config.json", "Fastest: TP", "Known: device "),
     ),
     "check": (f"check {RECIPE} --hardware h100", ("1 recipe: 1 fits; 0 failed", "fits: needs ", "speed: ", "largest")),
@@ -86,12 +86,12 @@ def screen(*words: str) -> str:
 
 @pytest.mark.parametrize("name", SCREENS)
 def test_a_first_screen(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(ROOT)  # however long the path of the checkout is
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(CONFIG), encoding="utf-8")
-    words, said = SCREENS[name]
-    shown = screen(*(str(file) if word == "CONFIG" else word for word in words.split()))
-    for text in said:
+    words, texts = SCREENS[name]
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    # Names of files are short, however long the path of the checkout is.
+    monkeypatch.chdir(tmp_path if "config.json" in words else ROOT)
+    shown = screen(*words.split())
+    for text in texts:
         assert text in shown
 
 
