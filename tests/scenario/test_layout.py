@@ -79,6 +79,15 @@ def test_layouts_survive_a_block(many: list[Layout]) -> None:
     assert [back[place] for place in range(len(many))] == many
 
 
+def test_layouts_that_differ_in_virtual_stages_share_a_block_where_chunks_are_alike() -> None:
+    """Each block costs its fixed work once, so that a search of few layouts is as fast as it has few blocks."""
+    even = [Layout(pipeline_parallel=2, virtual_stages=chunks, stage_layers=(4, 4)) for chunks in (1, 2, 4)]
+    listed = [replace(layout, recompute_layer_list=(1,)) for layout in even]
+    scenario = scenario_of(small_dense(num_hidden_layers=8))
+    assert [places for places, _ in pricings_of(scenario, even)] == [[0, 1, 2]]
+    assert [places for places, _ in pricings_of(scenario, listed)] == [[0], [1], [2]]
+
+
 def test_a_part_of_a_block() -> None:
     block = block_of([Layout(tensor_parallel=t) for t in (1, 2, 4)])
     assert list(block.take(np.array([2, 0])).tensor_parallel) == [4, 1]
