@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.derived import Pricing
+from simulator.cost.derived import Pricing, of_sizes
 from simulator.cost.dtypes import HALF, element_bytes
 from simulator.cost.memory.activations import layer_input_bytes
 from simulator.cost.operations.conditions import conditions_of
@@ -81,6 +81,7 @@ def _dispatched(pricing: Pricing) -> KindArray:
     return with_experts
 
 
+@of_sizes
 def _dummy_gradients(pricing: Pricing) -> KindArray:
     """An unused gradient for each distinct shape of a weight, `2 outputs x inputs` on the device.
 
