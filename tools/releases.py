@@ -5,8 +5,8 @@
     python -m tools.releases ~/Primus --stack primus --release 26.5.1 --version v26.5.1
 
 Recipes are read, not run, by the same readers and tables as every other recipe; Megatron-Bridge's are Python functions
-that return a configuration (`simulator.frameworks.nemo.recipes`). `releases/26.08.csv` of its folder holds
-row for each of those whose model and device are shipped, each value with the line that sets it;
+that return a configuration (`simulator.frameworks.nemo.recipes`). `releases/26.08.csv` of its folder holds a row for
+each of those whose model and device are shipped, each value with the line that sets it;
 `stacks/megatron-bridge@26.08.yaml` what most of those that train from scratch set, which is taken where no recipe is of
 the question's model, device and precision.
 """

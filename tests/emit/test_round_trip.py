@@ -395,7 +395,7 @@ EVERYWHERE = [
 def test_hardware_and_stacks(
     target: RecipeFormat, question: str, hardware: str, stack: str | None, tmp_path: Path
 ) -> None:
-    """The stack of a hardware's own runs, or another, comes back where it is named."""
+    """The recipe says the stack of a hardware's runs, but for z2000's release; another comes back where it is named."""
     words = [*question.split(), "--hardware", hardware, *(["--stack", stack] if stack else [])]
     result = run("estimate", "--framework", framework_of(target), *words, "--format", "json")
     if result.exit_code == 3 and stack is None:
@@ -406,8 +406,8 @@ def test_hardware_and_stacks(
     before = json.loads(result.stdout)
     written = run("emit", str(file), "--force", "--output", str(recipe))
     assert written.exit_code == 0, written.stderr
-    said = _stack(target, hardware, words)
-    checked = run("check", str(recipe), "--hardware", hardware, *said, "--format", "json", "--exit-zero")
+    named = _stack(target, hardware, words) if stack or hardware == "z2000" else []
+    checked = run("check", str(recipe), "--hardware", hardware, *named, "--format", "json", "--exit-zero")
     after = json.loads(checked.stdout)["results"][0]["estimate"]
     assert (after["memory"], after["throughput"]) == (before["memory"], before["throughput"])
 

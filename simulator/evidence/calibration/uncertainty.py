@@ -130,7 +130,10 @@ def normal_below(deviations: float) -> float:
 
 @lru_cache(maxsize=16)
 def least_deviations(probability: float) -> float:
-    """The fewest standard deviations for which `normal_below` is at least so much."""
+    """The fewest standard deviations for which `normal_below` is at least so much.
+
+    Halved until two numbers stand side by side, so that it decides as `normal_below` does, at a probability of 1 too.
+    """
     low, high = -_FAR, _FAR
     while low < (middle := (low + high) / 2.0) < high:
         low, high = (low, middle) if normal_below(middle) >= probability else (middle, high)
