@@ -35,7 +35,6 @@ from simulator.recipes.readers.job import job_script
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
 from simulator.recipes.readers.networks import with_network
-from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.recognition import (
     command_line,
     entry_of,
@@ -126,7 +125,6 @@ class _Document:
 _ReadRecipe = tuple[Recipe, set[str]]
 _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _ReadRecipe]], ...]] = (
     (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
-    (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
     (lambda x: is_flagscale(x.content), lambda x: read_flagscale(x.path, x.keys, x.content, x.settings)),
     (lambda x: is_fragment(x.path) and is_nemo(x.names), lambda x: read_fragment(x.path, x.keys, x.settings)),
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),

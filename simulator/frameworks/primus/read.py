@@ -7,7 +7,7 @@ Read as Primus at fd1eeab reads it: `${NAME:default}` comes from the environment
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -17,15 +17,15 @@ from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import FlagTable, table_of
 from simulator.frameworks.home import kept_inside
-from simulator.frameworks.megatron.keys import add_layers, with_model
+from simulator.frameworks.megatron.keys import add_layers, take_model
 from simulator.frameworks.megatron.model import LATENT
+from simulator.frameworks.megatron.read import read
 from simulator.frameworks.named import named_model
-from simulator.frameworks.run import AskedRun, finished
+from simulator.frameworks.remarks import Place
+from simulator.frameworks.run import AskedRun
 from simulator.frameworks.torchtitan.read import add_keys, torchtitan_run
 from simulator.frameworks.values import known_value
 from simulator.frameworks.variables import Variables
-from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.recipe import Place, Recipe, recipe_of
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
@@ -54,15 +54,15 @@ _DEEPEST: Final = 8
 _LORA_RANK: Final = 16
 
 
-def is_primus(keys: Iterable[Key]) -> bool:
-    """Whether a document is an experiment of Primus."""
-    names = {key.path[-1] for key in keys if key.path[0] == "modules" and len(key.path) == 3}
-    return {"framework", "config"} <= names
+def is_primus(names: Collection[str]) -> bool:
+    """Whether the dotted names of a document are of an experiment of Primus."""
+    heads = {name.rpartition(".")[2] for name in names if name.startswith("modules.") and name.count(".") == 2}
+    return {"framework", "config"} <= heads
 
 
-def read_primus(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
-    """The recipe of an experiment, and the settings that it used."""
-    variables = Variables(settings)
+def read_primus(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of an experiment."""
+    path, variables = Path(arguments.file), Variables(arguments.settings)
     inside = [key for key in variables.keys(keys) if key.path[0] == "modules" and len(key.path) > 2]
     module = inside[0].path[1]
     heads = {key.name: key for key in inside if len(key.path) == 3 and key.path[1] == module}
@@ -79,9 +79,12 @@ def read_primus(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) ->
             "read are megatron and torchtitan"
         )
     _refuse_other_models(path, heads)
-    read = _megatron if framework == "megatron" else _torchtitan
-    recipe = read(path, heads, own, variables)
-    return recipe, variables.used
+    base, modelled = _files(path, heads, framework, variables)
+    model = None if modelled else heads.get("model")
+    run = (_megatron if framework == "megatron" else _torchtitan)(arguments, heads["framework"].line, base, own, model)
+    arguments.note_unset(variables.assumed_unset)
+    arguments.used |= variables.used
+    return run
 
 
 def _refuse_other_models(path: Path, heads: Mapping[str, Key]) -> None:
@@ -128,43 +131,41 @@ def _last(keys: Iterable[Key]) -> list[Key]:
     return list({key.path: key for key in keys}.values())
 
 
-def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
-    arguments = Arguments(str(path), _TABLE, complete=True)
-    base, modelled = _files(path, heads, "megatron", variables)
+def _megatron(arguments: Arguments, line: int, base: Sequence[Key], own: Sequence[Key], named: Key | None) -> AskedRun:
+    """The run on Megatron; `named` is the name of a model whose file is not at hand."""
+    arguments.table = _TABLE
     lora = {key.name: key for key in own if key.path[0] == "lora"}
     for key in _last((*base, *own)):
         if key.path[0] != "lora":
             arguments.add_key(_RENAMED.get(key.name, key.name), key.values, key.line, key.file)
     model = None
-    if not modelled and "model" in heads:
-        model = _model(arguments, heads["model"])
-        add_layers(arguments, model, heads["model"].line)
-    stated = {key.name.lower() for key in (*base, *own)}
-    arguments.add_defaults(_MEGATRON, heads["framework"].line, stated)
+    if named is not None:
+        model = _model(arguments, named)
+        add_layers(arguments, model, named.line)
+    arguments.add_defaults(_MEGATRON, line, {key.name.lower() for key in (*base, *own)})
     if arguments.has("fp16"):
         arguments.entries.pop("bf16", None)
     if not arguments.has("fp8_format"):
         # Primus' files name a way to scale also where nothing is scaled.
         arguments.entries.pop("fp8_recipe", None)
-    arguments.note_unset(variables.assumed_unset)
-    recipe = megatron_recipe(arguments, None, "primus-yaml", "", None, None)
-    if not modelled:
-        recipe = with_model(recipe, model)
+    run = read(arguments, None)
+    if named is not None:
+        run = take_model(arguments, run, model)
         off = any(key.name == "multi_latent_attention" and key.values[0].text.lower() in OFF for key in own)
-        recipe = dataclasses.replace(recipe, model_fields=_whole_heads(recipe)) if off else recipe
+        run = dataclasses.replace(run, model_fields=_whole_heads(run)) if off else run
     if "enabled" in lora and lora["enabled"].values[0].text.lower() not in OFF:
         rank = lora["dim"].values[0].text if "dim" in lora else str(_LORA_RANK)
-        recipe = dataclasses.replace(recipe, lora_rank=int(rank) if rank.isascii() and rank.isdigit() else None)
-    return recipe
+        run = dataclasses.replace(run, lora_rank=int(rank) if rank.isascii() and rank.isdigit() else None)
+    return run
 
 
-def _whole_heads(recipe: Recipe) -> dict[str, object]:
+def _whole_heads(run: AskedRun) -> dict[str, object]:
     """The fields of a model whose latent attention a recipe switches off: whole heads, normed, as its file has them.
 
     `models/megatron/deepseek_v*.yaml`: `kv_channels` is the width of a value, `qk_layernorm` is on.
     """
-    fields = dict(recipe.model_fields)
-    spec = models.load_model(recipe.model) if recipe.model else None
+    fields = dict(run.model_fields)
+    spec = models.load_model(run.model) if run.model else None
     if spec is None or spec.attention != "mla":
         return fields
     whole = {"attention": "gqa", "head_dim": spec.v_head_dim, "num_key_value_heads": spec.num_attention_heads}
@@ -185,29 +186,29 @@ def _model(arguments: Arguments, key: Key) -> str | None:
     return model
 
 
-def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
-    base, modelled = _files(path, heads, "torchtitan", variables)
+def _torchtitan(
+    arguments: Arguments, line: int, base: Sequence[Key], own: Sequence[Key], named: Key | None
+) -> AskedRun:
+    """The run on torchtitan, likewise."""
     keys = _last((*base, *own))
-    arguments = Arguments(str(path), table_of("torchtitan"), complete=True)
+    arguments.table = table_of("torchtitan")
     ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or table_of("primus").passes(key.dotted)}
     arguments.passed = ours | {_DEPTH}
-    add_keys(arguments, str(path), keys)
-    if not modelled and "model" in heads:
-        _flavor(arguments, heads["model"])
-    arguments.add_defaults(_TORCHTITAN, heads["framework"].line)
-    arguments.note_unset(variables.assumed_unset)
+    add_keys(arguments, arguments.file, keys)
+    if named is not None:
+        _flavor(arguments, named)
+    arguments.add_defaults(_TORCHTITAN, line)
     turbo = _turbo_products(arguments)
     layers = arguments.integer("num_hidden_layers", _DEPTH)
-    run = finished(arguments, torchtitan_run(arguments, layers))
-    run = dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(layers, run))
-    return recipe_of(run, str(path), dialect="primus-yaml")
+    run = torchtitan_run(arguments, layers)
+    return dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(layers, run))
 
 
-def _depth(layers: int | None, recipe: AskedRun) -> dict[str, object]:
+def _depth(layers: int | None, run: AskedRun) -> dict[str, object]:
     """The model's fields with as many layers as `model.n_layers` asks for (patches/model_override_patches.py)."""
-    if layers is None or recipe.model is None:
-        return dict(recipe.model_fields)
-    return models.differing(recipe.model, {**recipe.model_fields, "num_hidden_layers": layers})
+    if layers is None or run.model is None:
+        return dict(run.model_fields)
+    return models.differing(run.model, {**run.model_fields, "num_hidden_layers": layers})
 
 
 def _turbo_products(arguments: Arguments) -> dict[str, str]:
