@@ -20,7 +20,6 @@ from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.options import (
     GENERAL,
-    OUTPUT,
     Option,
     Sectioned,
     accuracy_options,
@@ -33,7 +32,7 @@ from simulator.show.cli.options import (
     output_options,
     question_options,
 )
-from simulator.show.cli.parameters import FlagTableName, SpecName, Word, shown
+from simulator.show.cli.parameters import ListedName, SpecName, Word, shown
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
 
 INTERRUPTED, INTERNAL = 130, 70
@@ -308,15 +307,6 @@ def _accuracy() -> click.Command:
     )
 
 
-def _schema() -> click.Command:
-    return Sectioned(
-        "schema",
-        callback=handled("schema", "listings"),
-        params=[Option("--output", OUTPUT, "Write it there instead of stdout.", metavar="FILE"), *general_options()],
-        help="Print the JSON Schema of all that commands print with --format json.",
-    )
-
-
 _COMMANDS: Mapping[str, tuple[str, Builder]] = {
     "rank": ("Rank the layouts that fit (the default).", _rank),
     "estimate": ("Price one layout: memory by stage, time by part, verdict.", _estimate),
@@ -334,7 +324,7 @@ _COMMANDS: Mapping[str, tuple[str, Builder]] = {
         "List the tables of flags and keys, or the flags of one.",
         _listing(
             "flags",
-            FlagTableName(),
+            ListedName("simulator.frameworks.flags:table_names"),
             "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
         ),
     ),
@@ -342,7 +332,14 @@ _COMMANDS: Mapping[str, tuple[str, Builder]] = {
     "accuracy": ("Compare predictions with measured runs.", _accuracy),
     "check": ("Judge launch scripts before they are launched.", _built("check:check_command")),
     "emit": ("Write a recipe that launches a layout.", _built("emit:emit_command")),
-    "schema": ("Print the JSON Schema of all answers.", _schema),
+    "schema": (
+        "List the keys of the JSON answers.",
+        _listing(
+            "schema",
+            ListedName("simulator.show.report.schema:answer_names"),
+            "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
+        ),
+    ),
     "trace": ("Count one stage's bytes without a device.", _built("trace:trace_command")),
     "validate": ("Launch the best layouts and compare.", _built("validate:validate_command")),
 }

@@ -6,6 +6,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -351,25 +352,30 @@ class SpecName(Read):
         return model_names() if self.kind == "model" else hardware_names()
 
 
-class FlagTableName(Read):
-    """Name of a table of flags; names complete in the shell."""
+class ListedName(Read):
+    """Name of one of the things that a command lists; names complete in the shell."""
 
     name = "NAME"
 
+    def __init__(self, place: str) -> None:
+        """``place`` is `module:function` of what returns the names, imported when they are asked for."""
+        self._place = place
+
+    def _names(self) -> Sequence[str]:
+        module, _, function = self._place.partition(":")
+        names: Sequence[str] = getattr(import_module(module), function)()
+        return names
+
     def read(self, text: str) -> str:
         """Return the name."""
-        from simulator.frameworks.flags import table_names  # noqa: PLC0415  start-up time
-
-        names = table_names()
+        names = self._names()
         if text not in names:
             raise InputError(f"{shown(text)} is not one of {', '.join(names)}{did_you_mean(text, names)}")
         return text
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the tables that begin so."""
+        """Return the names that begin so."""
         del ctx, param
         from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
 
-        from simulator.frameworks.flags import table_names  # noqa: PLC0415  start-up time
-
-        return [CompletionItem(name) for name in table_names() if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]

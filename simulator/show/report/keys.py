@@ -1,4 +1,4 @@
-"""Keys of the answers' JSON objects: the one table that the writer, the schema and docs/json.md read.
+"""Keys of the answers' JSON objects: the one table that the writer and the schema read.
 
 A row names a type, or another way of showing one, and lists its keys. A type without a row shows its fields by their
 own names. Words of a row, by example:

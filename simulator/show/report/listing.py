@@ -39,7 +39,7 @@ _UNITS = {
     "vocab_size": "tokens",
     "max_position_embeddings": "tokens",
 }
-_PROSE = frozenset({"note", "meaning", "allowed", "title", "source", "sets", "versions"})
+_PROSE = frozenset({"note", "meaning", "allowed", "title", "source", "sets", "type", "versions"})
 """Columns of sentences; they are broken into lines on a terminal."""
 _LEAST_PROSE = 24
 """Characters of a line from which sentences stand beside the other columns."""
