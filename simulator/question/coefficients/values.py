@@ -11,13 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.question.tables import TABLED, TableRow, fields_from, rows_by_name
+from simulator.question.specs.tables import TABLED, TableRow, fields_from, rows_of
 from simulator.question.units import parse_bytes
 
 CoefficientKind = Literal["memory", "time"]
@@ -37,7 +36,7 @@ class Prior(NamedTuple):
     about: str
 
 
-_TABLE = rows_by_name(Path(__file__).with_name("coefficients.csv"))
+_TABLE = rows_of("coefficients")
 
 
 def _amount(cell: str) -> float:

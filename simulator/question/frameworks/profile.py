@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from simulator.question.frameworks.limits import FrameworkLimits
 from simulator.question.frameworks.switch import Switches, switch_of_row
-from simulator.question.tables import TABLED, fields_from, rows_by_name
+from simulator.question.specs.tables import TABLED, fields_from, rows_of
 from simulator.question.vocabulary import ExpertDispatch, StackName
 
 DType = Literal["fp32", "bf16"]
@@ -22,7 +21,7 @@ DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp8": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-@fields_from(rows_by_name(Path(__file__).with_name("switches.csv")), switch_of_row)
+@fields_from(rows_of("switches"), switch_of_row)
 class FrameworkProfile(Switches):
     """Switches of one framework; `simulate frameworks` lists them with these descriptions."""
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Literal, get_args
 from zlib import crc32
 
-from simulator.question.tables import TableRow, number_of, value_of, words_of
+from simulator.question.specs.tables import TableRow, number_of, value_of, words_of
 
 SwitchEffect = Literal["memory", "host", "passes", "step", "rules"]
 """What a switch may change of an answer: memory of a device or of a node's host, time of a micro batch's passes or of

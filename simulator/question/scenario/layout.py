@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from simulator.errors import InputError
@@ -21,7 +20,7 @@ from simulator.question.scenario.settings import (
     input_field,
     settings_of,
 )
-from simulator.question.tables import TABLED, TableRow, fields_from, rows_by_name, value_of, words_of
+from simulator.question.specs.tables import TABLED, TableRow, fields_from, rows_of, value_of, words_of
 from simulator.question.vocabulary import (
     RECOMPUTE_MODULES,
     Offload,
@@ -42,7 +41,7 @@ def _input(row: TableRow, annotation: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-@fields_from(rows_by_name(Path(__file__).with_suffix(".csv")), _input)
+@fields_from(rows_of("layout"), _input)
 class Layout:
     """Spread of one training run over its devices. All counts are per the whole run unless said."""
 

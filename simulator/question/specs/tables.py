@@ -1,4 +1,4 @@
-"""Tables of data beside the code that reads them, and records whose fields are rows of one. No value stands here.
+"""Records whose fields are rows of a table: their rows, and the values of cells. No value stands here.
 
 `gemm_efficiency: float = TABLED` says name and type of a coefficient; the row `gemm_efficiency` of `coefficients.csv`
 says its prior, unit, bounds and meaning.
@@ -20,9 +20,9 @@ TABLED: Final[Any] = object()
 _Record = TypeVar("_Record")
 
 
-def rows_by_name(file: Path) -> dict[str, dict[str, str]]:
-    """Rows of a CSV by their column `name`, in order."""
-    with file.open(newline="", encoding="utf-8") as stream:
+def rows_of(table: str) -> dict[str, dict[str, str]]:
+    """Rows of a table that stands here, `table`.csv, by their column `name`, in order."""
+    with Path(__file__).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
         return {row["name"]: row for row in csv.DictReader(stream)}
 
 
