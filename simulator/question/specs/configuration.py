@@ -17,11 +17,11 @@ class Config:
         self.where = where
         self._values = values
 
-    def _given(self, key: str, kind: type[ValueT], what: str) -> ValueT | None:
+    def _given(self, key: str, kind: type[ValueT], wanted: str) -> ValueT | None:
         """Return a value of one type; None where the key is absent or null."""
         value = self._values.get(key)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be {what}")
+            raise InputError(f"{self.where}: {key}: {_shown(value)} must be {wanted}")
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:

@@ -52,7 +52,7 @@ def sliders_page(ranking: Ranking, presentation: Presentation) -> str:
     knobs = tuple(knobs_of(ranking))
     cells = _priced(knobs, presentation)
     layouts = [_cell(values, estimate, knobs, presentation) for values, estimate in cells.items()]
-    told = replace(presentation, verbosity=1, colour=False)
+    detailed = replace(presentation, verbosity=1, colour=False)
     best = ranking.estimates[:1]
     sections = [
         PageSection(title="Knobs", html=f'<div class="knobs">{"".join(_sliders(knobs))}</div>{panel_boxes()}'),
@@ -65,12 +65,12 @@ def sliders_page(ranking: Ranking, presentation: Presentation) -> str:
     ]
     return page_html(
         title=ranking_question(ranking),
-        lead=fastest_line(best[0], told) if best else "Nothing fits as it was asked: turn the knobs.",
+        lead=fastest_line(best[0], detailed) if best else "Nothing fits as it was asked: turn the knobs.",
         sections=sections,
         figures={},
         layouts=layouts,
         command=presentation.command,
-        notes=[*ranking_footer(ranking, told), *(answer_sources(best[0], presentation) if best else ())],
+        notes=[*ranking_footer(ranking, detailed), *(answer_sources(best[0], presentation) if best else ())],
     )
 
 

@@ -157,14 +157,14 @@ def more_line(ranking: Ranking) -> str:
     return f"{grouped(counts.feasible)} of {grouped(counts.evaluated)} layouts fit: --top N, --variants."
 
 
-def rules_block(broken: Sequence[Violation], said: str, presentation: Presentation, style: Style) -> str:
+def rules_block(broken: Sequence[Violation], header: str, presentation: Presentation, style: Style) -> str:
     """Return what rules say, under the header `said`, with a fix each."""
     rows = [[violation.rule, violation.message, violation.fix] for violation in broken]
     beside = max(len(row[0]) for row in rows) + 2 * BETWEEN
     room = 2 * PROSE_WIDTH if presentation.width is None else max(presentation.width - beside, 2 * _NARROWEST)
     whole = sum(max(len(row[column]) for row in rows) for column in (1, 2))
-    lengths = {} if whole <= room else {said: 3 * room // 5, "fix": 2 * room // 5}
-    return grid(["rule", said, "fix"], rows, style, text_columns=range(3), wrapped=lengths)
+    lengths = {} if whole <= room else {header: 3 * room // 5, "fix": 2 * room // 5}
+    return grid(["rule", header, "fix"], rows, style, text_columns=range(3), wrapped=lengths)
 
 
 _MOST_SWITCHES = 3
