@@ -1,4 +1,4 @@
-"""One switch of a framework profile: its default, what it means, and what it may change of an answer."""
+"""One switch of a framework profile: its default, meaning, and what of an answer it may change. Prices nothing."""
 
 from __future__ import annotations
 

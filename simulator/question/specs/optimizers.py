@@ -1,4 +1,4 @@
-"""Optimizers as data: what each keeps of a parameter by class of tensor, and what its step works on besides."""
+"""Optimizers as data: what each keeps of a parameter by class of tensor, and what its step holds. Counts no bytes."""
 
 from __future__ import annotations
 

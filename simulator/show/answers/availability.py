@@ -1,4 +1,4 @@
-"""Goodput from step time: the share of paid time that failures, checkpoints and evaluation take."""
+"""Goodput: the share of paid time that trains beside failures, checkpoints and evaluation. Prices no step."""
 
 from __future__ import annotations
 

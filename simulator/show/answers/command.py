@@ -1,4 +1,4 @@
-"""The command line that prices a layout of an answer by itself, as text to copy."""
+"""The command line that prices a layout of an answer by itself, as text to copy. Runs nothing."""
 
 from __future__ import annotations
 

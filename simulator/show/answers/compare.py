@@ -1,4 +1,4 @@
-"""Differences of two estimates in bytes and seconds, by part and by the input that makes them."""
+"""Differences of two estimates in bytes and seconds, by part and by the input that makes them. Writes no table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `check`: recipes in, verdicts out."""
+"""The command `check`: recipes in, verdicts out. Reads options; `recipes.check` judges."""
 
 from __future__ import annotations
 

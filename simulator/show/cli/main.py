@@ -1,4 +1,4 @@
-"""The command `simulate`: its sub-commands, and how errors become exit codes."""
+"""The command `simulate`: its sub-commands, and how errors become exit codes. No command does its work here."""
 
 from __future__ import annotations
 

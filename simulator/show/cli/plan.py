@@ -1,4 +1,4 @@
-"""The command `plan`: offers in, what to book out."""
+"""The command `plan`: offers in, what to book out. Reads options; `show.answers.plan` chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of a command: the answer to stdout or a file, progress to stderr, colours where they are wanted."""
+"""Streams of a command: the answer to stdout or a file, progress and notes to stderr. Words no answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `sweep`: a file of questions in, a table out."""
+"""The command `sweep`: a file of questions in, a table out. Reads options; `show.answers.sweep` prices."""
 
 from __future__ import annotations
 

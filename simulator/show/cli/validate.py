@@ -1,4 +1,7 @@
-"""The command `validate`: the best layouts of a ranking, launched for real and compared with what was predicted."""
+"""The command `validate`: the best layouts of a ranking, launched for real and compared with their predictions.
+
+Defines options alone; `launches` acts on them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of predictions beside measured runs. Shows figures that `evidence` computed."""
+"""The page of predictions beside measured runs. Fits and judges nothing: `evidence` does."""
 
 from __future__ import annotations
 

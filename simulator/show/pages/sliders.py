@@ -1,4 +1,7 @@
-"""A page to turn knobs on: the best layout of every combination of some inputs, priced here, chosen by sliders."""
+"""A page to turn knobs on: the best layout of every combination of some inputs, priced beforehand.
+
+The browser computes no figure.
+"""
 
 from __future__ import annotations
 

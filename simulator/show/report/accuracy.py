@@ -1,4 +1,4 @@
-"""The report of errors: by class of rows, row by row, own rows before and after. Errors come from `evidence`."""
+"""The report of errors: by class of rows, row by row, own rows before and after. Fits nothing: `evidence` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimates as CSV: one row each, the unit in every column's name."""
+"""Estimates as CSV: one row each, the unit in every column's name. Figures are those of the JSON, no others."""
 
 from __future__ import annotations
 

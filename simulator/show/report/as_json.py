@@ -1,4 +1,4 @@
-"""Answers as JSON: an object for each by the table of `simulator.show.report.keys`, with the unit in every key."""
+"""Answers as JSON, with the unit in every key. Names no key: the table of `simulator.show.report.keys` does."""
 
 from __future__ import annotations
 

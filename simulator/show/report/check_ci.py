@@ -1,4 +1,4 @@
-"""Verdicts for other machines: JUnit XML and SARIF 2.1.0."""
+"""Verdicts for other machines: JUnit XML and SARIF 2.1.0. Judges nothing."""
 
 from __future__ import annotations
 

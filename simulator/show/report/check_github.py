@@ -1,4 +1,4 @@
-"""Verdicts as workflow commands of GitHub Actions: annotations at the line to blame, and a job summary."""
+"""Verdicts as workflow commands of GitHub Actions: annotations at the line to blame, a summary. Judges nothing."""
 
 from __future__ import annotations
 

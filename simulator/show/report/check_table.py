@@ -1,4 +1,4 @@
-"""Verdicts as tables for people: on a terminal, and as Markdown."""
+"""Verdicts as tables for people: on a terminal, and as Markdown. Judges nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words and sentences of a verdict that all of its formats share."""
+"""Words and sentences of a verdict that all of its formats share. Judges nothing, and lays out no table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of ranges: how many measured runs lie inside theirs, by class and by what was left out."""
+"""The report of ranges: how many measured runs lie inside theirs, by class and by what was left out. Fits nothing."""
 
 from __future__ import annotations
 

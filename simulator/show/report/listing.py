@@ -1,4 +1,7 @@
-"""Specs, profiles and flags as records for a table: one line each in a list, one line per number when shown."""
+"""Specs, profiles and flags as records for a table: a line each in a list, a line per number when one is shown.
+
+Shows what files say, and prices nothing.
+"""
 
 from __future__ import annotations
 

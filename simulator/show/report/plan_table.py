@@ -1,4 +1,4 @@
-"""A plan as a table, with the booking above it and what the figures rest on below."""
+"""A plan as a table, with the booking above it and what the figures rest on below. Chooses nothing."""
 
 from __future__ import annotations
 

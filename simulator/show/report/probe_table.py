@@ -1,4 +1,4 @@
-"""Measured rates, launches and fit of a probe as tables for people."""
+"""Measured rates, launches and fit of a probe as tables for people. Measures and fits nothing."""
 
 from __future__ import annotations
 

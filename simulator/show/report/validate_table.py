@@ -1,4 +1,4 @@
-"""Predicted beside measured, as tables."""
+"""Predicted beside measured figures of launches, as tables. Launches and compares nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a sweep on disk: a folder with a file for each part, and the table that they become."""
+"""The state of a sweep on disk: a file for each part, and the table that they become. Prices nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A sweep: questions in, a table out; what is done is kept part by part, and a sweep that was killed goes on there."""
+"""A sweep: questions in, a table out, part by part, so that one that was killed goes on where it was.
+
+Decides who prices which part; `price` prices, `parts` writes, `workers` runs.
+"""
 
 from __future__ import annotations
 
