@@ -6,6 +6,7 @@ Adds rows and never changes one.
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,6 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.evidence.measurements.rows import read_rows, rows_text
-from simulator.files import write_file
 from simulator.lab.runner.processes import deaf
 
 _IDENTITY: Final = (
@@ -63,10 +63,22 @@ class Record:
                 before = self.rows()
                 numbers = [known.row for known in before if known.table == self.table]
                 numbered = replace(row, table=self.table, row=max(numbers, default=0) + 1)
-                write_file(self.path, rows_text([*before, numbered]), "--output")
+                self._write(rows_text([*before, numbered]))
         except OSError as error:
             raise InputError(f"--output {self.path}: cannot be written: {error.strerror or error}") from error
         return numbered
+
+    def _write(self, text: str) -> None:
+        """Replace the file in one step: a reader, or a power cut, sees the old rows or the new ones."""
+        target = self.path.resolve()
+        partial = target.with_name(f".{target.name}.partial")
+        with partial.open("w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if target.exists():
+            partial.chmod(target.stat().st_mode & 0o7777)
+        partial.replace(target)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """One layout: how a model is cut over devices and what is recomputed or moved off them. Judges no layout; rules do.
 
-The fields of `Layout` and their rows in `specs/layout.csv` are the one place of layout fields. Columns of blocks, axes of a
-search, options, keys of JSON, columns of CSV and of measured rows, and texts derive from them; `typed` is written from
-them for type checkers.
+The fields of `Layout` and their rows in `specs/layout.csv` are the one place of layout fields. Columns of blocks, axes
+of a search, options, keys of JSON, columns of CSV and of measured rows, and texts derive from them; `typed` is written
+from them for type checkers.
 """
 
 from __future__ import annotations
