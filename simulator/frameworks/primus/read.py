@@ -7,7 +7,9 @@ Read as Primus at fd1eeab reads it: `${NAME:default}` comes from the environment
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -47,6 +49,8 @@ _TABLE: Final = FlagTable(
         for name, flag in table_of("megatron", "primus").items()
     }
 )
+_HEAD: Final = re.compile(r"modules\.[^.]+\.(\w+)")
+"""A key of a module itself, below its name."""
 _DEPTH: Final = "model.n_layers"
 _TURBO_LINEAR: Final = ("enable_primus_turbo", "use_turbo_float8_linear")
 """Keys of `primus_turbo` that are on in `modules/torchtitan/pre_trainer.yaml`."""
@@ -55,61 +59,82 @@ _LORA_RANK: Final = 16
 
 
 def is_primus(names: Collection[str]) -> bool:
-    """Whether the dotted names of a document are of an experiment of Primus."""
-    heads = {name.rpartition(".")[2] for name in names if name.startswith("modules.") and name.count(".") == 2}
-    return {"framework", "config"} <= heads
+    """Whether keys are those of an experiment of Primus."""
+    parts = {match[1] for name in names if (match := _HEAD.fullmatch(name))}
+    return {"framework", "config"} <= parts
 
 
-def read_primus(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of an experiment."""
-    path, variables = Path(arguments.file), Variables(arguments.settings)
+def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+    """The run of an experiment on Megatron-LM; None of one on another framework.
+
+    Raises UnsupportedError for a model of another kind, and InputError for a file outside the repository.
+    """
+    experiment = _experiment(arguments, keys)
+    return _megatron(arguments, experiment) if experiment.framework == "megatron" else None
+
+
+def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of an experiment on torchtitan. Raises UnsupportedError for one on another framework, and InputError."""
+    experiment = _experiment(arguments, keys)
+    if experiment.framework != "torchtitan":
+        head = experiment.heads.get("framework")
+        line = head.line if head else 1
+        raise UnsupportedError(
+            f"{arguments.file}:{line}: Primus' framework '{experiment.framework[:40]}' keeps its values in Python; "
+            "read are megatron and torchtitan"
+        )
+    return _torchtitan(arguments, experiment)
+
+
+@dataclass(frozen=True, slots=True)
+class _Experiment:
+    """The first module of an experiment."""
+
+    framework: str
+    heads: Mapping[str, Key]
+    """`framework`, `config` and `model`."""
+    overrides: Sequence[Key]
+    variables: Variables
+
+
+def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment:
+    variables = Variables(arguments.settings)
     inside = [key for key in variables.keys(keys) if key.path[0] == "modules" and len(key.path) > 2]
+    arguments.used |= variables.used
     module = inside[0].path[1]
     heads = {key.name: key for key in inside if len(key.path) == 3 and key.path[1] == module}
-    own = [
+    overrides = [
         dataclasses.replace(key, path=key.path[3:])
         for key in inside
         if key.path[1:3] == (module, "overrides") and len(key.path) > 3
     ]
     framework = heads["framework"].values[0].text if "framework" in heads else ""
-    if framework not in ("megatron", "torchtitan"):
-        line = heads["framework"].line if "framework" in heads else 1
-        raise UnsupportedError(
-            f"{path}:{line}: Primus' framework '{framework[:40]}' keeps its values in Python; "
-            "read are megatron and torchtitan"
-        )
-    _refuse_other_models(path, heads)
-    base, modelled = _files(path, heads, framework, variables)
-    model = None if modelled else heads.get("model")
-    run = (_megatron if framework == "megatron" else _torchtitan)(arguments, heads["framework"].line, base, own, model)
-    arguments.note_unset(variables.assumed_unset)
-    arguments.used |= variables.used
-    return run
+    return _Experiment(framework, heads, overrides, variables)
 
 
-def _refuse_other_models(path: Path, heads: Mapping[str, Key]) -> None:
+def _refuse_other_models(file: str, heads: Mapping[str, Key]) -> None:
     """Raise UnsupportedError for a model whose file stands in `configs/models/megatron/diffusion`."""
     key = heads.get("model")
     text = key.values[0].text if key is not None and key.values else ""
     if key is not None and "diffusion" in PurePosixPath(text).parts[:-1]:
-        raise UnsupportedError(f"{path}:{key.line}: {text[:60]}: diffusion models are not modelled; read are decoders")
+        raise UnsupportedError(f"{file}:{key.line}: {text[:60]}: diffusion models are not modelled; read are decoders")
 
 
-def _files(path: Path, heads: Mapping[str, Key], framework: str, variables: Variables) -> tuple[list[Key], bool]:
+def _files(recipe: str, experiment: _Experiment) -> tuple[list[Key], bool]:
     """The keys of the files that the experiment names, and whether the model's is among them."""
     keys: list[Key] = []
     modelled = False
     for head, folder in (("config", "modules"), ("model", "models")):
-        key = heads.get(head)
+        key = experiment.heads.get(head)
         if key is None or not key.values or not key.values[0].known:
             continue
         name = key.values[0].text
-        for place in (f"primus/configs/{folder}/{framework}/{name}", name):
+        for place in (f"primus/configs/{folder}/{experiment.framework}/{name}", name):
             try:
-                file = beside(str(path), place, key.line)
+                file = beside(recipe, place, key.line)
             except InputError:
                 continue
-            keys += variables.keys(_extended(file, path, 0))
+            keys += experiment.variables.keys(_extended(file, Path(recipe), 0))
             modelled = modelled or head == "model"
             break
     return keys, modelled
@@ -131,27 +156,32 @@ def _last(keys: Iterable[Key]) -> list[Key]:
     return list({key.path: key for key in keys}.values())
 
 
-def _megatron(arguments: Arguments, line: int, base: Sequence[Key], own: Sequence[Key], named: Key | None) -> AskedRun:
-    """The run on Megatron; `named` is the name of a model whose file is not at hand."""
+def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
+    heads, overrides = experiment.heads, experiment.overrides
+    _refuse_other_models(arguments.file, heads)
     arguments.table = _TABLE
-    lora = {key.name: key for key in own if key.path[0] == "lora"}
-    for key in _last((*base, *own)):
+    base, modelled = _files(arguments.file, experiment)
+    arguments.used |= experiment.variables.used
+    lora = {key.name: key for key in overrides if key.path[0] == "lora"}
+    for key in _last((*base, *overrides)):
         if key.path[0] != "lora":
             arguments.add_key(_RENAMED.get(key.name, key.name), key.values, key.line, key.file)
     model = None
-    if named is not None:
-        model = _model(arguments, named)
-        add_layers(arguments, model, named.line)
-    arguments.add_defaults(_MEGATRON, line, {key.name.lower() for key in (*base, *own)})
+    if not modelled and "model" in heads:
+        model = _model(arguments, heads["model"])
+        add_layers(arguments, model, heads["model"].line)
+    stated = {key.name.lower() for key in (*base, *overrides)}
+    arguments.add_defaults(_MEGATRON, heads["framework"].line, stated)
     if arguments.has("fp16"):
         arguments.entries.pop("bf16", None)
     if not arguments.has("fp8_format"):
         # Primus' files name a way to scale also where nothing is scaled.
         arguments.entries.pop("fp8_recipe", None)
+    arguments.note_unset(experiment.variables.assumed_unset)
     run = read(arguments, None)
-    if named is not None:
+    if not modelled:
         run = take_model(arguments, run, model)
-        off = any(key.name == "multi_latent_attention" and key.values[0].text.lower() in OFF for key in own)
+        off = any(key.name == "multi_latent_attention" and key.values[0].text.lower() in OFF for key in overrides)
         run = dataclasses.replace(run, model_fields=_whole_heads(run)) if off else run
     if "enabled" in lora and lora["enabled"].values[0].text.lower() not in OFF:
         rank = lora["dim"].values[0].text if "dim" in lora else str(_LORA_RANK)
@@ -186,18 +216,19 @@ def _model(arguments: Arguments, key: Key) -> str | None:
     return model
 
 
-def _torchtitan(
-    arguments: Arguments, line: int, base: Sequence[Key], own: Sequence[Key], named: Key | None
-) -> AskedRun:
-    """The run on torchtitan, likewise."""
-    keys = _last((*base, *own))
-    arguments.table = table_of("torchtitan")
+def _torchtitan(arguments: Arguments, experiment: _Experiment) -> AskedRun:
+    heads = experiment.heads
+    _refuse_other_models(arguments.file, heads)
+    base, modelled = _files(arguments.file, experiment)
+    arguments.used |= experiment.variables.used
+    keys = _last((*base, *experiment.overrides))
     ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or table_of("primus").passes(key.dotted)}
     arguments.passed = ours | {_DEPTH}
     add_keys(arguments, arguments.file, keys)
-    if named is not None:
-        _flavor(arguments, named)
-    arguments.add_defaults(_TORCHTITAN, line)
+    if not modelled and "model" in heads:
+        _flavor(arguments, heads["model"])
+    arguments.add_defaults(_TORCHTITAN, heads["framework"].line)
+    arguments.note_unset(experiment.variables.assumed_unset)
     turbo = _turbo_products(arguments)
     layers = arguments.integer("num_hidden_layers", _DEPTH)
     run = torchtitan_run(arguments, layers)
