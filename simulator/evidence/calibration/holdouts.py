@@ -11,11 +11,11 @@ import numpy as np
 
 from simulator.evidence.calibration.contributions import DIFFERENCE, Unit, difference_unit
 from simulator.evidence.calibration.coverage import RowsCoverage, coverage_of, features
+from simulator.evidence.calibration.gauss import Gauss
 from simulator.evidence.calibration.hierarchy import (
     MOST_ROWS,
     SORTS,
     Design,
-    Gauss,
     Labels,
     Linearization,
     learned,
@@ -24,7 +24,7 @@ from simulator.evidence.calibration.hierarchy import (
 )
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.sizes import fitted_sizes, level_of
-from simulator.question.arrays import Mask
+from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients.values import CoefficientKind
 
 NODES: Final = (64, 256)
@@ -66,16 +66,38 @@ class _Part:
         return self._families[name]
 
 
-def left_out(state: Linearization) -> tuple[Held, ...]:
-    """Every row with its source left out, and with each thing that it has left out of all rows of its kind."""
-    known: dict[bytes, _Part] = {}
-    result: list[Held] = []
-    for name, out, judged in _holdouts(state.design):
+class PartialFits:
+    """Fits to parts of all rows, each made once."""
+
+    def __init__(self, state: Linearization) -> None:
+        self.state = state
+        self._parts: dict[bytes, _Part] = {}
+
+    def without(self, out: Mask) -> _Part:
+        """The fit to the rows that are not left out."""
         key = out.tobytes()
-        if key not in known:
-            known[key] = _Part(learned(state.restricted(~out), RELEARNED))
-        result += _predicted(state, name, judged, known[key])
-    return tuple(result)
+        if key not in self._parts:
+            self._parts[key] = _Part(learned(self.state.restricted(~out), RELEARNED))
+        return self._parts[key]
+
+
+def left_out(parts: PartialFits) -> tuple[Held, ...]:
+    """Every row with its source left out, and with each thing that it has left out of all rows of its kind."""
+    found = parts.state.design
+    asked = [
+        (name, index, parts.without(out))
+        for name, out, judged in _holdouts(found)
+        for index in np.flatnonzero(judged).tolist()
+    ]
+    points: dict[int, dict[int, Vector]] = {}
+    for _, index, part in asked:
+        points.setdefault(index, {})[id(part)] = parts.state.point(part.family(str(found.families[index]))[0])
+    errors = {
+        (index, part): error
+        for index, by_part in points.items()
+        for part, error in zip(by_part, found.errors(index, list(by_part.values())), strict=True)
+    }
+    return tuple(_held(parts.state, name, index, part, errors[index, id(part)]) for name, index, part in asked)
 
 
 def _holdouts(found: Design) -> Iterator[tuple[str, Mask, Mask]]:
@@ -103,28 +125,27 @@ def _distinct(labels: Labels) -> list[str]:
     return list(dict.fromkeys(labels.tolist()))
 
 
-def _predicted(state: Linearization, name: str, judged: Mask, part: _Part) -> Iterator[Held]:
-    """Predictions of the judged rows by a part of all rows."""
+def _held(state: Linearization, name: str, index: int, part: _Part, error: float) -> Held:
+    """The prediction of a row by a part of all rows, so far off."""
     found = state.design
-    for index in np.flatnonzero(judged).tolist():
-        sample, family = found.samples[index], str(found.families[index])
-        sort, slopes = found.sort(index), state.slopes[index]
-        known, covered = part.family(family)
-        yield Held(
-            left_out=name,
-            row=index,
-            source=str(found.sources[index]),
-            organisation=str(found.organisations[index]),
-            family=family,
-            error=found.error(index, state.point(known)),
-            unit=Unit(
-                sort=sort,
-                coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
-                # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
-                scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
-                distance=covered.distance(sample.scenario, sample.layout),
-            ),
-        )
+    sample, family = found.samples[index], str(found.families[index])
+    sort, slopes = found.sort(index), state.slopes[index]
+    known, covered = part.family(family)
+    return Held(
+        left_out=name,
+        row=index,
+        source=str(found.sources[index]),
+        organisation=str(found.organisations[index]),
+        family=family,
+        error=error,
+        unit=Unit(
+            sort=sort,
+            coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
+            # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
+            scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
+            distance=covered.distance(sample.scenario, sample.layout),
+        ),
+    )
 
 
 class Pair(NamedTuple):
@@ -138,16 +159,15 @@ class Pair(NamedTuple):
     """Of the difference; what the two share is in neither."""
 
 
-def pairs(state: Linearization) -> Iterator[Pair]:
+def pairs(parts: PartialFits, held: Sequence[Held]) -> Iterator[Pair]:
     """Every two rows of a source that ask the same question and were measured apart."""
+    state = parts.state
     found = state.design
+    errors = {one.row: one.error for one in held if one.left_out == "source"}
     for source in _distinct(found.sources):
         mine = found.sources == source
-        part = _Part(learned(state.restricted(~mine), RELEARNED))
-        known, _ = part.family(str(found.families[mine][0]))
-        at = state.point(known)
-        errors = {index: found.error(index, at) for index in np.flatnonzero(mine).tolist()}
-        for one, other in combinations(errors, 2):
+        known, _ = parts.without(mine).family(str(found.families[mine][0]))
+        for one, other in combinations(np.flatnonzero(mine).tolist(), 2):
             if _question(found.samples[one]) == _question(found.samples[other]):
                 measured = float(found.logs[one] - found.logs[other])
                 apart = state.slopes[one] - state.slopes[other]
