@@ -94,8 +94,8 @@ class Design:
 
     def errors(self, index: int, points: Sequence[Vector]) -> list[float]:
         """How far off a row is predicted at each point, in the logarithm."""
-        found: list[float] = (self.predicted(index, np.column_stack(points)) - self.logs[index]).tolist()
-        return found
+        errors: list[float] = (self.predicted(index, np.column_stack(points)) - self.logs[index]).tolist()
+        return errors
 
     def slopes(self, index: int, at: Vector) -> tuple[float, Vector]:
         """Logarithm of a row's prediction and its slopes by the coefficients' logarithms, at a point."""
@@ -220,8 +220,8 @@ class Linearization:
         """What is known of a family."""
         place = (name, frozenset(without))
         if place not in self._families:
-            found = self.shared(without, name)
-            known = found.told(self._of_family(name, without)[0]) if name in self._by_family else found
+            others = self.shared(without, name)
+            known = others.told(self._of_family(name, without)[0]) if name in self._by_family else others
             self._families[place] = known
         return self._families[place]
 

@@ -1,4 +1,4 @@
-"""Training logs of any framework to measured rows. Words are read by the framework's own reader, as a script's are."""
+"""Training logs of any framework to measured rows. The framework's own reader reads words; none is known here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of torchtitan: its steps, and what it prints of its mesh, its batch and its checkpointing."""
+"""Logs of torchtitan: its steps, and what it prints of mesh, batch and checkpointing. Fits and prices nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `simulate`: its sub-commands, and how errors become exit codes."""
+"""The command `simulate`: its sub-commands, and how errors become exit codes. No command does its work here."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ class MainCommand(Sectioned, click.Group):
         **extra: Any,
     ) -> Any:
         """Run the command and leave the process with its exit code."""
-        given = list(sys.argv[1:] if args is None else args)
+        words = list(sys.argv[1:] if args is None else args)
 
         def answer() -> Any:
             return super(MainCommand, self).main(
-                args=given,
+                args=words,
                 prog_name=prog_name or "simulate",
                 complete_var=complete_var,
                 standalone_mode=False,
@@ -130,7 +130,7 @@ class MainCommand(Sectioned, click.Group):
                 **extra,
             )
 
-        return sys.exit(_exit_code(answer, debug=_wants_trace(given))) if standalone_mode else answer()
+        return sys.exit(_exit_code(answer, debug=_wants_trace(words))) if standalone_mode else answer()
 
 
 def run() -> NoReturn:
@@ -176,13 +176,13 @@ def _status(code: object) -> int:
 
 def _internal(error: Exception, *, debug: bool) -> int:
     """Tell of an error that no input should cause; return its exit code."""
-    told = short_line(f"{type(error).__name__}: {error}")
+    message = short_line(f"{type(error).__name__}: {error}")
     if debug:
         from traceback import print_exception  # noqa: PLC0415  start-up time
 
         with suppress(OSError, ValueError):
             print_exception(error, file=sys.stderr)
-    _tell(f"internal error: {told[:500]}; --debug shows where, please report it")
+    _tell(f"internal error: {message[:500]}; --debug shows where, please report it")
     return INTERNAL
 
 
@@ -214,10 +214,12 @@ def _main(**values: Any) -> None:
     """Rank, unless a command follows."""
     ctx = click.get_current_context()
     params = [param for param in ctx.command.params if getattr(param, "section", GENERAL) != GENERAL]
-    given = given_on_command_line(ctx, params)
+    misplaced = given_on_command_line(ctx, params)
     if ctx.invoked_subcommand is not None:
-        if given:
-            raise click.UsageError(f"{given[0]} stands before the command '{ctx.invoked_subcommand}': put it behind")
+        if misplaced:
+            raise click.UsageError(
+                f"{misplaced[0]} stands before the command '{ctx.invoked_subcommand}': put it behind"
+            )
         return
     if not given_on_command_line(ctx, ctx.command.params) and not values["model"]:
         click.echo(ctx.get_help())

@@ -148,12 +148,12 @@ def keys_of(row: str, kind: type) -> tuple[JsonKey, ...]:
 
 def key_of(word: str) -> JsonKey:
     """The key that a word of a row says."""
-    found = _WORD.fullmatch(word)
-    if found is None:
+    match = _WORD.fullmatch(word)
+    if match is None:
         raise ValueError(f"{word!r} is no key")
-    name = found["name"]
-    if found["path"] is None:
+    name = match["name"]
+    if match["path"] is None:
         for end, becomes in _ENDS:
             name = name.removesuffix(end) + becomes if name.endswith(end) else name
-    mark = cast("Literal['', '*', '?', '~']", found["mark"])
-    return JsonKey(name, found["path"] or found["name"], found["row"] or "", mark)
+    mark = cast("Literal['', '*', '?', '~']", match["mark"])
+    return JsonKey(name, match["path"] or match["name"], match["row"] or "", mark)

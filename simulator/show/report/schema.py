@@ -169,13 +169,13 @@ def _known(kind: type, path: str) -> tuple[Any, str]:
     if path.startswith(DERIVED):
         function = getattr(derived, path.removeprefix(DERIVED))
         return get_type_hints(function, localns=_OF_DERIVED)["return"], function.__doc__
-    found: Any = kind
+    annotation: Any = kind
     about = ""
     optional = False
     for name in path.split("."):
-        found, about = _attribute(_without_none(found), name)
-        optional = optional or found is not _without_none(found)
-    return (found | None if optional else found), about
+        annotation, about = _attribute(_without_none(annotation), name)
+        optional = optional or annotation is not _without_none(annotation)
+    return (annotation | None if optional else annotation), about
 
 
 def _attribute(kind: Any, name: str) -> tuple[Any, str]:
@@ -208,7 +208,7 @@ def _value(annotation: Any, row: str, definitions: dict[str, Any]) -> dict[str, 
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_value(one, row, definitions) for one in arguments]}
+        return {"anyOf": [_value(argument, row, definitions) for argument in arguments]}
     if origin in (tuple, list):
         return {"type": "array", "items": _value(arguments[0], row, definitions)}
     if origin is not None and issubclass(origin, Mapping):
@@ -221,7 +221,7 @@ def _value(annotation: Any, row: str, definitions: dict[str, Any]) -> dict[str, 
 
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
-        return next(one for one in get_args(annotation) if one is not type(None))
+        return next(argument for argument in get_args(annotation) if argument is not type(None))
     return annotation
 
 
