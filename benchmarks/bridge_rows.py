@@ -4,7 +4,7 @@
 
 Reads `measured/public2/bridge.csv` of the folder that SIMULATE_SHARED names: pretraining rows without FSDP whose model
 is shipped. A row states sizes; what else the run did is its container's recipe of its model, device and precision. Rows
-whose sizes no recipe of their container has are asked as printed and with the recipe's sizes, and stand in no mean. With
+whose sizes no recipe of their container has are asked as printed and with the recipe's, and stand in no mean. With
 `--without-model` speed is predicted by a fit to all measured rows but those of the row's model; fits take minutes.
 """
 
