@@ -92,6 +92,8 @@ class Arguments:
         """Processes of a node, likewise."""
         self.settings: Mapping[str, str] = {}
         """What the user tells of what the recipe leaves to the run."""
+        self.keys_beside: Sequence[Key] = ()
+        """Keys of another file that tells the program which is started."""
         self.used: set[str] = set()
         """Settings that something depends on."""
         self.bags: set[Cause] = set()

@@ -1,4 +1,4 @@
-"""The optimizer that a recipe names, as a switch: one reader for the words of every framework."""
+"""The optimizer that a recipe names, as a switch: one reader for the words of every framework. Counts no state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a question down in a framework's words: the rows of its table, reversed.
+"""Writing a question down in a framework's words: the rows of its table, reversed. Chooses no layout.
 
 `take` reads ``--tensor-model-parallel-size 2`` as ``{"layout.tensor_parallel": 2}``; `word` turns the target and its
 value back into the word. What a framework's code reads by name it also writes by name.

@@ -42,6 +42,15 @@ def test_ranking_as_json_keeps_the_schema() -> None:
     assert {estimate["layout"]["recompute"] for estimate in found["estimates"]} <= {"none", "full"}
 
 
+def test_the_schema_of_one_answer() -> None:
+    found = json.loads(run("schema", "ranking", "--format", "json").stdout)
+    assert found["anyOf"] == [{"$ref": "#/$defs/ranking"}]
+    assert found["$defs"].items() <= schema()["$defs"].items()
+    assert json.loads(run("schema", "--format", "json").stdout) == schema()
+    assert "estimates" in run("schema", "ranking").stdout
+    assert "did you mean 'ranking'?" in refusal("schema", "rankin")
+
+
 def test_estimate_as_json_keeps_the_schema_and_adds_up() -> None:
     found = json.loads(run("estimate", *TINY, "--tp", "2", "--format", "json", "--train-tokens", "1B").stdout)
     jsonschema.Draft202012Validator(schema()).validate(found)

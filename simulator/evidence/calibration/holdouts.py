@@ -1,4 +1,4 @@
-"""Predictions of measured rows with the row, its source, family or stack left out of the fit."""
+"""Predictions of measured rows with the row, its source, family or stack left out of the fit. Writes no calibration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The error of the fit of all sources, row by row, with the row, its source or its organisation left out."""
+"""The error of the fit of all sources by row, with row, source or organisation left out. Writes no calibration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration by a user's own rows: starts from what ships, and says how far off it is before and after."""
+"""Calibration by a user's own rows: starts from what ships, says its error before and after. Writes no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The region that a calibration has seen: inside it predictions interpolate, outside they rest on formulas."""
+"""The region that a calibration has seen: predictions interpolate inside, rest on formulas outside. Fits nothing."""
 
 from __future__ import annotations
 

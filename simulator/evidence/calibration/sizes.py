@@ -1,4 +1,4 @@
-"""Sizes of a range's contributions, learned from predictions that lack what each is the size of."""
+"""Sizes of a range's contributions, learned from predictions that lack what each is of. Moves no prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A range in words: what it is made of, and which single measurement would narrow it most."""
+"""A range in words: what it is made of, and which single measurement would narrow it most. Computes no range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log's columns completed by what the user knows beside it: a measured row, or one list of what is missing."""
+"""A log's columns completed by what the user knows: a measured row, or one list of what is missing. Guesses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script that trains with TRL under `accelerate launch`, sharded by FSDP, or by DeepSpeed's ZeRO.
+"""A script that trains with TRL under `accelerate launch`, sharded by FSDP, or by DeepSpeed's ZeRO. Chooses no layout.
 
 Words of `accelerate launch` as accelerate 1.15 has them, of the script as TRL 1.9 (`trl/scripts/sft.py`).
 """

@@ -1,4 +1,4 @@
-"""axolotl's words as those of Hugging Face's Trainer and TRL, which train what is read here.
+"""axolotl's words as those of Hugging Face's Trainer and TRL, which train what is read here. Prices nothing.
 
 Read at 067b021c8: `src/axolotl/utils/schemas`, `utils/config`, `loaders/model.py` and `core/builders`, whose defaults
 count where a key is absent.

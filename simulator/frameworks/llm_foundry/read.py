@@ -1,4 +1,4 @@
-"""Configuration files of llm-foundry, which Composer trains by FSDP.
+"""Configuration files of llm-foundry, which Composer trains by FSDP. Prices nothing.
 
 Read at 8c8dd48 as `utils/config_utils.py`, `models/mpt/configuration_mpt.py` and `models/hf/hf_causal_lm.py` read them,
 whose defaults count where a key is absent. Files for MosaicML's platform have the same keys below `parameters`.

@@ -1,4 +1,4 @@
-"""What Megatron's words say of CUDA graphs, and of the buffers of fixed sizes that experts have in them."""
+"""What Megatron's words say of CUDA graphs, and of experts' buffers of fixed sizes in them. Prices nothing."""
 
 from __future__ import annotations
 

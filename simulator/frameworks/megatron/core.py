@@ -1,4 +1,4 @@
-"""Versions of Megatron's core, told from where its code lies, and what older ones did otherwise."""
+"""Versions of Megatron's core, told from where its code lies, and what older ones did otherwise. Runs nothing."""
 
 from __future__ import annotations
 

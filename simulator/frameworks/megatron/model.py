@@ -1,4 +1,4 @@
-"""The model of Megatron's and MindSpeed's flags: its shape, its vocabulary, and the shipped model of that shape."""
+"""The model of Megatron's and MindSpeed's flags: its shape, its vocabulary, the shipped one alike. Prices nothing."""
 
 from __future__ import annotations
 

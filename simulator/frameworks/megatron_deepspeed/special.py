@@ -1,7 +1,7 @@
 """DeepSpeed's engine beside Megatron's flags, as Megatron-DeepSpeed and its fork of BigScience start it.
 
 Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names says how the state
-is sharded, kept and offloaded.
+is sharded, kept and offloaded. Megatron's own flags are read elsewhere.
 """
 
 from __future__ import annotations

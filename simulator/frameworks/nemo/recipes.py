@@ -3,7 +3,7 @@
 Megatron-Bridge v0.6.0: `src/megatron/bridge/perf_recipes` and `recipes`; before it `scripts/performance/configs`. What
 training makes of a configuration before it starts is done here too: types of numbers over model, optimizer and replicas
 (`MixedPrecisionConfig.setup`, training/mixed_precision.py), overlap over both (`CommOverlapConfig.setup`,
-training/comm_overlap.py).
+training/comm_overlap.py). Runs no recipe.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A configuration of Megatron-Bridge: the flags of Megatron-LM under the keys that `bridge.csv` and `words.csv` give.
 
 It is laid over the recipe `vanilla_gpt_pretrain_config`, whose fields are Megatron-LM's defaults (Megatron-Bridge
-03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`).
+03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`). Chooses no layout.
 """
 
 from __future__ import annotations

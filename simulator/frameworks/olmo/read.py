@@ -1,4 +1,4 @@
-"""Configuration files of OLMo's trainer, which spell the whole network.
+"""Configuration files of OLMo's trainer, which spell the whole network. Prices nothing.
 
 Read at 59a53e3 as `olmo/config.py`, `olmo/model.py` and `scripts/train.py` read them, whose defaults count where a key
 is absent.

@@ -1,4 +1,4 @@
-"""oumi's configurations, as words of Hugging Face's Trainer, which trains what is read here.
+"""oumi's configurations, as words of Hugging Face's Trainer, which trains what is read here. Prices nothing.
 
 Read at d8ed077: `src/oumi/core/configs/params` and `core/distributed.py`, whose defaults count where a key is absent.
 """

@@ -1,4 +1,4 @@
-"""Launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers as runs.
+"""Launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers as runs. Prices nothing.
 
 The tables say most of it. Here is what needs several words at once, or the model that they name: recompute, experts,
 the cut, the loss, and which text of a launch names a configuration file.

@@ -1,7 +1,7 @@
 """ms-swift's words, as those of Megatron-LM (`megatron sft`) and of Hugging Face's Trainer (`swift sft`).
 
 Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
-defaults count where a flag is absent.
+defaults count where a flag is absent. Prices nothing.
 """
 
 from __future__ import annotations

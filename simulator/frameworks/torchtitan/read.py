@@ -1,4 +1,4 @@
-"""Configuration files of torchtitan, and launches with one, as runs. Flags count over the file."""
+"""Configuration files of torchtitan, and launches with one, as runs. Flags count over the file. Prices nothing."""
 
 from __future__ import annotations
 

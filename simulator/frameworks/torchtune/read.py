@@ -1,4 +1,4 @@
-"""torchtune's configuration files.
+"""torchtune's configuration files. Prices nothing.
 
 Read at bd2a0fc as its recipes read them (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`), whose
 defaults count where a key is absent. `models.yaml` names the shipped model of each builder of `torchtune/models`, and

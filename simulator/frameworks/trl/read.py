@@ -1,7 +1,7 @@
 """Runs of scripts that train with Hugging Face's Trainer or with TRL's, and of the files that stand for their flags.
 
 TRL's trainers of preferences and rewards have a second copy of the model, pairs of answers, or a score in place of the
-output layer (TRL 1.9, `trl/trainer`).
+output layer (TRL 1.9, `trl/trainer`). Prices nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question."""
+"""A scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question.
+
+Holds no layout, and looks nothing up by name: `simulator.api` does.
+"""
 
 from __future__ import annotations
 

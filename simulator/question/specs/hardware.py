@@ -1,4 +1,7 @@
-"""The spec of a cluster node: devices, memory, rates and links as published. Efficiencies are coefficients."""
+"""The spec of a cluster node: devices, memory, rates and links as published.
+
+No efficiency stands here: what a run reaches of a rate is a coefficient.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Tests in `[ ]` and `[[ ]]`, with a third answer where the run decides."""
+"""Tests in `[ ]` and `[[ ]]`, with a third answer where the run decides. Runs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a script: variables and functions assigned so far, and what it takes from outside."""
+"""The state of a script: variables and functions assigned so far, and what it takes from outside. Runs no command."""
 
 from __future__ import annotations
 
