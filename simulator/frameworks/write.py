@@ -50,8 +50,8 @@ class Writing:
         if any(meaning.otherwise == text for _, meaning in pairs):
             return
         for flag, meaning in pairs:
-            if (said := _said(flag, meaning, text)) is not None:
-                yield flag.name, said
+            if (stated := _said(flag, meaning, text)) is not None:
+                yield flag.name, stated
                 return
         raise UnsupportedError(f"{target.partition('.')[2]} {text[:60]}: there is no word for it")
 

@@ -50,8 +50,8 @@ _PRECISIONS: Final = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
 def bridge_config(scenario: Scenario, layout: Layout, head: Head) -> str:
     """The configuration. Raises UnsupportedError for what is not written."""
     if scenario.precision not in _PRECISIONS or scenario.framework.gradient_dtype != "fp32":
-        said = f"--precision {scenario.precision}, gradients in {scenario.framework.gradient_dtype}"
-        raise UnsupportedError(f"{said}: configurations of {_TITLE} are written in bf16 or fp16 with fp32 gradients")
+        message = f"--precision {scenario.precision}, gradients in {scenario.framework.gradient_dtype}"
+        raise UnsupportedError(f"{message}: configurations of {_TITLE} are written in bf16 or fp16 with fp32 gradients")
     if scenario.lora_rank is not None:
         raise UnsupportedError(f"--lora-rank: {_TITLE} writes adapters in a recipe of Python")
     if scenario.framework.expandable_segments:

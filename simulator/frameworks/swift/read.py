@@ -106,8 +106,8 @@ def _task(arguments: Arguments) -> dict[str, str]:
     task = arguments.text("score_head", "task_type") or "causal_lm"
     arguments.forget("score_head")
     if task not in ("causal_lm", "seq_cls"):
-        said = f"task_type {task[:30]}: samples of several texts, and their loss, are not modelled"
-        arguments.not_modelled(said, "task_type")
+        message = f"task_type {task[:30]}: samples of several texts, and their loss, are not modelled"
+        arguments.not_modelled(message, "task_type")
     return {"score_head": "true"} if task == "seq_cls" else {}
 
 

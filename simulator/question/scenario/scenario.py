@@ -37,7 +37,7 @@ class Calibrated(Protocol):
     def difference_half_widths(self, ways: Sequence[tuple[Scenario, Any]]) -> Any:
         """Half of the 90 % range of each layout's step time over the first one's, in the logarithm."""
 
-    def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, least: float) -> Any:
+    def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, probability: float) -> Any:
         """Which layouts of a priced block, by position, fit with at least a probability, as estimates state it."""
 
 

@@ -205,8 +205,8 @@ def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
     if trains := settings_of_training(names, str(path)):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
     if line := command_line(text):
-        said = f"{path}:{line}: a command within a configuration file; give the script that it starts"
-        return _CommandWithinError(said)
+        message = f"{path}:{line}: a command within a configuration file; give the script that it starts"
+        return _CommandWithinError(message)
     if "model_type" in names:
         return NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
     return NoRecipeError(f"{path}: starts no training: no recipe of a framework that is read; {_READ}")
