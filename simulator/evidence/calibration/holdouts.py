@@ -11,11 +11,11 @@ import numpy as np
 
 from simulator.evidence.calibration.contributions import DIFFERENCE, Unit, difference_unit
 from simulator.evidence.calibration.coverage import RowsCoverage, coverage_of, features
+from simulator.evidence.calibration.gauss import Gauss
 from simulator.evidence.calibration.hierarchy import (
     MOST_ROWS,
     SORTS,
     Design,
-    Gauss,
     Labels,
     Linearization,
     learned,
@@ -24,7 +24,7 @@ from simulator.evidence.calibration.hierarchy import (
 )
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.sizes import fitted_sizes, level_of
-from simulator.question.arrays import Mask
+from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients.values import CoefficientKind
 
 NODES: Final = (64, 256)
@@ -66,16 +66,38 @@ class _Part:
         return self._families[name]
 
 
-def left_out(state: Linearization) -> tuple[Held, ...]:
-    """Every row with its source left out, and with each thing that it has left out of all rows of its kind."""
-    known: dict[bytes, _Part] = {}
-    result: list[Held] = []
-    for name, out, judged in _holdouts(state.design):
+class PartialFits:
+    """Fits to parts of all rows, each made once."""
+
+    def __init__(self, state: Linearization) -> None:
+        self.state = state
+        self._parts: dict[bytes, _Part] = {}
+
+    def without(self, out: Mask) -> _Part:
+        """The fit to the rows that are not left out."""
         key = out.tobytes()
-        if key not in known:
-            known[key] = _Part(learned(state.restricted(~out), RELEARNED))
-        result += _predicted(state, name, judged, known[key])
-    return tuple(result)
+        if key not in self._parts:
+            self._parts[key] = _Part(learned(self.state.restricted(~out), RELEARNED))
+        return self._parts[key]
+
+
+def left_out(parts: PartialFits) -> tuple[Held, ...]:
+    """Every row with its source left out, and with each thing that it has left out of all rows of its kind."""
+    design = parts.state.design
+    asked = [
+        (name, index, parts.without(out))
+        for name, out, judged in _holdouts(design)
+        for index in np.flatnonzero(judged).tolist()
+    ]
+    points: dict[int, dict[int, Vector]] = {}
+    for _, index, part in asked:
+        points.setdefault(index, {})[id(part)] = parts.state.point(part.family(str(design.families[index]))[0])
+    errors = {
+        (index, part): error
+        for index, by_part in points.items()
+        for part, error in zip(by_part, design.errors(index, list(by_part.values())), strict=True)
+    }
+    return tuple(_held(parts.state, name, index, part, errors[index, id(part)]) for name, index, part in asked)
 
 
 def _holdouts(design: Design) -> Iterator[tuple[str, Mask, Mask]]:
@@ -107,28 +129,27 @@ def _distinct(labels: Labels) -> list[str]:
     return list(dict.fromkeys(labels.tolist()))
 
 
-def _predicted(state: Linearization, name: str, judged: Mask, part: _Part) -> Iterator[Held]:
-    """Predictions of the judged rows by a part of all rows."""
+def _held(state: Linearization, name: str, index: int, part: _Part, error: float) -> Held:
+    """The prediction of a row by a part of all rows, so far off."""
     design = state.design
-    for index in np.flatnonzero(judged).tolist():
-        sample, family = design.samples[index], str(design.families[index])
-        sort, slopes = design.sort(index), state.slopes[index]
-        known, covered = part.family(family)
-        yield Held(
-            left_out=name,
-            row=index,
-            source=str(design.sources[index]),
-            organisation=str(design.organisations[index]),
-            family=family,
-            error=design.error(index, state.point(known)),
-            unit=Unit(
-                sort=sort,
-                coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
-                # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
-                scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
-                distance=covered.distance(sample.scenario, sample.layout),
-            ),
-        )
+    sample, family = design.samples[index], str(design.families[index])
+    sort, slopes = design.sort(index), state.slopes[index]
+    known, covered = part.family(family)
+    return Held(
+        left_out=name,
+        row=index,
+        source=str(design.sources[index]),
+        organisation=str(design.organisations[index]),
+        family=family,
+        error=error,
+        unit=Unit(
+            sort=sort,
+            coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
+            # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
+            scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
+            distance=covered.distance(sample.scenario, sample.layout),
+        ),
+    )
 
 
 class Pair(NamedTuple):
@@ -142,16 +163,15 @@ class Pair(NamedTuple):
     """Of the difference; what the two share is in neither."""
 
 
-def pairs(state: Linearization) -> Iterator[Pair]:
+def pairs(parts: PartialFits, held: Sequence[Held]) -> Iterator[Pair]:
     """Every two rows of a source that ask the same question and were measured apart."""
+    state = parts.state
     design = state.design
+    errors = {prediction.row: prediction.error for prediction in held if prediction.left_out == "source"}
     for source in _distinct(design.sources):
         mine = design.sources == source
-        part = _Part(learned(state.restricted(~mine), RELEARNED))
-        known, _ = part.family(str(design.families[mine][0]))
-        at = state.point(known)
-        errors = {index: design.error(index, at) for index in np.flatnonzero(mine).tolist()}
-        for first, other in combinations(errors, 2):
+        known, _ = parts.without(mine).family(str(design.families[mine][0]))
+        for first, other in combinations(np.flatnonzero(mine).tolist(), 2):
             if _question(design.samples[first]) == _question(design.samples[other]):
                 measured = float(design.logs[first] - design.logs[other])
                 apart = state.slopes[first] - state.slopes[other]

@@ -8,11 +8,20 @@ from typing import Protocol
 
 import numpy as np
 
-from simulator.evidence.calibration.hierarchy import Design, Gauss, Linearization, design, hierarchical, learned
-from simulator.evidence.calibration.holdouts import RELEARNED, Held, Pair, left_out, pair_sizes, pairs, sizes_of
+from simulator.evidence.calibration.gauss import Gauss
+from simulator.evidence.calibration.hierarchy import Linearization, design, hierarchical, learned
+from simulator.evidence.calibration.holdouts import (
+    RELEARNED,
+    Held,
+    Pair,
+    PartialFits,
+    left_out,
+    pair_sizes,
+    pairs,
+    sizes_of,
+)
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
-from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
 
@@ -166,13 +175,14 @@ def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coeffi
     """Fit all levels to the samples of a kind and judge every row with its source, and more, left out."""
     rows_design = design(kind, samples, base)
     state = hierarchical(rows_design)
-    held = left_out(state)
+    parts = PartialFits(state)
+    held = left_out(parts)
     random = np.random.default_rng(SEED)
     sized = _Sized(kind, held)
     rows: list[RowJudged] = []
     for source in dict.fromkeys(rows_design.sources.tolist()):
         rows += _judged_source(state, source, random, sized)
-    return SourcesJudged(kind, state, tuple(rows), held, tuple(pairs(state)) if kind == "time" else ())
+    return SourcesJudged(kind, state, tuple(rows), held, tuple(pairs(parts, held)) if kind == "time" else ())
 
 
 class _Sized:
@@ -215,7 +225,7 @@ def _judged_source(
         known = state.cluster(source, others)
         levels = [(state, fitted, True), (state, known, True)]
         levels += [(alone, by, False) for by in few[index].values()]
-        prior, *errors = _errors(rows_design, index, [rows_design.centre, *(state.point(by) for _, by, _ in levels)])
+        prior, *errors = rows_design.errors(index, [rows_design.centre, *(state.point(by) for _, by, _ in levels)])
         residuals = [
             Residual(error, _deviation(level, by, index, known=seen))
             for error, (level, by, seen) in zip(errors, levels, strict=True)
@@ -238,12 +248,6 @@ def _judged_source(
                 for (draw, by), residual in zip(few[index].items(), with_few, strict=True)
             },
         )
-
-
-def _errors(rows_design: Design, index: int, points: Sequence[Vector]) -> list[float]:
-    """How far off a row is predicted at each point, in the logarithm."""
-    errors: list[float] = (rows_design.predicted(index, np.column_stack(points)) - rows_design.logs[index]).tolist()
-    return errors
 
 
 def _deviation(state: Linearization, by: Gauss, index: int, *, known: bool) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from simulator._version import __version__
-from simulator.evidence.calibration.hierarchy import SORTS, Gauss, Linearization, unseen_scatter
+from simulator.evidence.calibration.gauss import Gauss
+from simulator.evidence.calibration.hierarchy import SORTS, Linearization, unseen_scatter
 from simulator.evidence.calibration.holdouts import family_coverage
 from simulator.evidence.calibration.judge import SourcesJudged
 from simulator.evidence.calibration.ranges import range_of

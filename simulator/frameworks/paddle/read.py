@@ -66,8 +66,14 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file of a launch; `key=value` and flags replace its keys."""
-    take_files(arguments, launch, words, _add_keys)
+    """Take the configuration file of a launch, by itself or behind `--config`; `key=value` and flags replace its keys.
+
+    `--config`: PaddleFormers, examples/experiments/ernie_pretrain/ernie/pretrain.py.
+    """
+    named = arguments.entry("config")
+    if named is not None and named.causes:
+        arguments.need(named.causes, "model")
+    take_files(arguments, launch, (*words, *(named.values[:1] if named is not None else ())), _add_keys)
 
 
 def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
