@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -58,7 +59,13 @@ def _stage(argv: Sequence[Value], text: Value | None, machine: Machine, line: in
 
 def _text(file: Value, machine: Machine, line: int) -> Value:
     """Return the text of a file; where it is not at hand, what nobody knows for want of it."""
-    return text_of(machine, file, line) or hole(file.text, line, file.causes or [Cause(line, file.text)])
+    text = text_of(machine, file, line)
+    if text is not None:
+        return text
+    if file.known:
+        remark = f"{file.text[:200]} is not beside the recipe: what is made of it is not known"
+        machine.remark("base-configuration", "warning", remark, line, f"--set {shlex.quote(f'{file.text[:200]}=PATH')}")
+    return hole(file.text, line, file.causes or [Cause(line, file.text)])
 
 
 def _edited(text: Value, edit: Value) -> Value | None:
