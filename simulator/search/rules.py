@@ -19,7 +19,7 @@ from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.mixers import TRAITS, UNDIVIDED
 from simulator.question.vocabulary import RECOMPUTE_MODULES
-from simulator.search import pipelines
+from simulator.search import offloads, pipelines
 from simulator.search.pipelines import every, mask
 
 
@@ -171,24 +171,6 @@ def _sharding_degree(pricing: Pricing) -> Mask:
     if not degree:
         return every(pricing, broken=False)
     return mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
-
-
-def _offload_parameters(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    return mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
-
-
-def _offload(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
-    return mask(pricing.offloads("activations") & refused)
-
-
-def _offload_recompute(pricing: Pricing) -> Mask:
-    scenario = pricing.scenario
-    if scenario.framework.limits.activation_offload_with_recompute:
-        return every(pricing, broken=False)
-    return mask(pricing.offloads("activations") & ~pricing.recomputes("none"))
 
 
 def _recompute_layers(pricing: Pricing) -> Mask:
@@ -421,14 +403,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "parameters_on_host",
         "parameters on the host need ZeRO 3",
-        _offload_parameters,
+        offloads.parameters,
         lambda _s, x: f"parameters are kept on the host with ZeRO stage {x.zero_stage}",
         lambda _s, _x: "--zero-stage 3, or --option offload_parameters=false",
     ),
     Rule(
         "offload_pipeline",
         "Megatron refuses activation offloading with a pipeline",
-        _offload,
+        offloads.activations,
         lambda _s, x: (
             f"activations offloaded beside pipeline parallel {x.pipeline_parallel}: the framework answers "
             "'Currently there is no support for Pipeline parallelism with CPU offloading'"
@@ -438,9 +420,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "offload_recompute",
         "Megatron refuses activation offloading beside recomputation",
-        _offload_recompute,
+        offloads.beside_recompute,
         lambda _s, x: f"activations offloaded beside recompute {x.recompute}",
         lambda _s, _x: "--recompute none, or --offload none",
+    ),
+    Rule(
+        "offloaded_modules",
+        "parts of a layer are offloaded as Megatron can, beside what keeps them",
+        offloads.modules,
+        offloads.refused_modules,
+        lambda _s, _x: "other --option offloaded_modules, without --recompute full",
     ),
     Rule(
         "two_stages",
