@@ -7,10 +7,8 @@ Whether memory is enough is no rule.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator, Mapping
-from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +19,7 @@ from simulator.question.arrays import Mask
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.mixers import TRAITS, UNDIVIDED
+from simulator.question.specs.tables import read_table
 from simulator.question.vocabulary import RECOMPUTE_MODULES
 from simulator.search import offloads, pipelines
 from simulator.search.pipelines import every, mask
@@ -356,8 +355,7 @@ class _Figures(dict[str, object]):
 
 
 def _rules() -> Iterator[Rule]:
-    table = files("simulator.search").joinpath("rules.csv").read_text("utf-8")
-    for row in csv.DictReader(table.splitlines()):
+    for row in read_table(__file__, "rules"):
         yield Rule(row["id"], _BROKEN[row["id"]], row["about"], row["message"], row["fix"])
 
 
