@@ -53,6 +53,10 @@ CANN's."""
 OptimizerName = Literal["adamw", "adamw_8bit", "adafactor", "lion", "sgd", "sgd_momentum", "muon"]
 """What updates parameters: the rows of `specs/optimizers.csv`."""
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
+OffloadedModule = Literal[
+    "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act", "fused_group_mlp"
+]
+"""Parts of a layer whose saved tensors go to the host, by Megatron's names (`--offload-modules`)."""
 ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
 """How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
 
@@ -72,6 +76,7 @@ FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
+OFFLOADED_MODULES: tuple[OffloadedModule, ...] = get_args(OffloadedModule)
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
 ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomputeMethod)
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)

@@ -21,7 +21,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.mixers import TRAITS, UNDIVIDED
 from simulator.question.specs.tables import read_table
 from simulator.question.vocabulary import RECOMPUTE_MODULES
-from simulator.search import pipelines
+from simulator.search import offloads, pipelines
 from simulator.search.pipelines import every, mask
 
 Masks = Callable[[Pricing], Mask]
@@ -187,24 +187,6 @@ def _sharding_degree(pricing: Pricing) -> Mask:
     return mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
 
 
-def _offload_parameters(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    return mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
-
-
-def _offload(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
-    return mask(pricing.offloads("activations") & refused)
-
-
-def _offload_recompute(pricing: Pricing) -> Mask:
-    scenario = pricing.scenario
-    if scenario.framework.limits.activation_offload_with_recompute:
-        return every(pricing, broken=False)
-    return mask(pricing.offloads("activations") & ~pricing.recomputes("none"))
-
-
 def _recompute_layers(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
@@ -317,9 +299,10 @@ _BROKEN: Mapping[str, Masks] = {
     "sequence_parallel": _sequence_parallel,
     "zero_stage": _zero_stage,
     "sharding_groups": _sharding_degree,
-    "parameters_on_host": _offload_parameters,
-    "offload_pipeline": _offload,
-    "offload_recompute": _offload_recompute,
+    "parameters_on_host": offloads.parameters,
+    "offload_pipeline": offloads.activations,
+    "offload_recompute": offloads.beside_recompute,
+    "offloaded_modules": offloads.modules,
     "two_stages": pipelines.two_stages,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
@@ -354,6 +337,7 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "sharding_groups": _sharding_groups,
     "layers_recomputed": _refused_layers,
     "modules": _refused_modules,
+    "offloaded_modules": offloads.refused_modules,
 }
 """What messages say beside fields of the layout."""
 

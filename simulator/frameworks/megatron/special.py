@@ -17,7 +17,7 @@ from simulator.frameworks.take import Targets
 from simulator.frameworks.values import PlainValue
 from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.layout import Layout
-from simulator.question.vocabulary import FP8_RECIPES
+from simulator.question.vocabulary import FP8_RECIPES, OFFLOADED_MODULES
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Variables that set up PyTorch's allocator."""
@@ -51,6 +51,7 @@ def set_layout(arguments: Arguments, targets: Targets, layers: int | None, chunk
     _set_sharding(arguments, targets)
     _set_recompute(arguments, targets, layers, chunks)
     _set_offload(arguments, targets)
+    _set_offloaded_modules(arguments, targets)
 
 
 def _set_experts(arguments: Arguments, targets: Targets) -> None:
@@ -140,6 +141,17 @@ def _set_offload(arguments: Arguments, targets: Targets) -> None:
             message = f"activations of {layers} layers only are offloaded"
             more = "; only those of all layers of a stage are modelled"
             arguments.not_modelled(message + more, "cpu-offloading-num-layers")
+
+
+def _set_offloaded_modules(arguments: Arguments, targets: Targets) -> None:
+    """What `--fine-grained-activation-offloading` moves; without it the modules say nothing."""
+    if not arguments.switch("offloaded_modules", "fine-grained-activation-offloading"):
+        return
+    words = re.findall(r"[^\s,\[\]'\"]+", arguments.text("offloaded_modules", "offload-modules") or "")
+    if not words or set(words) - set(OFFLOADED_MODULES):
+        message = f"--offload-modules {' '.join(words)[:60]}: allowed are {', '.join(OFFLOADED_MODULES)}"
+        arguments.not_modelled(message, "offload-modules")
+    targets["option.offloaded_modules"] = ",".join(word for word in OFFLOADED_MODULES if word in words)
 
 
 def largest_batch(arguments: Arguments) -> int | None:

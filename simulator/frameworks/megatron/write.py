@@ -15,7 +15,7 @@ from simulator.question.scenario.scenario import Scenario
 
 _NAMED: Final = (
     *("expandable_segments", "flash_attention", "optimizer_dtype", "cp_communication", "cp_inner_degree"),
-    *("fp8_recipe", "expert_dispatch", "splits_last_backward", "optimizer"),
+    *("fp8_recipe", "expert_dispatch", "splits_last_backward", "optimizer", "offloaded_modules"),
 )
 """Switches without a row of their own that are written here."""
 _MINDSPEED: Final = "mindspeed-llm"
@@ -274,6 +274,9 @@ def _recompute(case: Writing) -> Iterator[WordPair]:
 
 
 def _offload(case: Writing) -> Iterator[WordPair]:
+    if modules := case.scenario.framework.offloaded_modules:
+        yield "fine_grained_activation_offloading", ""
+        yield "offload_modules", " ".join(modules)
     offload = case.layout.offload
     match offload:
         case "none":
