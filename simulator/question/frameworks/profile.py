@@ -343,13 +343,9 @@ class FrameworkProfile(Switches):
     # Communication.
     tp_comm_overlap: bool = switch(
         default=False,
-        about="tensor-parallel collectives run under the matrix products, through pre-allocated user buffers",
+        about="tensor-parallel collectives run under the products of their own operations, through pre-allocated user "
+        "buffers",
         moves=("memory", "passes", "step"),
-    )
-    fused_collectives: bool = switch(
-        default=False,
-        about="an overlapped tensor-parallel collective is one kernel with a product, and hides behind that one alone "
-        "(MC2 of MindSpeed)",
     )
     functional_collectives: bool = switch(
         default=False,
