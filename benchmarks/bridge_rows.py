@@ -1,9 +1,11 @@
 """NVIDIA's published rows of Megatron-Bridge against predictions, with the release and the configuration said.
 
-    python -m benchmarks.bridge_rows
+    python -m benchmarks.bridge_rows [--without-model]
 
 Reads `measured/public2/bridge.csv` of the folder that SIMULATE_SHARED names: pretraining rows without FSDP whose model
-is shipped. A row states sizes; what else the run did is the release's recipe of its model, device and precision.
+is shipped. A row states sizes; what else the run did is its container's recipe of its model, device and precision. Rows
+whose sizes no recipe of their container has are asked as printed and with the recipe's, and stand in no mean. With
+`--without-model` speed is predicted by a fit to all measured rows but those of the row's model; fits take minutes.
 """
 
 import csv
@@ -11,13 +13,24 @@ import os
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 import simulator
-from simulator.api import scenario_of
-from simulator.question.frameworks.releases import release_recipes
+from benchmarks.accuracy.rows import samples
+from simulator.api import resolved
+from simulator.cost.derived import pricing_of
+from simulator.cost.pricing.price import price
+from simulator.evidence.calibration.hierarchy import Linearization, design, hierarchical, learned
+from simulator.evidence.calibration.holdouts import RELEARNED
+from simulator.question.coefficients.values import priors, replaced
+from simulator.question.frameworks.releases import ReleaseRecipe, release_recipes
+from simulator.question.scenario.scenario import Scenario
 
 FILE: Final = Path(os.environ.get("SIMULATE_SHARED") or "absent") / "measured" / "public2" / "bridge.csv"
 MODELS: Final = {"DeepSeekV3": "deepseek-v3", "Qwen3_30B_a3B": "qwen3-30b-a3b", "LLAMA3_70B": "llama3-70b"}
@@ -28,86 +41,149 @@ PRECISIONS: Final = {
     "BF16": ("bf16", ""),
 }
 SIZES: Final = {"tp": "tp", "pp": "pp", "cp": "cp", "vp": "vpp", "ep": "ep", "mbs": "micro_batch_size"}
+Change = Callable[[Scenario], Scenario]
+"""Another scenario to price in the place of one."""
+
+
+class Row(NamedTuple):
+    """A published row as a question."""
+
+    label: str
+    question: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    tokens_per_second_per_device: float
+    recipe: ReleaseRecipe | None
+    """The container's recipe of the row's model, device, precision and scaling of fp8."""
+
+    @property
+    def is_recipe(self) -> bool:
+        """Whether the printed sizes are the recipe's; of none, nothing contradicts them."""
+        return self.recipe is None or recipe_sizes(self.recipe) == self.sizes
+
+    @property
+    def groups(self) -> Iterator[str]:
+        """What the row counts for."""
+        model, precision = self.question["model"], self.question["precision"]
+        yield f"{model} {precision}"
+        yield precision
+        if simulator.load_model(model).is_moe and "h100" not in self.question["hardware"]:
+            yield "experts on Blackwell"
+        yield "all"
 
 
 class Answer(NamedTuple):
-    """A row with its prediction."""
+    """A prediction of a row."""
 
-    label: str
-    model: str
-    precision: str
-    family: str
     error: float
     """Predicted tokens per second over the published ones, less 1."""
     verdict: str
+
+
+def recipe_sizes(recipe: ReleaseRecipe) -> dict[str, int]:
+    """Sizes of a recipe by the layout's short names, those of 1 included."""
+    return {name: int(recipe.layout.get(name, 1)) for name in SIZES.values()}
+
+
+def published_rows() -> Iterator[Row]:
+    """Every row that is asked."""
+    with FILE.open(encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["model"] in MODELS and "Pre-" in row["task"]]
+    for row in rows:
+        if row["fsdp"] in ("", "0"):
+            yield _row(row)
+
+
+def _row(row: Mapping[str, str]) -> Row:
+    precision, scaling = PRECISIONS[row["precision"]]
+    release = row["container"].split()[0]
+    question = {
+        "model": MODELS[row["model"]],
+        "hardware": row["system"].removeprefix("DGX-").lower(),
+        "devices": _count(row["gpus"]),
+        "precision": precision,
+        "seq_length": _count(row["seq"]),
+        "global_batch_size": _count(row["gbs"]),
+        "stack": f"megatron-bridge@{release}",
+        "options": {"fp8_recipe": scaling} if scaling else {},
+    }
+    sizes = {ours: _count(row[theirs]) for theirs, ours in SIZES.items()}
+    words = (row["model"], row["system"], row["precision"], release, f"MBS {row['mbs']}")
+    tokens = float(row["tok_s_gpu"].replace(",", ""))
+    return Row(" ".join(words), question, sizes, tokens, _recipe(question))
 
 
 def _count(text: str) -> int:
     return int(text.replace(",", "")) if text.strip().replace(",", "").isdigit() else 1
 
 
-def _recipe_layout(question: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Recompute and cut of the release's recipe, where they are of the row's sizes."""
-    release = scenario_of(**question).framework.release
-    recipe = next((each for each in release_recipes(question["stack"]) if each.recipe in release), None)
+def _recipe(question: Mapping[str, Any]) -> ReleaseRecipe | None:
+    release = simulator.api.scenario_of(**question).framework.release
+    return next((each for each in release_recipes(question["stack"]) if each.recipe in release), None)
+
+
+def _cut(recipe: ReleaseRecipe | None, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Recompute and cut of a recipe, where they are of some sizes."""
     layout = recipe.layout if recipe else {}
-    found: dict[str, Any] = {"recompute": layout["recompute"]} if "recompute" in layout else {}
+    cut: dict[str, Any] = {"recompute": layout["recompute"]} if "recompute" in layout else {}
     if "recompute_modules" in layout:
-        found["recompute_modules"] = tuple(layout["recompute_modules"].split(","))
+        cut["recompute_modules"] = tuple(layout["recompute_modules"].split(","))
     for name, parts in (("stage_layers", sizes["pp"]), ("chunk_layers", sizes["pp"] * sizes["vpp"])):
-        cut = tuple(int(count) for count in layout.get(name, "").split(",") if count)
-        found |= {name: cut} if len(cut) == parts else {}
-    return found
+        layers = tuple(int(count) for count in layout.get(name, "").split(",") if count)
+        cut |= {name: layers} if len(layers) == parts else {}
+    return cut
 
 
-def answers() -> Iterator[Answer]:
-    """Every row with its prediction."""
-    with FILE.open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["model"] in MODELS and "Pre-" in row["task"]]
-    for row in rows:
-        if row["fsdp"] not in ("", "0"):
-            continue
-        precision, scaling = PRECISIONS[row["precision"]]
-        hardware = row["system"].removeprefix("DGX-").lower()
-        release = ".".join(row["container"].split()[0].split(".")[:3])
-        # Patches of a container have their release's recipes.
-        release = release if release == "26.02.01" else {"26.02": "26.02.01"}.get(release[:5], release[:5])
-        question: dict[str, Any] = {
-            "model": MODELS[row["model"]],
-            "hardware": hardware,
-            "devices": _count(row["gpus"]),
-            "precision": precision,
-            "seq_length": _count(row["seq"]),
-            "global_batch_size": _count(row["gbs"]),
-            "stack": f"megatron-bridge@{release}",
-            "options": {"fp8_recipe": scaling} if scaling else {},
-        }
-        sizes = {ours: _count(row[theirs]) for theirs, ours in SIZES.items()}
-        estimate = simulator.estimate(**question, **sizes, **_recipe_layout(question, sizes))
-        tokens = estimate.throughput.tokens_per_second_per_device
-        words = (row["model"], row["system"], row["precision"], row["container"].split()[0], f"MBS {row['mbs']}")
-        family = "hopper" if "h100" in hardware else "blackwell"
-        error = tokens / float(row["tok_s_gpu"].replace(",", "")) - 1.0
-        yield Answer(" ".join(words), question["model"], precision, family, error, estimate.verdict)
+def answer(row: Row, sizes: Mapping[str, int], change: Change) -> Answer:
+    """A row with some sizes, predicted."""
+    scenario, layout = resolved(row.question, {**sizes, **_cut(row.recipe, sizes)})
+    verdict = simulator.api.answer(scenario, layout).verdict
+    step = float(price(pricing_of(change(scenario), layout)).step.total[0])
+    tokens = scenario.tokens_per_step / step / scenario.devices
+    return Answer(tokens / row.tokens_per_second_per_device - 1.0, verdict)
 
 
-def lines() -> Iterator[str]:
+@cache
+def fitted() -> Linearization:
+    """The fit of speed to all measured rows."""
+    return hierarchical(design("time", samples()))
+
+
+@cache
+def without_model(model: str) -> Linearization:
+    """The fit of speed without the rows of a model, whatever its number of layers."""
+    rows = np.array([sample.scenario.model.name != model for sample in fitted().design.samples])
+    return learned(fitted().restricted(rows), RELEARNED)
+
+
+def unseen_model(scenario: Scenario) -> Scenario:
+    """The scenario with the coefficients of a fit without its model."""
+    state = without_model(scenario.model.name)
+    bounds = [priors("time")[name] for name in state.design.names]
+    values = np.exp(state.point(state.unseen(scenario.hardware.family)))
+    values = np.clip(values, [max(bound.low, 1e-12) for bound in bounds], [bound.high for bound in bounds])
+    return replace(scenario, coefficients=replaced(scenario.coefficients, "time", state.design.names, values))
+
+
+def lines(change: Change) -> Iterator[str]:
     """What is printed: rows, then mean error and bias of each model and precision."""
-    groups: dict[str, list[float]] = defaultdict(list)
-    for answer in answers():
-        yield f"{answer.label}: {answer.error:+.1%}, {answer.verdict}"
-        experts = simulator.load_model(answer.model).is_moe and answer.family == "blackwell"
-        for group in (
-            f"{answer.model} {answer.precision}",
-            answer.precision,
-            *(["experts on Blackwell"] * experts),
-            "all",
-        ):
-            groups[group].append(answer.error)
-    for group, errors in groups.items():
-        mean, bias = statistics.mean(map(abs, errors)), statistics.mean(errors)
-        yield f"{group}: {len(errors)} rows, mean error {mean:.1%}, bias {bias:+.1%}"
+    errors: dict[str, list[float]] = defaultdict(list)
+    for row in published_rows():
+        found = answer(row, row.sizes, change)
+        text = f"{row.label}: {found.error:+.1%}, {found.verdict}"
+        if row.is_recipe or row.recipe is None:
+            yield text
+            for group in row.groups:
+                errors[group].append(found.error)
+        else:
+            sizes = recipe_sizes(row.recipe)
+            other = answer(row, sizes, change)
+            said = ", ".join(f"{name} {size}" for name, size in sizes.items() if size != row.sizes[name])
+            yield f"{text}; not counted, as {row.recipe.recipe} has {said}: {other.error:+.1%}, {other.verdict}"
+    for group, found_errors in errors.items():
+        mean, bias = statistics.mean(map(abs, found_errors)), statistics.mean(found_errors)
+        yield f"{group}: {len(found_errors)} rows, mean error {mean:.1%}, bias {bias:+.1%}"
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{line}\n" for line in lines())
+    unseen = "--without-model" in sys.argv[1:]
+    sys.stdout.writelines(f"{line}\n" for line in lines(unseen_model if unseen else lambda scenario: scenario))

@@ -53,38 +53,30 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Availability": "simulator.show.answers.availability",
-    "Checks": "simulator.show.answers.program",
-    "Comparison": "simulator.show.answers.compare",
-    "Estimate": "simulator.cost.pricing.estimate",
-    "Explanation": "simulator.show.answers.explain",
-    "InputError": "simulator.errors",
-    "Layout": "simulator.question.scenario.layout",
-    "Offer": "simulator.show.answers.offers",
-    "Plan": "simulator.show.answers.plan",
-    "Ranking": "simulator.search.result",
-    "SimulateError": "simulator.errors",
-    "Space": "simulator.search.space",
-    "Sweep": "simulator.show.answers.sweep.run",
-    "UnsupportedError": "simulator.errors",
-    "check": "simulator.show.answers.program",
-    "compare": "simulator.show.answers.compare",
-    "emit": "simulator.show.answers.program",
-    "estimate": "simulator.api",
-    "explain": "simulator.show.answers.program",
-    "load_hardware": "simulator.question.specs.catalogue",
-    "load_model": "simulator.question.specs.catalogue",
-    "plan": "simulator.show.answers.plan",
-    "rank": "simulator.api",
-    "sweep": "simulator.show.answers.sweep.run",
+    "api": "estimate rank",
+    "cost.pricing.estimate": "Estimate",
+    "errors": "InputError SimulateError UnsupportedError",
+    "question.scenario.layout": "Layout",
+    "question.specs.catalogue": "load_hardware load_model",
+    "search.result": "Ranking",
+    "search.space": "Space",
+    "show.answers.availability": "Availability",
+    "show.answers.compare": "Comparison compare",
+    "show.answers.explain": "Explanation",
+    "show.answers.offers": "Offer",
+    "show.answers.plan": "Plan plan",
+    "show.answers.program": "Checks check emit explain",
+    "show.answers.sweep.run": "Sweep sweep",
 }
+"""Public names by the module that they live in."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name from the module it lives in."""
-    if name not in _HOMES:
+    home = next((module for module, names in _HOMES.items() if name in names.split()), None)
+    if home is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(f"simulator.{home}"), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""The work that reading one file may take: a count of what it does, so that the same file always ends the same way."""
+"""The work that reading one file may take, counted in units and not in time: the same file always ends the same way."""
 
 from __future__ import annotations
 

@@ -81,6 +81,12 @@ class UndecidedError(SimulateError):
     exit_code: ClassVar[int] = 3
 
 
+def quoted(value: object) -> str:
+    """Return a value in quotes, cut for a message."""
+    shown = str(value)
+    return f"'{shown[:40]}...'" if len(shown) > 40 else f"'{shown}'"
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the choice nearest to ``name``, or ``""``.
 

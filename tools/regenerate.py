@@ -26,7 +26,6 @@ FIT_COMMAND: Final = ("-m", "tests.calibration.pages")
 text is compared: tests/calibration compares the figures."""
 GENERATORS: Final[Mapping[str, str]] = {
     "types": "tests.scenario.typed_fields",
-    "help": "tests.cli.help_text",
     "notice": "tools.notice",
     "rules": "tests.check.rule_table",
     "glossary": "tests.docs.glossary",
@@ -35,7 +34,6 @@ GENERATORS: Final[Mapping[str, str]] = {
     "traces": "tests.docs.traced",
     "readme": "tests.docs.readme",
     "reports": "tests.report.cases",
-    "json": "tests.report.json_page",
 }
 """Name on the command line and module of each generator, in the order in which they run."""
 

@@ -92,6 +92,8 @@ class Arguments:
         """Processes of a node, likewise."""
         self.settings: Mapping[str, str] = {}
         """What the user tells of what the recipe leaves to the run."""
+        self.keys_beside: Sequence[Key] = ()
+        """Keys of another file that tells the program which is started."""
         self.used: set[str] = set()
         """Settings that something depends on."""
         self.bags: set[Cause] = set()
@@ -136,10 +138,10 @@ class Arguments:
 
     def add_defaults(self, flags: Iterable[str], line: int, without: Iterable[str] = ()) -> None:
         """Take flags that the framework sets itself, `name` or `name=value`, unless the run or `without` has them."""
-        said = frozenset(without)
+        left_out = frozenset(without)
         for flag in flags:
             name, equals, text = flag.partition("=")
-            if not self.has(name) and plain(name) not in said:
+            if not self.has(name) and plain(name) not in left_out:
                 self.add(name, [known_value(text, line)] if equals else [], line)
 
     def note_bags(self, absent: Mapping[str, bool]) -> None:
@@ -315,8 +317,8 @@ class Arguments:
             longer = [flag for flag in self.table if flag.startswith(name)]
             if len(longer) == 1:
                 last = self.entries[name][-1]
-                said = f"{last.spelled} is taken for {longer[0]}, the only flag that starts so"
-                self.remarks.append(Remark("abbreviated-flag", "note", said, last.place))
+                message = f"{last.spelled} is taken for {longer[0]}, the only flag that starts so"
+                self.remarks.append(Remark("abbreviated-flag", "note", message, last.place))
                 whole = [replace(entry, name=longer[0], spelled=longer[0]) for entry in self.entries.pop(name)]
                 self.entries.setdefault(longer[0], []).extend(whole)
 
@@ -328,13 +330,13 @@ class Arguments:
                 continue
             shown = ", then ".join(_shown(entry) for entry in entries)
             if entries[-1].place.file != entries[-2].place.file:
-                said = f"{entries[-1].spelled} replaces what {entries[-2].place.file} gives: {shown}"
-                self.remarks.append(Remark("override", "note", said, entries[-1].place))
+                message = f"{entries[-1].spelled} replaces what {entries[-2].place.file} gives: {shown}"
+                self.remarks.append(Remark("override", "note", message, entries[-1].place))
                 continue
             same = len({entry.text for entry in entries}) == 1
-            said = f"{entries[-1].spelled} is given {len(entries)} times: {shown}; the last one counts"
+            message = f"{entries[-1].spelled} is given {len(entries)} times: {shown}; the last one counts"
             fix = "" if same else f"keep one {entries[-1].spelled}"
-            self.remarks.append(Remark("repeated-flag", "note" if same else "warning", said, entries[-1].place, fix))
+            self.remarks.append(Remark("repeated-flag", "note" if same else "warning", message, entries[-1].place, fix))
 
     def remark_unread(self) -> None:
         """Say which flags are not read: those that no table has, and those that are known and not modelled."""
@@ -345,8 +347,8 @@ class Arguments:
             if flag is not None:
                 self._remark_unpriced(last, flag)
             elif not is_harmless(name) and (self.complete or not is_irrelevant(name)):
-                said = f"{last.spelled} is not read; it may change memory or speed{misspelled(name, self.table)}"
-                self.remarks.append(Remark("unknown-flag", "error", said, last.place))
+                message = f"{last.spelled} is not read; it may change memory or speed{misspelled(name, self.table)}"
+                self.remarks.append(Remark("unknown-flag", "error", message, last.place))
 
     def _remark_unpriced(self, entry: Argument, flag: Flag) -> None:
         if flag.effect != "not_modelled" or (not entry.causes and entry.values and flag.is_off(entry.text)):
@@ -368,7 +370,7 @@ def half_precision(arguments: Arguments, *, bf16: bool, fp16: bool) -> str | Non
     if "precision" in arguments.incomplete:
         return None
     if not (bf16 or fp16):
-        said = "neither bf16 nor fp16: what the trainer then trains in is not read"
-        arguments.remark("not-modelled", "error", said)
+        message = "neither bf16 nor fp16: what the trainer then trains in is not read"
+        arguments.remark("not-modelled", "error", message)
         return None
     return "bf16" if bf16 else "fp16"

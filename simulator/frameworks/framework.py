@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.logs import LogForm
+from simulator.frameworks.logs import LogForm, StepLogForm
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import PlainValue
 from simulator.frameworks.write import Head, WordPair
@@ -108,5 +108,6 @@ class Framework:
     launches: tuple[LaunchForm, ...] = ()
     files: tuple[FileForm, ...] = ()
     log: LogForm | None = None
+    step_log: StepLogForm | None = None
     writer: RecipeWriter | None = None
     extension: Extension | None = None

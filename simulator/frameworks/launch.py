@@ -1,4 +1,4 @@
-"""A training command as a framework's reader sees it: launcher, script, arguments, environment."""
+"""A training command as a framework's reader sees it: launcher, script, arguments, environment. Reads no word."""
 
 from __future__ import annotations
 

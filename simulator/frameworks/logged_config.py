@@ -1,4 +1,4 @@
-"""A model's configuration as trainers log it (`...Config {` and JSON), and the shape that it states."""
+"""A model's configuration as trainers log it (`...Config {` and JSON), and the shape it states. Looks up no model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Training logs: lines with their numbers, and what one logged run holds, whatever framework wrote it.
 
 A framework's `LogForm` splits a log into runs. Each is a `LoggedRun`: the arguments that the run printed, for the same
-reader as a script's, and the steps and memory figures that it measured. Units are base units: seconds and bytes.
+reader as a script's, and the steps and memory figures that it measured. A trainer that prints steps but not its
+arguments, as torchtitan does, has a `StepLogForm` instead. Units are base units: seconds and bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
 from simulator.frameworks.run import AskedRun
 from simulator.question.units import GIB, KIB
+from simulator.question.vocabulary import FrameworkName
 
 OUT_OF_MEMORY: Final = re.compile(
     r"OutOfMemoryError|(?:CUDA|NPU|HIP|GPU) out of memory|[Oo]ut of memory error on|ResourceExhaustedError"
@@ -110,6 +112,34 @@ class LogForm:
     """Unit of a step's logged speed: model TFLOP/s, or tokens a second, of a device."""
     tables: tuple[str, ...] = ()
     """Tables of what only logs call so, which stand before the framework's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLogForm:
+    """How a trainer writes a log that shows its steps and some facts of the run, but not all its words."""
+
+    name: str
+    """The trainer in an answer's words: `the Hugging Face trainer`."""
+    framework: FrameworkName
+    """The profile that its runs are priced with."""
+    order: int
+    """Place among the forms that a log's lines may have: the surest marks first."""
+    begins: re.Pattern[str]
+    """A line that only this trainer writes."""
+    step: re.Pattern[str]
+    """A step's line: groups `at`, and `seconds`, `rate` (steps per second) or `tokens` (per second and device); where
+    they are printed `total` (steps of the run) and `reserved` (GiB)."""
+    facts: tuple[re.Pattern[str], ...]
+    """Lines with facts of the run, by group; `family` and `parameters` tell the model."""
+    columns: Callable[[str, Mapping[str, str]], dict[str, Any]]
+    """Columns of a measured row that the facts give; the first argument is the place that an error names."""
+    note: str = ""
+    """A sentence on what the columns assume."""
+
+
+def counts(where: str, facts: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+    """Counts by column, of the facts that the log has. Raises InputError naming the line."""
+    return {column: whole(where, name, facts[name]) for column, name in names.items() if facts.get(name)}
 
 
 def log_lines(path: Path) -> Iterator[LogLine]:

@@ -1,4 +1,4 @@
-"""The model that a recipe names, with a remark where the name is unknown, a guess, or of quantized weights."""
+"""The model that a recipe names, with a remark on a name that is unknown, a guess, or quantized. Prices nothing."""
 
 from __future__ import annotations
 

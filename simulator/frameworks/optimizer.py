@@ -1,4 +1,4 @@
-"""The optimizer that a recipe names, as a switch: one reader for the words of every framework."""
+"""The optimizer that a recipe names, as a switch: one reader for the words of every framework. Counts no state."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     optimizer = _optimizer(word, own or {})
     if optimizer is None or optimizer.name not in profile_of(framework).limits.optimizers:
         if bound:
-            said = f"optimizer {word[:40]} is priced as AdamW, which keeps more than others"
-            arguments.remark("upper-bound", "warning", said, name)
+            message = f"optimizer {word[:40]} is priced as AdamW, which keeps more than others"
+            arguments.remark("upper-bound", "warning", message, name)
             return {}
         offered = ", ".join(profile_of(framework).limits.optimizers)
         arguments.not_modelled(f"optimizer {word[:60]} is not priced; priced are {offered}", name)
         return {}
     if "paged" in word.lower():
-        said = f"{word[:60]}: state that may move to the host is priced on the device"
-        arguments.remark("upper-bound", "warning", said, name)
+        message = f"{word[:60]}: state that may move to the host is priced on the device"
+        arguments.remark("upper-bound", "warning", message, name)
     return {} if optimizer.name == _USUAL else {"optimizer": optimizer.name}
 
 

@@ -131,9 +131,9 @@ def encoder_task(launch: LaunchCommand) -> str:
 
 def require_training_text(path: str, text: str) -> None:
     """Raise NoRecipeError for a YAML file with a line that says so, also where the rest of it is wrong."""
-    said = next((match for line in _SAYS if (match := line.search(text))), None)
-    if said:
-        raise no_training(f"{said[1]} is {said[2]}", path)
+    phrase = next((match for line in _SAYS if (match := line.search(text))), None)
+    if phrase:
+        raise no_training(f"{phrase[1]} is {phrase[2]}", path)
 
 
 def require_training_keys(path: str, keys: Iterable[Key]) -> None:

@@ -11,7 +11,7 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import FOLDER, FlagTable, table_of
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm, RecipeWriter
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.logs import LogForm
+from simulator.frameworks.logs import LogForm, StepLogForm
 from simulator.frameworks.run import AskedRun, finished
 from simulator.question.vocabulary import FrameworkName
 
@@ -66,6 +66,13 @@ def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: Launc
 def log_forms() -> Mapping[str, LogForm]:
     """Every form of log, by its framework's name."""
     return {name: framework.log for name, framework in frameworks().items() if framework.log}
+
+
+@functools.cache
+def step_log_forms() -> tuple[StepLogForm, ...]:
+    """Every form of log that shows steps but not all words, in the order in which they are asked whose a log is."""
+    forms = (framework.step_log for framework in frameworks().values())
+    return tuple(sorted((form for form in forms if form), key=lambda form: form.order))
 
 
 def log_table(name: str) -> FlagTable:

@@ -28,11 +28,11 @@ def with_longest_sample(arguments: Arguments, run: AnyRun, names: Collection[str
     bound = longest_sample(names)
     if bound is None or run.seq_length is None or run.seq_length <= bound:
         return run
-    said = (
+    message = (
         f"assumed: samples of {', '.join(sorted(names))[:120]} have at most {bound:,} tokens, of which full batches "
         f"are priced; the recipe allows {run.seq_length:,}"
     )
-    arguments.remark("longest-sample", "warning", said, fix="--seq-length N")
+    arguments.remark("longest-sample", "warning", message, fix="--seq-length N")
     return replace(run, seq_length=bound)
 
 

@@ -1,4 +1,4 @@
-"""Environment variables in configuration files: `$NAME`, `${NAME}`, `${NAME:default}`. Settings fill them."""
+"""Environment variables in configuration files (`$NAME`, `${NAME:default}`), from settings, never from this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a question down in a framework's words: the rows of its table, reversed.
+"""Writing a question down in a framework's words: the rows of its table, reversed. Chooses no layout.
 
 `take` reads ``--tensor-model-parallel-size 2`` as ``{"layout.tensor_parallel": 2}``; `word` turns the target and its
 value back into the word. What a framework's code reads by name it also writes by name.
@@ -50,8 +50,8 @@ class Writing:
         if any(meaning.otherwise == text for _, meaning in pairs):
             return
         for flag, meaning in pairs:
-            if (said := _said(flag, meaning, text)) is not None:
-                yield flag.name, said
+            if (stated := _said(flag, meaning, text)) is not None:
+                yield flag.name, stated
                 return
         raise UnsupportedError(f"{target.partition('.')[2]} {text[:60]}: there is no word for it")
 

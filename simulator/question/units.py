@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError, did_you_mean, quoted
 
 KIB: Final = 1024
 """Bytes in one KiB."""
@@ -108,12 +108,12 @@ def parse_count(text: str, *, length: bool = False) -> int:
     number, suffix = _split(text, "count", "8k" if length else "1.5T")
     if suffix.upper() not in suffixes:
         allowed = ", ".join(filter(None, suffixes))
-        raise InputError(f"count {_shown(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
+        raise InputError(f"count {quoted(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
     amount = number * suffixes[suffix.upper()]
     if amount.denominator != 1:
-        raise InputError(f"count {_shown(text)} is not a whole number; write one like '1.5T'")
+        raise InputError(f"count {quoted(text)} is not a whole number; write one like '1.5T'")
     if amount > _LIMIT:
-        raise InputError(f"count {_shown(text)} is too large; at most 1e30")
+        raise InputError(f"count {quoted(text)} is too large; at most 1e30")
     return int(amount)
 
 
@@ -123,7 +123,7 @@ def parse_number(text: str, units: Mapping[str, Fraction] = MappingProxyType({})
     factor = units.get(suffix, _COUNTS.get(suffix.upper()))
     if factor is None:
         allowed = ", ".join((*units, *filter(None, _COUNTS)))
-        raise InputError(f"number {_shown(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
+        raise InputError(f"number {quoted(text)}: unknown suffix '{suffix}'; allowed: {allowed} or none")
     return float(number * factor)
 
 
@@ -148,7 +148,7 @@ _UNITS: Final[Mapping[str, Mapping[str, Fraction]]] = {
 def _parse(text: str, kind: str, example: str) -> float:
     """Return ``text`` in the base unit of ``kind``; one-line InputError otherwise."""
     if not isinstance(text, str):
-        raise InputError(f"{kind} {_shown(text)} is not text with a unit; write it like '{example}'")
+        raise InputError(f"{kind} {quoted(text)} is not text with a unit; write it like '{example}'")
     return _parse_known(text, kind, example)
 
 
@@ -158,31 +158,25 @@ def _parse_known(text: str, kind: str, example: str) -> float:
     number, unit = _split(text, kind, example)
     units = _UNITS[kind]
     if not unit:
-        raise InputError(f"{kind} {_shown(text)} has no unit; write it like '{example}'")
+        raise InputError(f"{kind} {quoted(text)} has no unit; write it like '{example}'")
     if unit not in units:
         allowed = ", ".join(units)
         near = did_you_mean(unit, units) or ";"
-        raise InputError(f"{kind} {_shown(text)}: unknown unit '{unit}'{near} allowed: {allowed}")
+        raise InputError(f"{kind} {quoted(text)}: unknown unit '{unit}'{near} allowed: {allowed}")
     amount = number * units[unit]
     if amount > _LIMIT:
-        raise InputError(f"{kind} {_shown(text)} is too large; at most 1e30 in base units")
+        raise InputError(f"{kind} {quoted(text)} is too large; at most 1e30 in base units")
     value = float(amount)
     if not math.isfinite(value):
-        raise InputError(f"{kind} {_shown(text)} is not a finite number")
+        raise InputError(f"{kind} {quoted(text)} is not a finite number")
     return value
 
 
 def _split(text: str, kind: str, example: str) -> tuple[Fraction, str]:
     """Cut ``text`` into its number, kept exact, and its unit."""
     if not isinstance(text, str):
-        raise InputError(f"{kind} {_shown(text)} is not text with a unit; write it like '{example}'")
+        raise InputError(f"{kind} {quoted(text)} is not text with a unit; write it like '{example}'")
     matched = _AMOUNT.fullmatch(text.strip()) if len(text) <= _MAXIMUM_TEXT else None
     if matched is None:
-        raise InputError(f"{kind} {_shown(text)} is not a plain number with a unit; write it like '{example}'")
+        raise InputError(f"{kind} {quoted(text)} is not a plain number with a unit; write it like '{example}'")
     return Fraction(matched[1]), matched[2]
-
-
-def _shown(text: object) -> str:
-    """Return ``text`` quoted and cut for a message."""
-    shown = str(text)
-    return f"'{shown[:40]}...'" if len(shown) > 40 else f"'{shown}'"

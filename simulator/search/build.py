@@ -258,8 +258,8 @@ def provenance(scenario: Scenario) -> Provenance:
     notes: list[str] = []
     if scenario.precision in NARROW:
         profile = scenario.framework
-        kept = {"attention": profile.fp8_attention, "the output layer": profile.fp8_output_layer}
-        wide = " and ".join(part for part, narrow in kept.items() if not narrow)
+        narrow_parts = {"attention": profile.fp8_attention, "the output layer": profile.fp8_output_layer}
+        wide = " and ".join(part for part, narrow in narrow_parts.items() if not narrow)
         notes.append(
             f"MFU divides by the dense {scenario.precision} peak" + (f"; {wide} run in 16 bit" if wide else "")
         )

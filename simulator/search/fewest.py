@@ -1,4 +1,4 @@
-"""The fewest nodes on which a question has a layout that fits, and one that is in time. Repeats searches."""
+"""The fewest nodes on which a question has a layout that fits, or is in time. Repeats searches; has no formula."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """As little recomputation as fits: full recompute of the first layers of every chunk, their number solved from memory.
 
+No rule is judged and nothing is timed here.
+
 What a device needs falls with the layers that are done again, and time grows with them, so the smallest number that
 fits is the fastest; it is found by dividing the range, for all layouts of a block and several numbers at once.
 """

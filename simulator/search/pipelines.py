@@ -1,4 +1,7 @@
-"""Masks of layouts that break a rule about their pipeline, before anything is priced. Part of `rules`."""
+"""Masks of layouts that break a rule about their pipeline, before anything is priced.
+
+The rules with their messages stand in `rules`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The search for the fastest layouts that fit: rules first, then memory, then time of what may still enter the list."""
+"""The search for the fastest layouts that fit: rules first, then memory, then time of what may still enter the list.
+
+Returns layouts with two figures each; `build` makes estimates of them. No formula stands here.
+"""
 
 from __future__ import annotations
 

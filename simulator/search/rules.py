@@ -1,6 +1,7 @@
 """The rules a layout must keep, each with a stable id, a message and a fix.
 
 A rule is a mask over a block of layouts; a ranking drops what any rule marks and counts it under the first such rule.
+Whether memory is enough is no rule.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A walk over the layouts of a space, in chunks of bounded memory: rules, then memory, then time where it is wanted.
+"""A walk over the layouts of a space, in chunks of bounded memory: rules, then memory. Ranks nothing.
 
-Memory stays bounded: candidates are generated, judged and forgotten a chunk at a time.
+Candidates are generated, judged and forgotten a chunk at a time.
 """
 
 from __future__ import annotations

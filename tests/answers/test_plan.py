@@ -14,7 +14,7 @@ from simulator.cost.pricing.estimate import Interval
 from simulator.search.space import Space
 from simulator.show.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
 from simulator.show.answers.offers import Offer, parse_offer
-from simulator.show.answers.plan import Choice, LimitCheck, Plan, kept, plan
+from simulator.show.answers.plan import Choice, LimitCheck, Plan, limit_check, plan
 from simulator.show.answers.run import run_of
 from simulator.show.report.columns import Column, fitting
 from simulator.show.report.plan_table import plan_answer
@@ -88,14 +88,14 @@ def test_the_run_is_tokens_over_speed() -> None:
 
 def test_a_limit_inside_the_interval_is_kept_maybe() -> None:
     interval = Interval(10.0, 40.0)
-    assert kept(20.0, interval, 41.0).answer == "yes"
-    assert kept(20.0, interval, 9.0).answer == "no"
-    middle = kept(20.0, interval, 20.0)
+    assert limit_check(20.0, interval, 41.0).answer == "yes"
+    assert limit_check(20.0, interval, 9.0).answer == "no"
+    middle = limit_check(20.0, interval, 20.0)
     assert middle.answer == "maybe"
     assert middle.probability == pytest.approx(0.5)
-    assert kept(20.0, interval, 40.0).probability == pytest.approx(0.95)
-    assert kept(20.0, interval, 10.0).probability == pytest.approx(0.05)
-    assert (kept(20.0, None, 20.0).answer, kept(20.0, None, 19.0).answer) == ("yes", "no")
+    assert limit_check(20.0, interval, 40.0).probability == pytest.approx(0.95)
+    assert limit_check(20.0, interval, 10.0).probability == pytest.approx(0.05)
+    assert (limit_check(20.0, None, 20.0).answer, limit_check(20.0, None, 19.0).answer) == ("yes", "no")
 
 
 def test_goodput_is_the_renewal_of_its_parts() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from simulator.evidence.calibration.contributions import Unit
 from simulator.evidence.calibration.coverage import Distance
-from simulator.evidence.calibration.hierarchy import Gauss, Message, design, hierarchical
+from simulator.evidence.calibration.gauss import Gauss, Message
+from simulator.evidence.calibration.hierarchy import design, hierarchical
 from simulator.evidence.calibration.judge import SourcesJudged, draws_judged, summary
 from simulator.evidence.calibration.publish import published
 from simulator.evidence.calibration.sizes import fitted_sizes, level_of

@@ -25,7 +25,7 @@ from tests.calibration.measured import (
     with_figures,
 )
 
-SEEDS = 10
+SEEDS = 5
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 
 
@@ -65,7 +65,7 @@ def test_known_coefficients_come_back(kind: CoefficientKind) -> None:
         assert not result.left_out
         assert 0.3 * NOISE[kind] < result.noise < 2.0 * NOISE[kind]
     together = np.abs(np.array(found))
-    # Of some two hundred draws from a normal distribution, one beyond three standard errors is no surprise.
+    # Of some hundred draws from a normal distribution, one beyond three standard errors is no surprise.
     assert np.mean(together <= 3.0) >= 0.99
     assert together.max() <= 4.0
     assert 0.80 <= np.mean(together <= NORMAL_90) <= 1.0

@@ -105,7 +105,9 @@ def _judged(row: Public, settings: Mapping[str, str]) -> tuple[Checked, ...]:
     named = re.search(r"MI3\d\dX", row.path) if row.family == "primus" else None
     for hardware in (named[0].lower(),) if named else _HARDWARE.get(row.family, ("h100-sxm-80g",)):
         for nodes in _NODES:
-            found = check_files([str(row.file)], Asked(hardware=hardware, nodes=nodes), Gates(), settings)
+            found = check_files(
+                [str(row.file)], Asked(hardware=hardware, nodes=nodes), Gates(), settings, root=row.root
+            )
             results = results or found
             if verdict(found) in _FIRM and (nodes is None or verdict(found) != "refused"):
                 return found

@@ -42,6 +42,15 @@ def test_ranking_as_json_keeps_the_schema() -> None:
     assert {estimate["layout"]["recompute"] for estimate in found["estimates"]} <= {"none", "full"}
 
 
+def test_the_schema_of_one_answer() -> None:
+    found = json.loads(run("schema", "ranking", "--format", "json").stdout)
+    assert found["anyOf"] == [{"$ref": "#/$defs/ranking"}]
+    assert found["$defs"].items() <= schema()["$defs"].items()
+    assert json.loads(run("schema", "--format", "json").stdout) == schema()
+    assert "estimates" in run("schema", "ranking").stdout
+    assert "did you mean 'ranking'?" in refusal("schema", "rankin")
+
+
 def test_estimate_as_json_keeps_the_schema_and_adds_up() -> None:
     found = json.loads(run("estimate", *TINY, "--tp", "2", "--format", "json", "--train-tokens", "1B").stdout)
     jsonschema.Draft202012Validator(schema()).validate(found)
@@ -165,13 +174,14 @@ def test_training_columns() -> None:
 
 def test_nothing_fits_is_an_answer() -> None:
     question = ("--model", "llama3.1-405b", "--hardware", "a100-sxm-40g", "--nodes", "1", "--tp", "8")
-    result = run(*question)
+    one = ("--pp", "1", "--cp", "1", "--vpp", "1", "--micro-batch-size", "1")
+    result = run(*question, *one)
     assert result.exit_code == 0
     assert "Nothing fits. Nearest miss: " in result.stdout
-    rows = run(*question, "--format", "csv")
+    rows = run(*question, *one, "--format", "csv")
     assert rows.stdout.count("\n") == 1
     assert rows.stderr.startswith("simulate: note: nothing fits")
-    assert run(*question, "--format", "csv", "-q").stderr == ""
+    assert run(*question, *one, "--format", "csv", "-q").stderr == ""
 
 
 def test_estimate_defaults_follow_the_framework_and_the_devices() -> None:

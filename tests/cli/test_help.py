@@ -9,8 +9,11 @@ from simulator import __version__
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.specs.folders import hardware_names, model_names
 from simulator.question.vocabulary import FRAMEWORKS
-from tests.cli.help_text import COMMANDS, SHARED, documented
+from simulator.show.cli.main import cli
 from tests.cli.running import run
+from tests.docs.pages import first_cells, page
+
+COMMANDS: dict[str, click.Command] = {"": cli, **cli.commands}
 
 
 def options_of(name: str) -> dict[str, click.Option]:
@@ -32,16 +35,9 @@ def test_every_command_and_option_has_help(name: str) -> None:
     assert result.stdout.startswith("Usage: simulate")
 
 
-def test_every_command_is_documented() -> None:
-    assert set(documented()) == {SHARED, *COMMANDS}
-
-
-def test_the_page_says_what_an_option_does_once() -> None:
-    text = documented()
-    for name in COMMANDS:
-        told = [line for line in text[SHARED].splitlines() if re.match(r"  -.*?  +\w", line)]
-        assert len(told) > 20
-        assert not set(told) & set(text[name].splitlines())
+def test_every_command_has_its_page() -> None:
+    listed = {word for cell in first_cells(page("cli.md")) for word in re.findall(r"`(\w+)`", cell)}
+    assert set(cli.commands) <= listed
 
 
 def test_the_default_command_has_the_options_of_rank() -> None:

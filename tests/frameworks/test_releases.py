@@ -111,6 +111,9 @@ def test_a_recipe_of_the_model_device_and_precision_decides() -> None:
     assert (wide.cuda_graphs, wide.overlap_expert_exchange) == ("attention_router", False)
     older = scenario(stack="megatron-bridge@26.04").framework
     assert (older.cuda_graphs, older.overlap_expert_exchange, older.fp8_recipe) == ("none", False, "mxfp8")
+    narrow = scenario(stack="megatron-bridge@26.04", model="llama3-70b", precision="fp4", devices=64).framework
+    assert "llama3_70b_pretrain_config_gb300_nvfp4_v2" in narrow.release
+    assert narrow.cuda_graphs == "none"
 
 
 def test_the_newest_release_is_assumed_where_it_has_a_recipe_and_said() -> None:

@@ -31,13 +31,13 @@ def test_a_stale_file_is_listed_and_written(
     page.write_text("old\n", encoding="utf-8")
     monkeypatch.setattr(regenerate, "ROOT", tmp_path)
     monkeypatch.setattr(regenerate, "generated", lambda _name: {page: "new\n"})
-    assert regenerate.main(["help", "--check"]) == 1
+    assert regenerate.main(["types", "--check"]) == 1
     assert capsys.readouterr().out == "stale: page.md\n"
     assert page.read_text(encoding="utf-8") == "old\n"
-    assert regenerate.main(["help"]) == 0
+    assert regenerate.main(["types"]) == 0
     assert capsys.readouterr().out == "written: page.md\n"
     assert page.read_text(encoding="utf-8") == "new\n"
-    assert regenerate.main(["help", "--check"]) == 0
+    assert regenerate.main(["types", "--check"]) == 0
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,11 @@ class Public:
     path: str
     file: Path
 
+    @property
+    def root(self) -> Path:
+        """What is there of its repository."""
+        return FOLDER / "files" / self.file.relative_to(FOLDER / "files").parts[0]
+
 
 def corpus(family: str = "") -> list[Public]:
     """The recipes, of one family where one is named; skips the test where they are not at hand."""

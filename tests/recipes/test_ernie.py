@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.errors import AbsentFileError
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_recipe
 from simulator.recipes.check.verdict import Gates
@@ -135,3 +136,18 @@ def test_defaults_of_paddleformers_where_experts_and_state_are(
     (recipe,) = read_recipe(file)
     assert recipe.layout is not None
     assert (recipe.layout.expert_parallel, recipe.layout.zero_stage) == (experts, stage)
+
+
+def test_the_file_behind_config_is_read(tmp_path: Path) -> None:
+    script, whole = tmp_path / "scripts" / "train.sh", ernie(tmp_path)
+    script.parent.mkdir()
+    launch = "python -m paddle.distributed.launch --nnodes 12 ernie/pretrain.py --config"
+    script.write_text(f"{launch} run.yaml\n", encoding="utf-8")
+    (recipe,) = read_recipe(script, root=tmp_path)
+    assert (recipe.model, recipe.layout, recipe.options) == (whole.model, whole.layout, whole.options)
+    script.write_text(f"{launch} absent.yaml\n", encoding="utf-8")
+    with pytest.raises(AbsentFileError, match=r"absent\.yaml: no such file"):
+        read_recipe(script, root=tmp_path)
+    script.write_text(f"{launch} $CONFIG --bf16 1\n", encoding="utf-8")
+    (recipe,) = read_recipe(script, root=tmp_path)
+    assert ("CONFIG", ("model",)) in [(unknown.name, unknown.affects) for unknown in recipe.unknowns]

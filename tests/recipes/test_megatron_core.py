@@ -82,3 +82,18 @@ def test_old_cores_weigh_the_outputs_of_experts(tmp_path: Path) -> None:
 def test_the_patch_of_a_core_tells_where_experts_weigh_their_outputs(core: str, outside: bool, tmp_path: Path) -> None:
     options = launched(tmp_path, f"/w/Megatron-LM-core_{core}", flags=EXPERTS).options
     assert ("probabilities_in_experts" in options) == outside
+
+
+@pytest.mark.parametrize(
+    ("flags", "captured"),
+    [
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", "full_iteration"),
+        ("--cuda-graph-impl full_iteration", "full_iteration"),
+        ("--enable-cuda-graph --cuda-graph-scope full_iteration", "full_iteration"),
+        # A scope without an implementation captures nothing, as in NVIDIA's NVFP4 recipes of Llama-3-70B (26.04).
+        ("--cuda-graph-impl none --cuda-graph-scope full_iteration", None),
+        ("--cuda-graph-scope full_iteration", None),
+    ],
+)
+def test_graphs_need_an_implementation(flags: str, captured: str | None, tmp_path: Path) -> None:
+    assert launched(tmp_path, flags=f"{PIPED} {flags}").options.get("cuda_graphs") == captured

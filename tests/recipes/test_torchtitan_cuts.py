@@ -9,6 +9,7 @@ from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checked, Gates
 from simulator.recipes.readers.read import read_recipe
+from tests.check.bare import without_advice
 
 HEAD = """[model]
 name = "llama3"
@@ -19,6 +20,11 @@ seq_len = 2048
 [parallelism]
 data_parallel_shard_degree = -1
 """
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_advice(monkeypatch)
 
 
 def written(folder: Path, pipeline: int, keys: str) -> Path:

@@ -1,6 +1,6 @@
 """Killing `simulate validate` mid-way leaves no process and no half-written row.
 
-`SIMULATE_KILLS=20` repeats it twenty times for each signal; a test run does it twice.
+`SIMULATE_KILLS=20` repeats it twenty times for each signal; a test run does it once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.runner.fakes import ROOT, TINY
 from tests.runner.trees import PATIENCE_SECONDS, as_at_a_terminal, none_left, processes_with, until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
-KILLS = int(os.environ.get("SIMULATE_KILLS", "2"))
+KILLS = int(os.environ.get("SIMULATE_KILLS", "1"))
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 
 

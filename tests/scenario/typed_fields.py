@@ -14,7 +14,7 @@ FILE = Path(simulator.__file__).parent / "question" / "scenario" / "typed.py"
 
 _HEAD = '''"""The inputs of a question as type checkers need them spelled.
 
-Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regenerate types`, and held to them by a test.
+Written from the fields of `Layout` and from `INPUTS` by `python -m tools.regenerate types`, never by hand.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Parts are gathered and reduced unit by unit: the input table, every layer, and the final norm with the output layer.
 Parameters, gradients and states are stored in fp32 and in parts; a unit's gathered weights are of the type computed
 with. Beside a pipeline, PyTorch's schedules add up whole fp32 gradients over the micro batches, reduce them once, and
-keep what a backward pass gathered.
+keep what a backward pass gathered. Other ways of sharding stand in `state`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Activations of a pipeline rank: its layers' for every micro batch in flight, less what is recomputed or offloaded.
 
 Rank 0 of four under 1F1B holds four micro batches at its peak, rank 3 one (Narayanan et al. 2021, section 2.2); with
-full recompute each is the input of every layer.
+full recompute each is the input of every layer. Weights, gradients and states stand in `state`.
 """
 
 from __future__ import annotations

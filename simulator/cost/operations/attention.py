@@ -1,4 +1,4 @@
-"""Operations that all mixers with attention over tokens share: core, exchange of contexts, output projection."""
+"""Operations that mixers with attention share: core, exchange of contexts, output projection. Lists no mixer itself."""
 
 from __future__ import annotations
 

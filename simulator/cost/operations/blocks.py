@@ -1,4 +1,4 @@
-"""Operations that layers of every kind share: norms, residual additions, gated activations, casts and gathers."""
+"""Operations that layers of every kind share: norms, additions, gated activations, casts and gathers. Sums nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations before and behind the layers: input table, output layer, next-token prediction modules."""
+"""Operations before and behind the layers: input table, output layer, prediction modules. Sums nothing."""
 
 from __future__ import annotations
 

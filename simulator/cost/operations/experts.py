@@ -1,4 +1,4 @@
-"""Operations of a mixture of experts: router, exchange of token copies, routed experts, shared experts."""
+"""Operations of a mixture of experts: router, exchange of tokens, routed experts, shared experts. Sums nothing."""
 
 from __future__ import annotations
 

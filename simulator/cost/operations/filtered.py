@@ -1,4 +1,4 @@
-"""Operations of attention whose queries and keys read tokens mixed by a local filter (Yuan 2.0, Wu et al. 2023)."""
+"""Operations of attention on tokens that a local filter mixes (Yuan 2.0, Wu et al. 2023). Sums nothing."""
 
 from __future__ import annotations
 

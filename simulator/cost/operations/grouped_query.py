@@ -1,4 +1,4 @@
-"""Attention with heads that share keys and values: over all tokens, over a window, or over blocks that are chosen."""
+"""Attention with heads that share keys and values: over all tokens, a window, or chosen blocks. Sums nothing."""
 
 from __future__ import annotations
 

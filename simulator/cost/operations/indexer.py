@@ -1,4 +1,4 @@
-"""Operations of the indexer of sparse attention: small heads score all keys, each token attends to its best ones."""
+"""Operations of sparse attention's indexer: small heads score all keys, a token takes its best ones. Sums nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kimi delta attention: the gated delta rule with a decay of every channel (Kimi Team 2025, Kimi Linear).
+"""Kimi delta attention: the gated delta rule with a decay of every channel (Kimi Team 2025, Kimi Linear). Sums nothing.
 
 Read from transformers 5.23.0, models/kimi_linear/modeling_kimi_linear.py; what stays is what the chunked kernel of
 flash-linear-attention saves.

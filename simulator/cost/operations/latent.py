@@ -1,4 +1,4 @@
-"""Operations of multi-head latent attention (DeepSeek-V2): keys and values expanded from a compressed latent."""
+"""Operations of latent attention (DeepSeek-V2): keys and values expanded from a compressed latent. Sums nothing."""
 
 from __future__ import annotations
 

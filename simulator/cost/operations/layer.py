@@ -1,6 +1,6 @@
 """The registry of layers: for each mixer and network its list of operations. A new architecture gets a line here.
 
-An architecture is a file that lists its operations, and its name here.
+An architecture is a file that lists its operations, and its name here. No operation is written here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A second embedding of the tokens, of which every layer reads a part of its own behind its two blocks (Gemma 4).
 
 transformers 5.23.0, models/gemma4/modeling_gemma4.py. The projection of the first embedding to every layer's part is
-listed with the layer that reads it.
+listed with the layer that reads it. Sums nothing.
 """
 
 from __future__ import annotations

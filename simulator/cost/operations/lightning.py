@@ -1,4 +1,4 @@
-"""Operations of lightning attention (MiniMax-Text-01): linear attention with a fixed decay per head."""
+"""Operations of lightning attention (MiniMax-Text-01): linear attention with a fixed decay per head. Sums nothing."""
 
 from __future__ import annotations
 

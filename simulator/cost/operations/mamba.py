@@ -1,4 +1,4 @@
-"""Operations of Mamba-2: a state per head with a scalar decay, scanned in chunks (Dao and Gu 2024)."""
+"""Operations of Mamba-2: a state per head with a scalar decay, scanned in chunks (Dao and Gu 2024). Sums nothing."""
 
 from __future__ import annotations
 

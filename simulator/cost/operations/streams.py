@@ -1,7 +1,7 @@
 """Residual streams beside each other that hyper-connections mix, and residual blocks that are read by attention.
 
 Hyper-connections as transformers 5.23.0 (models/deepseek_v4) and Megatron-LM d98e8a6 (transformer/hyper_connection.py)
-have them; residual blocks as Megatron-Bridge 067f987 has them (models/kimi/kimi_k3_layers.py).
+have them; residual blocks as Megatron-Bridge 067f987 has them (models/kimi/kimi_k3_layers.py). Sums nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work and exchanges of a set of a layer's operations, summed once: the whole layer, or what a policy does again."""
+"""Work and exchanges of some of a layer's operations, summed once: all, or what a policy does again. Knows no rate."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The schedules DualPipe (DeepSeek-V3 technical report, arXiv:2412.19437, section 3.2.1) and its half, DualPipeV.
 
 Order of deepseek-ai/DualPipe (dualpipe.py, dualpipev.py), which torch's ScheduleDualPipeV (PyTorch 2.13), MindSpeed's
-`--schedules-method dualpipev` (2.0) and Paddle's `use_dualpipev` (3.1) follow.
+`--schedules-method dualpipev` (2.0) and Paddle's `use_dualpipev` (3.1) follow. Prices no pass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pipeline run pass by pass in a schedule's order: closed forms are tested against it, timelines are drawn of it."""
+"""A pipeline run pass by pass in a schedule's order: closed forms are tested against it. Prices no pass."""
 
 from __future__ import annotations
 

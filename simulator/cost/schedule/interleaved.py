@@ -1,4 +1,4 @@
-"""The schedule of interleaved 1F1B (Narayanan et al. 2021, section 2.2): a rank has several chunks, in turn."""
+"""The schedule of interleaved 1F1B (Narayanan et al. 2021, section 2.2): chunks of a rank in turn. Prices no pass."""
 
 from __future__ import annotations
 

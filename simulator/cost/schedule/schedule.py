@@ -1,4 +1,4 @@
-"""The interface of a pipeline schedule: all that memory, time and the event run may know of one."""
+"""The interface of a pipeline schedule: all that memory, time and the event run may know of one. Prices no pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds of a step that reducing gradients and gathering parameters take beside the passes they hide behind."""
+"""Seconds that reducing gradients and gathering parameters take beside the passes that hide them. Prices no pass."""
 
 from __future__ import annotations
 

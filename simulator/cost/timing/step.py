@@ -1,4 +1,4 @@
-"""Seconds of one optimizer step, by part: the pipeline, the exchange over replicas, the optimizer."""
+"""Seconds of one optimizer step, by part: pipeline, exchange over replicas, optimizer. Prices no operation itself."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Applied(NamedTuple):
     @property
     def stack(self) -> StackName | None:
         """The named stack that the rows ran, where the calibration names one."""
-        return next((one.stack for one in (self.time, self.memory) if one is not None and one.stack), None)
+        return next((part.stack for part in (self.time, self.memory) if part is not None and part.stack), None)
 
     def judged(self, scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
         """Estimates with intervals, the probability that they fit, and where their numbers come from."""
@@ -106,7 +106,7 @@ class Applied(NamedTuple):
             return [0.0] * len(ways)
         part = _serving(self.time, part, "time", covered=True)
         slopes = np.zeros((len(ways), len(part.names)))
-        for scenario in {id(one): one for one, _ in ways}.values():
+        for scenario in {id(scenario_of_way): scenario_of_way for scenario_of_way, _ in ways}.values():
             mine = [at for at, (other, _) in enumerate(ways) if other is scenario]
             slopes[mine] = time_slopes(scenario, [ways[at][1] for at in mine], part)
         apart = slopes - slopes[0]
@@ -120,7 +120,7 @@ class Applied(NamedTuple):
         """The calibration behind one kind of figure."""
         return self.memory if kind == "memory" else self.time
 
-    def likely_to_fit(self, scenario: Scenario, priced: Sized, index: Index, least: float) -> Mask:
+    def likely_to_fit(self, scenario: Scenario, priced: Sized, index: Index, probability: float) -> Mask:
         """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
 
         Without a calibration of memory nothing tells, and all pass.
@@ -130,7 +130,7 @@ class Applied(NamedTuple):
         block, part = priced.block.take(index), self.memory.memory
         capacity = usable_bytes(scenario, priced.memory.contents)[priced.binding_stage[index], 0]
         margins = np.log(capacity / priced.need_bytes[index])
-        spreads, deviations = _spreads(self.memory, scenario), least_deviations(least)
+        spreads, deviations = _spreads(self.memory, scenario), least_deviations(probability)
         bounds = spreads.bounds(block.layout(0))
 
         def likely(variance: Vector, margin: Vector, spread: _Spread) -> Mask:
@@ -139,7 +139,7 @@ class Applied(NamedTuple):
         # A wider spread brings a probability nearer to a half: most of the unlikely are so by the rows' scatter alone.
         variances = np.zeros(len(index))
         some = [likely(variances, margins, spread) for spread in bounds]
-        priced_too = np.flatnonzero(some[0] | some[1] | (least <= EVEN))
+        priced_too = np.flatnonzero(some[0] | some[1] | (probability <= EVEN))
         variances += np.inf
         if len(priced_too):
             variances[priced_too] = relative_variances("memory", scenario, block.take(priced_too), part)
@@ -219,7 +219,14 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
 
     def nearest(kind: CoefficientKind) -> Calibration | None:
         # A file behind the one that has the kind is not read.
-        return next((one for one in chain(own, map(shipped_calibration, names)) if one and one.part(kind)), None)
+        return next(
+            (
+                calibration
+                for calibration in chain(own, map(shipped_calibration, names))
+                if calibration and calibration.part(kind)
+            ),
+            None,
+        )
 
     return Applied(nearest("memory"), nearest("time"))
 
@@ -283,7 +290,7 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
     if others is None or part.sizes or part.known:
         return part
     sizes = {name: size for name, size in others.sizes.items() if name in BEYOND}
-    both = [one.coverage for one in (part, others) if one.coverage is not None]
+    both = [fitted.coverage for fitted in (part, others) if fitted.coverage is not None]
     result = replace(part, sizes=sizes, coverage=both[0] | both[-1] if both else None)
     if covered or part.noise_by:
         return result

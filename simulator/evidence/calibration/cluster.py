@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from simulator.evidence.calibration.coverage import coverage_of
+from simulator.evidence.calibration.gauss import Gauss
 from simulator.evidence.calibration.hierarchy import (
     HUBER,
     Belief,
     Design,
-    Gauss,
     Hyper,
     Linearization,
     design_of,
@@ -143,7 +143,7 @@ class ClusterFit:
 
     def error(self, index: int, by: Gauss) -> float:
         """How far off a row is predicted, in the logarithm."""
-        return self.state.design.error(index, self.state.point(by))
+        return self.state.design.errors(index, [self.state.point(by)])[0]
 
     def deviation(self, index: int, by: Gauss) -> float:
         """Relative standard deviation expected of a row's error."""

@@ -96,7 +96,7 @@ class RowsCoverage:
 
     def __or__(self, other: RowsCoverage) -> RowsCoverage:
         """Either's rows."""
-        mine = [(name, stack) for one in (self, other) for name, stack in one.stacks.items()]
+        mine = [(name, stack) for coverage in (self, other) for name, stack in coverage.stacks.items()]
         return RowsCoverage(max(self.sources, other.sources), _stacks(mine))
 
     def as_document(self) -> dict[str, Any]:

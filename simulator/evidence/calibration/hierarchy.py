@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.evidence.calibration.gauss import Gauss, Message
 from simulator.evidence.calibration.sample import Sample, measured, predict
 from simulator.question.arrays import Mask, Matrix, Vector
 from simulator.question.coefficients import Coefficients
@@ -93,9 +94,10 @@ class Design:
         values = np.exp(self.bounded(logarithms))
         return np.log(predict(self.kind, self.samples[index], self.base, self.names, values))
 
-    def error(self, index: int, at: Vector) -> float:
-        """How far off a row is predicted at a point, in the logarithm."""
-        return float(self.predicted(index, at[:, None])[0] - self.logs[index])
+    def errors(self, index: int, points: Sequence[Vector]) -> list[float]:
+        """How far off a row is predicted at each point, in the logarithm."""
+        errors: list[float] = (self.predicted(index, np.column_stack(points)) - self.logs[index]).tolist()
+        return errors
 
     def slopes(self, index: int, at: Vector) -> tuple[float, Vector]:
         """Logarithm of a row's prediction and its slopes by the coefficients' logarithms, at a point."""
@@ -185,45 +187,6 @@ class Hyper:
     seen under the sort alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gauss:
-    """A normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
-
-    mean: Vector
-    covariance: Matrix
-
-    def wider(self, spread: float | Vector) -> Gauss:
-        """With a deviation of so many spreads added."""
-        return Gauss(self.mean, self.covariance + np.diag(np.broadcast_to(np.square(spread), self.mean.shape)))
-
-    def told(self, message: Message) -> Gauss:
-        """With what a message says."""
-        inner = np.eye(len(self.mean)) + self.covariance @ message.information
-        sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
-        solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)
-        covariance = solved[:, :-1]
-        return Gauss(solved[:, -1], (covariance + covariance.T) / 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What rows say of coefficients: an information matrix, and that times the value they ask for."""
-
-    information: Matrix
-    vector: Vector
-
-    def passed(self, spread: float | Vector) -> Message:
-        """What it says of the level above, from which these coefficients deviate by so many spreads."""
-        # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
-        inner = np.eye(len(self.vector)) + self.information * np.broadcast_to(np.square(spread), self.vector.shape)
-        solved = np.asarray(np.linalg.solve(inner, np.column_stack([self.information, self.vector])), dtype=np.float64)
-        information = solved[:, :-1]
-        return Message((information + information.T) / 2.0, solved[:, -1])
-
-    def __add__(self, other: Message) -> Message:
-        return Message(self.information + other.information, self.vector + other.vector)
-
-
 @dataclass(frozen=True)
 class Linearization:
     """A design with the spreads, linear around a point."""
@@ -253,12 +216,19 @@ class Linearization:
 
     def shared(self, without: Collection[str], family: str) -> Gauss:
         """What all other families say of one, deviation included; sources in `without` are not asked."""
-        return self.top(without, family).wider(self.hyper.family)
+        others = frozenset(without).difference(self._by_family.get(family, ()))
+        if (family, others) not in self._shared:
+            self._shared[family, others] = self.top(others, family).wider(self.hyper.family)
+        return self._shared[family, others]
 
     def family(self, name: str, without: Collection[str] = ()) -> Gauss:
         """What is known of a family."""
-        found = self.shared(without, name)
-        return found.told(self._of_family(name, without)[0]) if name in self._by_family else found
+        place = (name, frozenset(without))
+        if place not in self._families:
+            others = self.shared(without, name)
+            known = others.told(self._of_family(name, without)[0]) if name in self._by_family else others
+            self._families[place] = known
+        return self._families[place]
 
     def unseen(self, family: str, without: Collection[str] = ()) -> Gauss:
         """What is known of a cluster of a family that gave no row."""
@@ -310,7 +280,7 @@ class Linearization:
             others = rows.copy()
             others[index] = False
             learned = self.posterior(prior, others, belief)
-            before, after = (abs(self.design.error(int(index), self.point(by))) for by in (prior, learned))
+            before, after = map(abs, self.design.errors(int(index), [self.point(by) for by in (prior, learned)]))
             gains.append(before - after)
         return float(np.mean(gains))
 
@@ -370,6 +340,14 @@ class Linearization:
 
     @cached_property
     def _messages(self) -> dict[tuple[str, ...], tuple[Message, Message]]:
+        return {}
+
+    @cached_property
+    def _shared(self) -> dict[tuple[str, frozenset[str]], Gauss]:
+        return {}
+
+    @cached_property
+    def _families(self) -> dict[tuple[str, frozenset[str]], Gauss]:
         return {}
 
     def _of_family(self, family: str, without: Collection[str]) -> tuple[Message, Message]:

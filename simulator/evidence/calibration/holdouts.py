@@ -1,4 +1,4 @@
-"""Predictions of measured rows with the row, its source, family or stack left out of the fit."""
+"""Predictions of measured rows with the row, its source, family or stack left out of the fit. Writes no calibration."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from simulator.evidence.calibration.contributions import DIFFERENCE, Unit, difference_unit
 from simulator.evidence.calibration.coverage import RowsCoverage, coverage_of, features
+from simulator.evidence.calibration.gauss import Gauss
 from simulator.evidence.calibration.hierarchy import (
     MOST_ROWS,
     SORTS,
     Design,
-    Gauss,
     Labels,
     Linearization,
     learned,
@@ -24,7 +24,7 @@ from simulator.evidence.calibration.hierarchy import (
 )
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.sizes import fitted_sizes, level_of
-from simulator.question.arrays import Mask
+from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients.values import CoefficientKind
 
 NODES: Final = (64, 256)
@@ -66,30 +66,56 @@ class _Part:
         return self._families[name]
 
 
-def left_out(state: Linearization) -> tuple[Held, ...]:
-    """Every row with its source left out, and with each thing that it has left out of all rows of its kind."""
-    known: dict[bytes, _Part] = {}
-    result: list[Held] = []
-    for name, out, judged in _holdouts(state.design):
+class PartialFits:
+    """Fits to parts of all rows, each made once."""
+
+    def __init__(self, state: Linearization) -> None:
+        self.state = state
+        self._parts: dict[bytes, _Part] = {}
+
+    def without(self, out: Mask) -> _Part:
+        """The fit to the rows that are not left out."""
         key = out.tobytes()
-        if key not in known:
-            known[key] = _Part(learned(state.restricted(~out), RELEARNED))
-        result += _predicted(state, name, judged, known[key])
-    return tuple(result)
+        if key not in self._parts:
+            self._parts[key] = _Part(learned(self.state.restricted(~out), RELEARNED))
+        return self._parts[key]
 
 
-def _holdouts(found: Design) -> Iterator[tuple[str, Mask, Mask]]:
+def left_out(parts: PartialFits) -> tuple[Held, ...]:
+    """Every row with its source left out, and with each thing that it has left out of all rows of its kind."""
+    design = parts.state.design
+    asked = [
+        (name, index, parts.without(out))
+        for name, out, judged in _holdouts(design)
+        for index in np.flatnonzero(judged).tolist()
+    ]
+    points: dict[int, dict[int, Vector]] = {}
+    for _, index, part in asked:
+        points.setdefault(index, {})[id(part)] = parts.state.point(part.family(str(design.families[index]))[0])
+    errors = {
+        (index, part): error
+        for index, by_part in points.items()
+        for part, error in zip(by_part, design.errors(index, list(by_part.values())), strict=True)
+    }
+    return tuple(_held(parts.state, name, index, part, errors[index, id(part)]) for name, index, part in asked)
+
+
+def _holdouts(design: Design) -> Iterator[tuple[str, Mask, Mask]]:
     """What is left out, the rows that are, and those that are judged."""
-    devices = np.array([sample.scenario.devices for sample in found.samples])
-    frameworks = np.array([sample.scenario.framework.name for sample in found.samples])
-    present = [features(sample.scenario, sample.layout) for sample in found.samples]
-    for labels, name in ((found.sources, "source"), (found.organisations, "organisation"), (found.families, "device")):
-        for one in _distinct(labels):
-            yield name, labels == one, labels == one
-    for source in _distinct(found.sources):
-        mine = found.sources == source
+    devices = np.array([sample.scenario.devices for sample in design.samples])
+    frameworks = np.array([sample.scenario.framework.name for sample in design.samples])
+    present = [features(sample.scenario, sample.layout) for sample in design.samples]
+    for labels, name in (
+        (design.sources, "source"),
+        (design.organisations, "organisation"),
+        (design.families, "device"),
+    ):
+        for label in _distinct(labels):
+            yield name, labels == label, labels == label
+    for source in _distinct(design.sources):
+        mine = design.sources == source
         first = int(np.flatnonzero(mine)[0])
-        same = (found.families == found.families[first]) & (frameworks == frameworks[first])
+        same = (design.families == design.families[first]) & (frameworks == frameworks[first])
         yield "stack", mine | same, mine
         for most in NODES:
             if np.any(judged := mine & (devices > most)):
@@ -103,28 +129,27 @@ def _distinct(labels: Labels) -> list[str]:
     return list(dict.fromkeys(labels.tolist()))
 
 
-def _predicted(state: Linearization, name: str, judged: Mask, part: _Part) -> Iterator[Held]:
-    """Predictions of the judged rows by a part of all rows."""
-    found = state.design
-    for index in np.flatnonzero(judged).tolist():
-        sample, family = found.samples[index], str(found.families[index])
-        sort, slopes = found.sort(index), state.slopes[index]
-        known, covered = part.family(family)
-        yield Held(
-            left_out=name,
-            row=index,
-            source=str(found.sources[index]),
-            organisation=str(found.organisations[index]),
-            family=family,
-            error=found.error(index, state.point(known)),
-            unit=Unit(
-                sort=sort,
-                coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
-                # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
-                scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
-                distance=covered.distance(sample.scenario, sample.layout),
-            ),
-        )
+def _held(state: Linearization, name: str, index: int, part: _Part, error: float) -> Held:
+    """The prediction of a row by a part of all rows, so far off."""
+    design = state.design
+    sample, family = design.samples[index], str(design.families[index])
+    sort, slopes = design.sort(index), state.slopes[index]
+    known, covered = part.family(family)
+    return Held(
+        left_out=name,
+        row=index,
+        source=str(design.sources[index]),
+        organisation=str(design.organisations[index]),
+        family=family,
+        error=error,
+        unit=Unit(
+            sort=sort,
+            coefficients=float(np.sqrt(slopes @ known.covariance @ slopes)),
+            # A size of all speed's rows decides how wide their scatter is, so that one value serves for all.
+            scatter=unseen_scatter(part.state if state.design.kind == "memory" else state, sort, family),
+            distance=covered.distance(sample.scenario, sample.layout),
+        ),
+    )
 
 
 class Pair(NamedTuple):
@@ -138,22 +163,21 @@ class Pair(NamedTuple):
     """Of the difference; what the two share is in neither."""
 
 
-def pairs(state: Linearization) -> Iterator[Pair]:
+def pairs(parts: PartialFits, held: Sequence[Held]) -> Iterator[Pair]:
     """Every two rows of a source that ask the same question and were measured apart."""
-    found = state.design
-    for source in _distinct(found.sources):
-        mine = found.sources == source
-        part = _Part(learned(state.restricted(~mine), RELEARNED))
-        known, _ = part.family(str(found.families[mine][0]))
-        at = state.point(known)
-        errors = {index: found.error(index, at) for index in np.flatnonzero(mine).tolist()}
-        for one, other in combinations(errors, 2):
-            if _question(found.samples[one]) == _question(found.samples[other]):
-                measured = float(found.logs[one] - found.logs[other])
-                apart = state.slopes[one] - state.slopes[other]
-                scatter = (scatter_of(state.hyper, found.sort(i)) for i in (one, other))
+    state = parts.state
+    design = state.design
+    errors = {prediction.row: prediction.error for prediction in held if prediction.left_out == "source"}
+    for source in _distinct(design.sources):
+        mine = design.sources == source
+        known, _ = parts.without(mine).family(str(design.families[mine][0]))
+        for first, other in combinations(np.flatnonzero(mine).tolist(), 2):
+            if _question(design.samples[first]) == _question(design.samples[other]):
+                measured = float(design.logs[first] - design.logs[other])
+                apart = state.slopes[first] - state.slopes[other]
+                scatter = (scatter_of(state.hyper, design.sort(i)) for i in (first, other))
                 unit = difference_unit(float(apart @ known.covariance @ apart), *scatter)
-                yield Pair(source, measured, measured + errors[one] - errors[other], unit)
+                yield Pair(source, measured, measured + errors[first] - errors[other], unit)
 
 
 def _question(sample: Sample) -> tuple[object, ...]:
@@ -162,45 +186,45 @@ def _question(sample: Sample) -> tuple[object, ...]:
     return (*model, scenario.seq_length, scenario.global_batch_size, scenario.precision, scenario.lora_rank)
 
 
-def pair_sizes(found: Sequence[Pair]) -> dict[str, float]:
+def pair_sizes(pairs: Sequence[Pair]) -> dict[str, float]:
     """Sizes of what the difference of two predictions is made of."""
-    counts = Counter(pair.source for pair in found)
-    weights = np.array([min(1.0, MOST_ROWS / counts[pair.source]) for pair in found])
-    errors = np.array([pair.predicted - pair.measured for pair in found])
-    levels = np.full(len(found), level_of(len(counts)))
-    sizes = fitted_sizes((DIFFERENCE,), [pair.unit for pair in found], errors, weights, levels)
+    counts = Counter(pair.source for pair in pairs)
+    weights = np.array([min(1.0, MOST_ROWS / counts[pair.source]) for pair in pairs])
+    errors = np.array([pair.predicted - pair.measured for pair in pairs])
+    levels = np.full(len(pairs), level_of(len(counts)))
+    sizes = fitted_sizes((DIFFERENCE,), [pair.unit for pair in pairs], errors, weights, levels)
     return {name: size for name, size in sizes.items() if name.endswith(DIFFERENCE)}
 
 
 def family_coverage(state: Linearization, family: str) -> RowsCoverage:
     """What the rows of a device family cover; of a family without any, what all rows do."""
-    found = state.design
-    mine = found.families == family
-    rows = np.flatnonzero(mine) if mine.any() else range(len(found.samples))
-    sources = len(set(found.sources[mine].tolist()))
-    return coverage_of(((found.samples[i].scenario, found.samples[i].layout) for i in rows), sources)
+    design = state.design
+    mine = design.families == family
+    rows = np.flatnonzero(mine) if mine.any() else range(len(design.samples))
+    sources = len(set(design.sources[mine].tolist()))
+    return coverage_of(((design.samples[i].scenario, design.samples[i].layout) for i in rows), sources)
 
 
 def sizes_of(kind: CoefficientKind, held: Sequence[Held]) -> dict[str, float]:
     """Sizes of a range's contributions by predictions with something left out."""
-    errors = np.array([one.error for one in held])
-    return fitted_sizes(SORTS[kind], [one.unit for one in held], errors, _weights(held), _levels(held))
+    errors = np.array([each.error for each in held])
+    return fitted_sizes(SORTS[kind], [each.unit for each in held], errors, _weights(held), _levels(held))
 
 
 def _levels(held: Sequence[Held]) -> np.ndarray:
     """Share of the predictions that their ranges hold, by how many sources, organisations or families were left out."""
     field = {"organisation": "organisation", "device": "family"}
-    lacking = [one.left_out.partition(" ")[0] for one in held]
+    lacking = [each.left_out.partition(" ")[0] for each in held]
     groups: dict[str, set[str]] = {}
-    for name, one in zip(lacking, held, strict=True):
-        groups.setdefault(name, set()).add(getattr(one, field.get(name, "source")))
+    for name, each in zip(lacking, held, strict=True):
+        groups.setdefault(name, set()).add(getattr(each, field.get(name, "source")))
     return np.array([level_of(len(groups[name])) for name in lacking])
 
 
 def _weights(held: Sequence[Held]) -> np.ndarray:
     """Weights of the predictions: with each thing left out a source counts for `MOST_ROWS` rows at most."""
     names, sources, families = (
-        np.array([getattr(one, field) for one in held]) for field in ("left_out", "source", "family")
+        np.array([getattr(each, field) for each in held]) for field in ("left_out", "source", "family")
     )
     weights = np.zeros(len(held))
     for name in _distinct(names):

@@ -1,4 +1,4 @@
-"""The error of the fit of all sources, row by row, with the row, its source or its organisation left out."""
+"""The error of the fit of all sources by row, with row, source or organisation left out. Writes no calibration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Protocol
 
 import numpy as np
 
-from simulator.evidence.calibration.hierarchy import Design, Gauss, Linearization, design, hierarchical, learned
-from simulator.evidence.calibration.holdouts import RELEARNED, Held, Pair, left_out, pair_sizes, pairs, sizes_of
+from simulator.evidence.calibration.gauss import Gauss
+from simulator.evidence.calibration.hierarchy import Linearization, design, hierarchical, learned
+from simulator.evidence.calibration.holdouts import (
+    RELEARNED,
+    Held,
+    Pair,
+    PartialFits,
+    left_out,
+    pair_sizes,
+    pairs,
+    sizes_of,
+)
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
-from simulator.question.arrays import Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind
 
@@ -149,9 +158,9 @@ class SourcesJudged:
 
     def sizes(self, without: Collection[str] = ()) -> dict[str, float]:
         """Sizes of a range's contributions; sources in `without` are not asked."""
-        sizes = sizes_of(self.kind, [one for one in self.held if one.source not in without])
-        told = [pair for pair in self.pairs if pair.source not in without]
-        return sizes | (pair_sizes(told) if told else {})
+        sizes = sizes_of(self.kind, [each for each in self.held if each.source not in without])
+        pairs = [pair for pair in self.pairs if pair.source not in without]
+        return sizes | (pair_sizes(pairs) if pairs else {})
 
     def judged_pairs(self) -> Iterator[tuple[Pair, float]]:
         """Every pair with the deviation expected of its difference, sized by other sources."""
@@ -164,15 +173,16 @@ class SourcesJudged:
 
 def judge_sources(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesJudged:
     """Fit all levels to the samples of a kind and judge every row with its source, and more, left out."""
-    found = design(kind, samples, base)
-    state = hierarchical(found)
-    held = left_out(state)
+    rows_design = design(kind, samples, base)
+    state = hierarchical(rows_design)
+    parts = PartialFits(state)
+    held = left_out(parts)
     random = np.random.default_rng(SEED)
     sized = _Sized(kind, held)
     rows: list[RowJudged] = []
-    for source in dict.fromkeys(found.sources.tolist()):
+    for source in dict.fromkeys(rows_design.sources.tolist()):
         rows += _judged_source(state, source, random, sized)
-    return SourcesJudged(kind, state, tuple(rows), held, tuple(pairs(state)) if kind == "time" else ())
+    return SourcesJudged(kind, state, tuple(rows), held, tuple(pairs(parts, held)) if kind == "time" else ())
 
 
 class _Sized:
@@ -182,51 +192,51 @@ class _Sized:
         self._kind, self._held = kind, held
         self._sizes: dict[tuple[str, str], dict[str, float]] = {}
         self.by_row: dict[int, list[Held]] = {}
-        for one in held:
-            self.by_row.setdefault(one.row, []).append(one)
+        for each in held:
+            self.by_row.setdefault(each.row, []).append(each)
 
-    def residual(self, one: Held) -> Residual:
+    def residual(self, prediction: Held) -> Residual:
         """The residual of a prediction, its range sized without the source, organisation or family."""
-        level = one.left_out if one.left_out in ("organisation", "device") else "source"
-        name = {"organisation": one.organisation, "device": one.family}.get(level, one.source)
+        level = prediction.left_out if prediction.left_out in ("organisation", "device") else "source"
+        name = {"organisation": prediction.organisation, "device": prediction.family}.get(level, prediction.source)
         if (level, name) not in self._sizes:
             field = {"organisation": "organisation", "device": "family"}.get(level, "source")
             others = [other for other in self._held if getattr(other, field) != name]
             self._sizes[level, name] = sizes_of(self._kind, others)
-        return Residual(one.error, one.unit.deviation(self._sizes[level, name]))
+        return Residual(prediction.error, prediction.unit.deviation(self._sizes[level, name]))
 
 
 def _judged_source(
     state: Linearization, source: str, random: np.random.Generator, sized: _Sized
 ) -> Iterator[RowJudged]:
-    found = state.design
-    mine = np.flatnonzero(found.sources == source)
-    family = str(found.families[mine[0]])
+    rows_design = state.design
+    mine = np.flatnonzero(rows_design.sources == source)
+    family = str(rows_design.families[mine[0]])
     alone = learned(state, RELEARNED, {source})
     fitted, apart = state.cluster(source), alone.unseen(family, {source})
     few: dict[int, dict[int, Gauss]] = {int(i): {} for i in mine}
     for draw in range(DRAWS if len(mine) > FEW else 0):
-        chosen = np.isin(np.arange(len(found.samples)), random.choice(mine, FEW, replace=False))
+        chosen = np.isin(np.arange(len(rows_design.samples)), random.choice(mine, FEW, replace=False))
         known = alone.posterior(apart, chosen, alone.belief(apart, chosen))
         for index in mine[~chosen[mine]]:
             few[int(index)][draw] = known
     for index in mine.tolist():
-        others = (found.sources == source) & (np.arange(len(found.samples)) != index)
+        others = (rows_design.sources == source) & (np.arange(len(rows_design.samples)) != index)
         known = state.cluster(source, others)
         levels = [(state, fitted, True), (state, known, True)]
         levels += [(alone, by, False) for by in few[index].values()]
-        prior, *errors = _errors(found, index, [found.centre, *(state.point(by) for _, by, _ in levels)])
+        prior, *errors = rows_design.errors(index, [rows_design.centre, *(state.point(by) for _, by, _ in levels)])
         residuals = [
             Residual(error, _deviation(level, by, index, known=seen))
             for error, (level, by, seen) in zip(errors, levels, strict=True)
         ]
         fitted_to, known_by, *with_few = residuals
-        lacking = {one.left_out: one for one in sized.by_row[index]}
-        left_out = {name: sized.residual(one) for name, one in lacking.items()}
+        lacking = {prediction.left_out: prediction for prediction in sized.by_row[index]}
+        left_out = {name: sized.residual(prediction) for name, prediction in lacking.items()}
         distance = lacking["source"].unit.distance
         yield RowJudged(
-            sample=found.samples[index],
-            sort=found.sort(index),
+            sample=rows_design.samples[index],
+            sort=rows_design.sort(index),
             uncalibrated=prior,
             fitted=fitted_to,
             known=known_by,
@@ -240,16 +250,10 @@ def _judged_source(
         )
 
 
-def _errors(found: Design, index: int, points: Sequence[Vector]) -> list[float]:
-    """How far off a row is predicted at each point, in the logarithm."""
-    errors: list[float] = (found.predicted(index, np.column_stack(points)) - found.logs[index]).tolist()
-    return errors
-
-
 def _deviation(state: Linearization, by: Gauss, index: int, *, known: bool) -> float:
     """Standard deviation expected of a row; a `known` source's rows scatter as they were seen to."""
-    found = state.design
-    return state.deviation(by, index, str(found.groups[index]) if known else found.sort(index))
+    rows_design = state.design
+    return state.deviation(by, index, str(rows_design.groups[index]) if known else rows_design.sort(index))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Calibration by a user's own rows: starts from what ships, and says how far off it is before and after."""
+"""Calibration by a user's own rows: starts from what ships, says its error before and after. Writes no file."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class OwnFit:
 
     def stored(self, kind: CoefficientKind) -> ClusterFit | None:
         """The fit of one kind, where it describes its rows well enough to be used, and is better than none."""
-        found = self.fit(kind)
-        return None if found is None or found.scatter > MOST_SCATTER or found.belief == "prior" else found
+        fit = self.fit(kind)
+        return None if fit is None or fit.scatter > MOST_SCATTER or fit.belief == "prior" else fit
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
         """The fitted set; what was not fitted comes from `base`."""
@@ -76,7 +76,7 @@ class OwnFit:
 
     def calibration(self) -> Calibration:
         """What is stored."""
-        parts = {kind: found.part() for kind in KINDS if (found := self.stored(kind)) is not None}
+        parts = {kind: fit.part() for kind in KINDS if (fit := self.stored(kind)) is not None}
         used = {key for part in parts.values() for key in part.rows_used}
         rows = [s for s in self.samples if s.key in used] or self.samples
         return Calibration(
@@ -100,23 +100,23 @@ class OwnFit:
 
     def not_stored(self, kind: CoefficientKind) -> str:
         """Why the fit of one kind is not stored, in one sentence; empty where it is, or there is none."""
-        found = self.fit(kind)
-        if found is None or self.stored(kind) is not None:
+        fit = self.fit(kind)
+        if fit is None or self.stored(kind) is not None:
             return ""
-        if found.scatter <= MOST_SCATTER:
+        if fit.scatter <= MOST_SCATTER:
             return (
-                f"{kind} of family {self.family} is not stored: left out one by one, its {len(found.keys)} rows are "
+                f"{kind} of family {self.family} is not stored: left out one by one, its {len(fit.keys)} rows are "
                 "not predicted better by the others than without any; what was known before stays"
             )
-        errors = found.residuals
-        used = [errors[key] for key in found.keys]
+        errors = fit.residuals
+        used = [errors[key] for key in fit.keys]
         side = "" if min(used) < 0.0 < max(used) else ", all on one side"
-        worst = max(found.keys, key=lambda key: abs(math.log1p(errors[key])))
+        worst = max(fit.keys, key=lambda key: abs(math.log1p(errors[key])))
         times = 1.0 + errors[worst]
         unit = f"; {worst} is {times:.3g} times what was measured: is it in the column's unit?"
         return (
             f"{kind} of family {self.family} is not stored: after the fit its {len(used)} rows still scatter by "
-            f"{100.0 * found.scatter:.1f} % (at most {100.0 * MOST_SCATTER:.0f} %){side}, so they are not runs of the "
+            f"{100.0 * fit.scatter:.1f} % (at most {100.0 * MOST_SCATTER:.0f} %){side}, so they are not runs of the "
             "layouts they name, or the model lacks what they show"
             + (unit if max(times, 1.0 / times) > _OTHER_UNIT else "")
         )
@@ -163,11 +163,11 @@ def _fit_memory(samples: Sequence[Sample], known: Known, base: Coefficients) -> 
     rows = [s for s in samples if s.row.memory_bytes is not None]
     if not rows:
         return None, set()
-    found = fit_cluster(known, rows, base)
-    so_far = replaced(base, "memory", found.names, found.values)
+    fit = fit_cluster(known, rows, base)
+    so_far = replaced(base, "memory", fit.names, fit.values)
     starved = {s.key for s in rows if is_starved(s, so_far)}
     fed = [s for s in rows if s.key not in starved]
-    return (fit_cluster(known, fed, base) if starved and fed else found), starved
+    return (fit_cluster(known, fed, base) if starved and fed else fit), starved
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +244,8 @@ def _not_fitted(fitted: OwnFit, sample: Sample) -> Iterator[str]:
         yield f"{sample.key}: not fitted: {why}"
         return
     memory = fitted.fit("memory")
-    for kind, found in fitted.fits.items():
-        if sample.figure(kind) is None or sample.key in found.keys:
+    for kind, fit in fitted.fits.items():
+        if sample.figure(kind) is None or sample.key in fit.keys:
             continue
         why = "it lies outside the scatter of the others"
         if kind == "time" and memory is not None and sample.key in memory.left_out:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 
 from simulator._version import __version__
-from simulator.evidence.calibration.hierarchy import SORTS, Gauss, Linearization, unseen_scatter
+from simulator.evidence.calibration.gauss import Gauss
+from simulator.evidence.calibration.hierarchy import SORTS, Linearization, unseen_scatter
 from simulator.evidence.calibration.holdouts import family_coverage
 from simulator.evidence.calibration.judge import SourcesJudged
 from simulator.evidence.calibration.ranges import range_of
@@ -21,14 +22,14 @@ _SHARE = 0.05
 
 def published(judged: Sequence[SourcesJudged]) -> tuple[Calibration, ...]:
     """The calibrations of all families with rows, and of those without."""
-    families = dict.fromkeys(f for one in judged for f in one.state.design.families.tolist())
+    families = dict.fromkeys(f for sources in judged for f in sources.state.design.families.tolist())
     return tuple(_calibration(judged, name) for name in (*sorted(families), OTHER_FAMILY))
 
 
 def _calibration(judged: Sequence[SourcesJudged], family: str) -> Calibration:
-    parts = {one.kind: unseen_part(one, family) for one in judged}
-    samples = [s for one in judged for s in _samples(one.state, family)]
-    sources = {s.row.table for one in judged for s in (samples or one.state.design.samples)}
+    parts = {each.kind: unseen_part(each, family) for each in judged}
+    samples = [s for each in judged for s in _samples(each.state, family)]
+    sources = {s.row.table for each in judged for s in (samples or each.state.design.samples)}
     return Calibration(
         family=family,
         tool_version=__version__,
@@ -46,13 +47,13 @@ def _samples(state: Linearization, family: str) -> Iterator[Sample]:
             yield sample
 
 
-def unseen_part(found: SourcesJudged, family: str, without: Collection[str] = ()) -> FittedPart:
+def unseen_part(judged: SourcesJudged, family: str, without: Collection[str] = ()) -> FittedPart:
     """What is known of a cluster of the family that gave no row; sources in `without` are not asked."""
-    state = found.state
+    state = judged.state
     asked = state.restricted(~np.isin(state.design.sources, list(without)))
     known = state.unseen(family, without)
-    usual, *others = SORTS[found.kind] if found.kind == "time" else tuple(reversed(SORTS[found.kind]))
-    values = _values(found, known)
+    usual, *others = SORTS[judged.kind] if judged.kind == "time" else tuple(reversed(SORTS[judged.kind]))
+    values = _values(judged, known)
     scale = values * state.design.spread
     noise = {sort: unseen_scatter(state, sort, family) for sort in (usual, *others)}
     return FittedPart(
@@ -63,14 +64,14 @@ def unseen_part(found: SourcesJudged, family: str, without: Collection[str] = ()
         rows_left_out={},
         decided_by=dict(zip(state.design.names, _decided(state, family), strict=True)),
         noise_by=noise,
-        sizes=found.sizes(without),
+        sizes=judged.sizes(without),
         coverage=family_coverage(asked, family),
     )
 
 
-def _values(found: SourcesJudged, known: Gauss) -> np.ndarray:
-    bounds = [priors(found.kind)[name] for name in found.state.design.names]
-    values = np.exp(found.state.point(known))
+def _values(judged: SourcesJudged, known: Gauss) -> np.ndarray:
+    bounds = [priors(judged.kind)[name] for name in judged.state.design.names]
+    values = np.exp(judged.state.point(known))
     return np.clip(values, [max(b.low, 1e-12) for b in bounds], [b.high for b in bounds])
 
 
@@ -80,5 +81,5 @@ def _decided(state: Linearization, family: str) -> Iterator[tuple[str, ...]]:
     for column in range(len(state.design.names)):
         by_source = {source: float(share[column]) for source, share in shares.items()}
         total = 1.0 + sum(by_source.values())
-        kept = sorted((s for s in by_source if by_source[s] > _SHARE * total), key=lambda s: (-by_source[s], s))
-        yield tuple(kept[:4])
+        deciding = sorted((s for s in by_source if by_source[s] > _SHARE * total), key=lambda s: (-by_source[s], s))
+        yield tuple(deciding[:4])

@@ -1,4 +1,4 @@
-"""The region that a calibration has seen: inside it predictions interpolate, outside they rest on formulas."""
+"""The region that a calibration has seen: predictions interpolate inside, rest on formulas outside. Fits nothing."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def _switches(profile: FrameworkProfile) -> Mapping[str, str]:
 def usual_words(feature: str) -> tuple[str, ...]:
     """Of a switch, what the frameworks' defaults are, sorted: rows that have nothing else are not listed."""
     name = feature.removeprefix(_SWITCH)
-    return () if name == feature else tuple(sorted({str(getattr(one, name)) for one in PROFILES.values()}))
+    return () if name == feature else tuple(sorted({str(getattr(profile, name)) for profile in PROFILES.values()}))
 
 
 def signature(scenario: Scenario, layout: Layout) -> str:
     """One line that two identical runs share."""
     sizes = f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} gbs{scenario.global_batch_size}"
     usual = _switched(PROFILES[scenario.framework.name], layout)
-    told = ((name, word) for name, word in words(scenario, layout).items() if usual.get(name) != word)
-    described = {name: word if name not in usual else f"{name.removeprefix(_SWITCH)}={word}" for name, word in told}
+    unusual = ((name, word) for name, word in words(scenario, layout).items() if usual.get(name) != word)
+    described = {name: word if name not in usual else f"{name.removeprefix(_SWITCH)}={word}" for name, word in unusual}
     parts = (scenario.model.name, scenario.model.num_hidden_layers, scenario.devices, scenario.seq_length)
     return " ".join([*map(str, parts), sizes, *described.values()]).strip()
 
@@ -130,7 +130,7 @@ class CalibratedRange(NamedTuple):
         """As written to a file."""
         return {
             "sizes": {name: [low, high] for name, (low, high) in self.sizes.items()},
-            "seen": {name: list(found) for name, found in self.seen.items()},
+            "seen": {name: list(seen_words) for name, seen_words in self.seen.items()},
             "runs": list(self.runs),
             "stacks": list(self.stacks),
         }
@@ -161,7 +161,11 @@ def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
             seen.setdefault(name, set()).add(word)
     return CalibratedRange(
         sizes=sizes,
-        seen={name: tuple(sorted(found)) for name, found in seen.items() if not found <= set(usual_words(name))},
+        seen={
+            name: tuple(sorted(seen_words))
+            for name, seen_words in seen.items()
+            if not seen_words <= set(usual_words(name))
+        },
         runs=tuple(sorted(signatures)),
         stacks=tuple(sorted(stacks)),
     )

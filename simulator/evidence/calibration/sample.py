@@ -1,4 +1,4 @@
-"""A measured row made ready for a fit: its figure predicted again and again with other coefficients."""
+"""A measured row made ready for a fit: its figure predicted again and again with other coefficients. Fits nothing."""
 
 from __future__ import annotations
 

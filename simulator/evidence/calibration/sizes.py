@@ -1,4 +1,4 @@
-"""Sizes of a range's contributions, learned from predictions that lack what each is the size of."""
+"""Sizes of a range's contributions, learned from predictions that lack what each is of. Moves no prediction."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def fitted_sizes(
     variances = np.array([[_unit(unit, name) ** 2 for name in names] for unit in units]).reshape(-1, len(names))
     first = np.log([_FIRST[name.split(maxsplit=1)[0]] for name in names])
     shares = weights / max(weights.sum(), 1.0)
-    found = minimize(_loss, first, (variances, np.abs(errors), shares, levels, first), jac=True)
-    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
+    minimum = minimize(_loss, first, (variances, np.abs(errors), shares, levels, first), jac=True)
+    return dict(zip(names, np.exp(minimum.x).tolist(), strict=True))
 
 
 def _unit(unit: Unit, key: str) -> float:

@@ -47,10 +47,10 @@ def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutB
 
 def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart) -> Matrix:
     """Slopes of the logarithm of each layout's step time by the coefficients, shape (layouts, coefficients)."""
-    found = np.zeros((len(layouts), len(part.names)))
+    slopes = np.zeros((len(layouts), len(part.names)))
     for positions, pricing in pricings_of(scenario, layouts):
-        found[positions] = _slopes("time", scenario, pricing.block, part)[0]
-    return found
+        slopes[positions] = _slopes("time", scenario, pricing.block, part)[0]
+    return slopes
 
 
 def _slopes(
@@ -92,14 +92,14 @@ def layout_variances(
     kind: CoefficientKind, scenario: Scenario, layouts: Sequence[Layout], part: FittedPart
 ) -> list[float]:
     """`relative_variances` of any layouts, in their order."""
-    found = [0.0] * len(layouts)
+    variances = [0.0] * len(layouts)
     for positions, pricing in pricings_of(scenario, layouts):
         block = pricing.block
         for start in range(0, len(block), _AT_ONCE):
             some = np.arange(start, min(start + _AT_ONCE, len(block)))
             for index, variance in zip(some, relative_variances(kind, scenario, block.take(some), part), strict=True):
-                found[positions[index]] = float(variance)
-    return found
+                variances[positions[index]] = float(variance)
+    return variances
 
 
 _AT_ONCE = 256

@@ -1,4 +1,4 @@
-"""A range in words: what it is made of, and which single measurement would narrow it most."""
+"""A range in words: what it is made of, and which single measurement would narrow it most. Computes no range."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def contributed(
 ) -> list[Contribution]:
     """Return the contributions to a range, the largest first."""
     because = _because(unit, scenario)
-    found = [
+    contributions = [
         Contribution(kind, name, NORMAL_90 * deviation, because[name])
         for name, deviation in unit.deviations(sizes).items()
         if NORMAL_90 * deviation >= _SHOWN
     ]
-    return sorted(found, key=lambda one: -one.half_width)
+    return sorted(contributions, key=lambda one: -one.half_width)
 
 
 def _because(unit: Unit, scenario: Scenario) -> dict[str, str]:
@@ -50,7 +50,7 @@ def next_measurement(unit: Unit, sizes: Mapping[str, float], scenario: Scenario)
     """Return the single measurement that narrows a range most, or a smaller run that narrows it nearly as much."""
     parts = unit.deviations(sizes)
     every = list(_measurements(unit, parts, scenario))
-    return next(one for one in every if one.half_width <= _NEARLY * every[-1].half_width)
+    return next(measurement for measurement in every if measurement.half_width <= _NEARLY * every[-1].half_width)
 
 
 def _measurements(unit: Unit, parts: Mapping[str, float], scenario: Scenario) -> Iterator[NextMeasurement]:

@@ -1,4 +1,4 @@
-"""A log's columns completed by what the user knows beside it: a measured row, or one list of what is missing."""
+"""A log's columns completed by what the user knows: a measured row, or one list of what is missing. Guesses nothing."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def matched(where: str, shape: LoggedFields | None, context: LogContext, *, voca
     return match_shape(where, shape, None if name is None else str(name), vocab_padding=vocab_padding)
 
 
-def ran_out(said: LogLine) -> dict[str, Any]:
+def ran_out(line: LogLine) -> dict[str, Any]:
     """Return the columns of a run that ran out of memory, by the line that says so."""
-    return {"outcome": "oom", "error": one_line(said.text)[:300]}
+    return {"outcome": "oom", "error": one_line(line.text)[:300]}
 
 
 def row_of(

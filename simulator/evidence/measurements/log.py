@@ -1,4 +1,4 @@
-"""Training logs of any framework to measured rows. Words are read by the framework's own reader, as a script's are."""
+"""Training logs of any framework to measured rows. The framework's own reader reads words; none is known here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.evidence.measurements.question import flops_per_token
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import Match
 from simulator.evidence.measurements.steady import steady
-from simulator.evidence.measurements.step_logs import FORMATS, Format, read_steps
+from simulator.evidence.measurements.step_logs import read_steps
 from simulator.frameworks import registry
 from simulator.frameworks.logs import LogForm, LoggedRun, LogLine, log_lines
 from simulator.frameworks.run import AskedRun
@@ -67,22 +67,21 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
 
 def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[MeasuredRow, ...]]:
     """What reads the log: of the trainers whose lines it holds, the one that says most of its runs."""
-    forms: dict[str, Format] = {}
+    known = registry.step_log_forms()
+    shown: set[str] = set()
     last = 1
     for line in log_lines(path):
         last = line.number
         for name, form in registry.log_forms().items():
             if form.is_own(line.text):
                 return partial(_rows, name, form)
-        for known in FORMATS:
-            if known.name not in forms and known.begins.search(line.text):
-                forms[known.name] = known
-    own = next((known for known in FORMATS if known.name in forms), None)
+        shown |= {form.name for form in known if form.name not in shown and form.begins.search(line.text)}
+    own = next((form for form in known if form.name in shown), None)
     if own is None:
         raise InputError(
             f"{path}:{last}: no training log up to here; expected '--- arguments ---' or iterations (Megatron-LM), "
             "'Training Configuration Arguments' (PaddleNLP, PaddleFormers), or lines as "
-            f"{', '.join(known.name for known in FORMATS)} write them"
+            f"{', '.join(form.name for form in known)} write them"
         )
     return partial(read_steps, form=own)
 

@@ -1,4 +1,4 @@
-"""A measured run: the figures its source states, and what is known beside them. One field per column of the tables."""
+"""A measured run: figures that its source states, and what is known beside them, a field a column. Prices nothing."""
 
 from __future__ import annotations
 

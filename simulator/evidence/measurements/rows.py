@@ -154,23 +154,23 @@ def _row(
 ) -> MeasuredRow | None:
     """The row of some cells, or None with what is wrong with each of them added to `problems`."""
     values: dict[str, Any] = {}
-    said = [f"{where}: column '{name}' must not be blank" for name, text in texts.items() if not text]
+    blanks = [f"{where}: column '{name}' must not be blank" for name, text in texts.items() if not text]
     for name, text in texts.items():
         if not text:
             continue
         try:
             values[name] = _READERS[name](f"{where}: column '{name}'", name, text)
         except InputError as error:
-            said.append(str(error))
-    if not said and (taken or set(texts) >= _REQUIRED):
+            blanks.append(str(error))
+    if not blanks and (taken or set(texts) >= _REQUIRED):
         values |= {name: _beside(folder, values[name]) for name in ("model", "hardware") if name in values}
         try:
             if taken:
                 values = _completed(values, *taken)
             return MeasuredRow(**values)
         except InputError as error:
-            said.append(f"{where}: {error}")
-    problems += said
+            blanks.append(f"{where}: {error}")
+    problems += blanks
     return None
 
 

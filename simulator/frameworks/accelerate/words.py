@@ -2,7 +2,7 @@
 
 Its options and the file that `--config_file` names have the same words (`words.csv`), a file's in the sections
 `fsdp_config` and `deepspeed_config`; options count over the file. They become the trainer's own words, as accelerate
-1.15 hands them over by the environment.
+1.15 hands them over by the environment. What the trainer does with them is not said here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A script that trains with TRL under `accelerate launch`, sharded by FSDP, or by DeepSpeed's ZeRO.
+"""A script that trains with TRL under `accelerate launch`, sharded by FSDP, or by DeepSpeed's ZeRO. Chooses no layout.
 
 Words of `accelerate launch` as accelerate 1.15 has them, of the script as TRL 1.9 (`trl/scripts/sft.py`).
 """
@@ -71,9 +71,9 @@ def _hub_name(case: Writing) -> str:
     """The id of the model on Hugging Face."""
     name = case.shipped_name(_TITLE)
     ids = (alias for alias in load_model(name).aliases if "/" in alias)
-    if (found := next(ids, None)) is None:
+    if (hub_id := next(ids, None)) is None:
         raise UnsupportedError(f"model {name}: its id on Hugging Face is not known")
-    return found
+    return hub_id
 
 
 def _precision(scenario: Scenario) -> Iterator[WordPair]:
@@ -102,8 +102,8 @@ def _sharding(profile: FrameworkProfile, layout: Layout) -> Iterator[WordPair]:
             raise UnsupportedError(f"--offload {layout.offload}: DeepSpeed moves the state by tensor")
         return
     if types != tuple(getattr(PROFILES["torch"], name) for name in _TYPES):
-        said = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
-        raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {said})")
+        message = ", ".join(f"{name}={str(value).lower()}" for name, value in zip(_TYPES, _ENGINE, strict=True))
+        raise UnsupportedError(f"{_TITLE} shards by FSDP (--stack default), or by DeepSpeed (--option {message})")
     if layout.offload != "none":
         raise UnsupportedError(f"--offload {layout.offload}: FSDP has no word for it (--stack deepspeed)")
     if layout.zero_stage not in (2, 3):

@@ -1,4 +1,4 @@
-"""axolotl's words as those of Hugging Face's Trainer and TRL, which train what is read here.
+"""axolotl's words as those of Hugging Face's Trainer and TRL, which train what is read here. Prices nothing.
 
 Read at 067b021c8: `src/axolotl/utils/schemas`, `utils/config`, `loaders/model.py` and `core/builders`, whose defaults
 count where a key is absent.
@@ -55,8 +55,8 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
     for key in keys:
         text = key.values[0].text.lower() if key.values else ""
         if key.dotted == "gradient_checkpointing" and text.startswith("offload"):
-            said = "gradient_checkpointing: checkpoints that move to the host are priced on the device"
-            arguments.remark_key(key, said, "activations-bound", "warning")
+            message = "gradient_checkpointing: checkpoints that move to the host are priced on the device"
+            arguments.remark_key(key, message, "activations-bound", "warning")
             text = "auto"
         # What the hardware decides is on for what is priced here.
         values = (known_value("true", key.line),) if text == "auto" else key.values

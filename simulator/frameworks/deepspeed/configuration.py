@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration beside a trainer's flags: the file that a flag names, or a framework's preset of it."""
+"""DeepSpeed's configuration beside a trainer's flags: the file that a flag names, or a preset of it. Prices nothing."""
 
 from __future__ import annotations
 

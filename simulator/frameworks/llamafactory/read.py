@@ -1,4 +1,4 @@
-"""LLaMA-Factory's words as those of Hugging Face's Trainer.
+"""LLaMA-Factory's words as those of Hugging Face's Trainer. Prices nothing.
 
 Read as LLaMA-Factory at ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults count where a key is absent.
 Its second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name.

@@ -1,4 +1,4 @@
-"""Configuration files of llm-foundry, which Composer trains by FSDP.
+"""Configuration files of llm-foundry, which Composer trains by FSDP. Prices nothing.
 
 Read at 8c8dd48 as `utils/config_utils.py`, `models/mpt/configuration_mpt.py` and `models/hf/hf_causal_lm.py` read them,
 whose defaults count where a key is absent. Files for MosaicML's platform have the same keys below `parameters`.
@@ -104,8 +104,8 @@ def _read(arguments: Arguments) -> AskedRun:
         arguments.not_modelled("a micro batch that the trainer chooses is not known", "device_train_microbatch_size")
         sizes.pop("micro_batch_size", None)
     if arguments.switch("padding", "train_loader.dataset.allow_pad_trimming"):
-        said = "allow_pad_trimming: a batch is as long as its longest sample, and full ones are priced"
-        arguments.remark("activations-bound", "warning", said, "train_loader.dataset.allow_pad_trimming")
+        message = "allow_pad_trimming: a batch is as long as its longest sample, and full ones are priced"
+        arguments.remark("activations-bound", "warning", message, "train_loader.dataset.allow_pad_trimming")
     arguments.forget("padding")
     return AskedRun(
         framework="torch",

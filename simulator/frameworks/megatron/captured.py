@@ -1,4 +1,4 @@
-"""What Megatron's words say of CUDA graphs, and of the buffers of fixed sizes that experts have in them."""
+"""What Megatron's words say of CUDA graphs, and of experts' buffers of fixed sizes in them. Prices nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def set_captured(arguments: Arguments, targets: Targets) -> None:
     kind = arguments.text("cuda_graphs", "cuda-graph-impl") or ""
     if arguments.any_switch("cuda_graphs", "enable-cuda-graph", "external-cuda-graph"):
         kind = kind if kind in _IMPLEMENTATIONS else "local"
-    if _WHOLE in (kind, *words):
+    # Where no implementation is chosen, a scope captures nothing (megatron/training/training.py, core_v0.15.3).
+    if kind == _WHOLE or (kind == "local" and _WHOLE in words):
         targets["option.cuda_graphs"] = _WHOLE
     elif kind in _IMPLEMENTATIONS:
         targets["option.cuda_graphs"] = _captured(words)

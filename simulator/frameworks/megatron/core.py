@@ -1,4 +1,4 @@
-"""Versions of Megatron's core, told from where its code lies, and what older ones did otherwise."""
+"""Versions of Megatron's core, told from where its code lies, and what older ones did otherwise. Runs nothing."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def _remark_connections(arguments: Arguments, launch: LaunchCommand, core: tuple
     if number is None or not number.known or number.text != "1" or not arguments.has(*names):
         return
     if (_needed(arguments) if core is None else core[0]) >= _CONNECTIONS_SINCE:
-        said, fix = "CUDA_DEVICE_MAX_CONNECTIONS is 1", "unset CUDA_DEVICE_MAX_CONNECTIONS"
-        arguments.remark("one-connection", "error", said, *names, fix=fix)
+        message, fix = "CUDA_DEVICE_MAX_CONNECTIONS is 1", "unset CUDA_DEVICE_MAX_CONNECTIONS"
+        arguments.remark("one-connection", "error", message, *names, fix=fix)

@@ -1,4 +1,4 @@
-"""The cut of layers over pipeline ranks and model chunks by Megatron's and MindSpeed's flags."""
+"""The cut of layers over pipeline ranks and model chunks by Megatron's and MindSpeed's flags. Checks no rule."""
 
 from __future__ import annotations
 
@@ -122,9 +122,11 @@ def _accounted(
         chunks = max(items // (pipeline * per_chunk), 1)
     size, left = divmod(items, pipeline * chunks)
     if left or size < 1 or (per_chunk and size != per_chunk):
-        said = f"{layers} layers, with {first + last} more for embedding and loss, do not divide over {pipeline} stages"
+        message = (
+            f"{layers} layers, with {first + last} more for embedding and loss, do not divide over {pipeline} stages"
+        )
         used = [name for name in names if arguments.has(name)]
-        arguments.remark("no-even-share", "error", f"{said} of {chunks} chunks" if chunks > 1 else said, *used)
+        arguments.remark("no-even-share", "error", f"{message} of {chunks} chunks" if chunks > 1 else message, *used)
         return Cut((), chunks)
     sizes = [size] * (pipeline * chunks)
     sizes[0] -= first
@@ -141,8 +143,8 @@ def _ends(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int,
     inner = pipeline - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)
     if inner <= 0 or rest < 0 or rest % inner or inner > 4096:
-        said = f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share"
-        arguments.remark("no-even-share", "error", said, *names)
+        message = f"{layers} layers on {pipeline} stages with {first} first and {last} last leaves no even share"
+        arguments.remark("no-even-share", "error", message, *names)
         return ()
     ends = (() if first is None else (first,)), (() if last is None else (last,))
     return (*ends[0], *([rest // inner] * inner), *ends[1])

@@ -34,8 +34,8 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     script = PurePath(launch.script.text)
     folder = script.parent.name
     other = no_decoder(script.name) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "")
-    if said := other or encoder_task(launch):
-        arguments.not_modelled(said)
+    if reason := other or encoder_task(launch):
+        arguments.not_modelled(reason)
     return read(arguments, launch.environment, own=True)
 
 

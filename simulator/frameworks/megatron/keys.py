@@ -1,4 +1,4 @@
-"""Megatron's flags in other trainers' files: keys with true or false, and flags beside a model that is named."""
+"""Megatron's flags in other trainers' files: keys with true or false, flags beside a named model. Prices nothing."""
 
 from __future__ import annotations
 

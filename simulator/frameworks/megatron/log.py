@@ -198,8 +198,8 @@ def _memory(run: _RunLines) -> tuple[LoggedMemory, list[str]]:
     if "max allocated" not in most:
         if not run.timer_gib:
             return LoggedMemory(), []
-        said = "Memory is what DeepSpeed's timer printed on one rank, to 0.01 GiB."
-        return LoggedMemory(allocated_bytes=max(run.timer_gib) * GIB), [said]
+        message = "Memory is what DeepSpeed's timer printed on one rank, to 0.01 GiB."
+        return LoggedMemory(allocated_bytes=max(run.timer_gib) * GIB), [message]
     ranks = len({report[1] for _, report in run.reports})
     after = max(int(report[2]) for _, report in run.reports)
     notes = [f"Memory is the most of {ranks} reporting ranks after {after} iterations."]

@@ -84,8 +84,8 @@ def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[
         text = None if entry is None else arguments.text("mixers", name)
         if entry is not None and text is not None and not _OFF.fullmatch(text.strip("\"'")):
             spelled = entry.spelled.lstrip("-").replace("_", "-")
-            said = f"--{spelled} {text[:40]}: not modelled for the layers that the other flags build"
-            arguments.not_modelled(said, name)
+            message = f"--{spelled} {text[:40]}: not modelled for the layers that the other flags build"
+            arguments.not_modelled(message, name)
 
 
 def _agreeing(arguments: Arguments, fields: MixerFields, own: MixerFields) -> MixerFields:
@@ -93,10 +93,10 @@ def _agreeing(arguments: Arguments, fields: MixerFields, own: MixerFields) -> Mi
     networks, count = own.get("feed_forwards"), fields.get("num_experts")
     if networks is None or "num_experts" in arguments.incomplete or ("experts" in networks) == bool(count):
         return own
-    said = "layers with experts (E) and no --num-experts"
+    message = "layers with experts (E) and no --num-experts"
     if count:
-        said = f"--num-experts {count}, and no layer has experts"
-    arguments.not_modelled(said, "num-experts" if count else _PATTERN)
+        message = f"--num-experts {count}, and no layer has experts"
+    arguments.not_modelled(message, "num-experts" if count else _PATTERN)
     return {}
 
 
@@ -125,8 +125,8 @@ def _stack(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> Mix
     network = "gated" if fields["gated"] else "plain"
     blocks = {"M": ("mamba", "none"), "*": ("grouped_query", "none"), "-": ("none", network), "E": ("none", "experts")}
     if set(marks) - blocks.keys() or "/" in (pattern or "") or "|" in (pattern or "") or len(marks) != layers:
-        said = f"pattern {(pattern or marks)[:60]} of {layers} layers: only M, *, - and E are modelled"
-        arguments.not_modelled(said, _PATTERN)
+        message = f"pattern {(pattern or marks)[:60]} of {layers} layers: only M, *, - and E are modelled"
+        arguments.not_modelled(message, _PATTERN)
         return {}
     mixers, networks = zip(*(blocks[mark] for mark in marks), strict=True)
     shapes = _mamba(sizes, 2 * fields["hidden_size"], 8, 128) if "M" in marks else {"architecture": "nemotron_h"}
@@ -169,12 +169,12 @@ def _delta(arguments: Arguments, fields: MixerFields, sizes: MixerFields, *, own
     digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else written_out(text)
     if not layers or len(digits) != layers:
         if layers and "mixers" not in arguments.incomplete:
-            said = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
-            arguments.not_modelled(said, *_PLACES)
+            message = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
+            arguments.not_modelled(message, *_PLACES)
         return {}
     if own and not arguments.switch("mixers", "use-triton-gdn"):
-        said = "the gated delta rule without --use-triton-gdn: what its products keep is not priced"
-        arguments.not_modelled(said, "spec")
+        message = "the gated delta rule without --use-triton-gdn: what its products keep is not priced"
+        arguments.not_modelled(message, "spec")
     usual = {"linear_key_heads": 16, "linear_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128}
     return {
         "architecture": "qwen3_next",

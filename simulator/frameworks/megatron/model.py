@@ -1,4 +1,4 @@
-"""The model of Megatron's and MindSpeed's flags: its shape, its vocabulary, and the shipped model of that shape."""
+"""The model of Megatron's and MindSpeed's flags: its shape, its vocabulary, the shipped one alike. Prices nothing."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _experts(arguments: Arguments) -> int | None:
     if len(numbers) < 2 or not all(re.fullmatch(r"[0-9]{1,6}", number, re.ASCII) for number in numbers):
         return arguments.integer("num_experts", "num-experts", low=0)
     if len(set(numbers)) > 1:
-        said = f"--num-experts {' '.join(numbers)[:60]}: layers of unequal numbers of experts are not modelled"
-        arguments.not_modelled(said, "num-experts")
+        message = f"--num-experts {' '.join(numbers)[:60]}: layers of unequal numbers of experts are not modelled"
+        arguments.not_modelled(message, "num-experts")
     return int(numbers[0])
 
 
@@ -141,8 +141,8 @@ def _places_of_experts(arguments: Arguments, fields: dict[str, Any], layers: int
     step = int(text) if re.fullmatch(r"[0-9]{1,4}", text, re.ASCII) and int(text) else 0
     digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else written_out(text)
     if "1" not in digits or (layers is not None and len(digits) != layers):
-        said = f"--moe-layer-freq {text[:40]}: no list of {layers or 'all'} layers of which some have experts"
-        arguments.not_modelled(said, "moe-layer-freq")
+        message = f"--moe-layer-freq {text[:40]}: no list of {layers or 'all'} layers of which some have experts"
+        arguments.not_modelled(message, "moe-layer-freq")
         return {"first_k_dense_replace": 0}
     first = digits.find("1")
     if "0" not in digits[first:]:
@@ -184,14 +184,14 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
         if count:
             shape["vocab_size"] = padded(count, multiple)
         else:
-            said = "the recipe does not say how large the vocabulary is"
-            arguments.remark("no-vocabulary", "warning", said, "tokenizer-type", "patch-tokenizer-type", fix=fix)
+            message = "the recipe does not say how large the vocabulary is"
+            arguments.remark("no-vocabulary", "warning", message, "tokenizer-type", "patch-tokenizer-type", fix=fix)
         return None, {**shape, "architecture": _architecture(shape)}
     own = models.load_model(model).vocab_size
     known = count if count and not own - _SPARE_ENTRIES <= count <= own else own
     if assumed and known != own:
-        said = f"vocabulary of {known} is what {assumed} has; the script does not say"
-        arguments.remark("vocabulary-assumed", "note", said, "tokenizer-model", "tokenizer-type", fix=fix)
+        message = f"vocabulary of {known} is what {assumed} has; the script does not say"
+        arguments.remark("vocabulary-assumed", "note", message, "tokenizer-model", "tokenizer-type", fix=fix)
     shape["vocab_size"] = padded(known, multiple)
     shape.pop("max_position_embeddings", None)
     return model, models.differing(model, shape)

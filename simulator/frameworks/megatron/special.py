@@ -73,8 +73,8 @@ def _set_sharding(arguments: Arguments, targets: Targets) -> None:
         # every micro batch's gradients are reduced, and fp32 master weights take fp32 copies of the gradients.
         targets |= {"option.gradient_dtype": "bf16"} | {f"option.{name}": "true" for name in names}
         if arguments.has("fp8-format"):
-            said = "--use-torch-fsdp2: 8-bit copies of whole layers are priced, as if they were kept for all of them"
-            arguments.remark("upper-bound", "warning", said, "use-torch-fsdp2")
+            message = "--use-torch-fsdp2: 8-bit copies of whole layers are priced, as if they were kept for all of them"
+            arguments.remark("upper-bound", "warning", message, "use-torch-fsdp2")
     elif arguments.switch("zero_stage", "use-megatron-fsdp") and strategy not in (None, "no_shard"):
         targets["layout.zero_stage"] = 1
         if strategy != "optim":
@@ -118,8 +118,8 @@ def _set_modules(arguments: Arguments, targets: Targets) -> None:
         words.append("moe")
     for word in words:
         if word not in known:
-            said = f"--recompute-modules {word[:40]}: allowed are {', '.join(known)}"
-            arguments.not_modelled(said, "recompute-modules")
+            message = f"--recompute-modules {word[:40]}: allowed are {', '.join(known)}"
+            arguments.not_modelled(message, "recompute-modules")
     if modules := tuple(module for module in known if module in words):
         targets["layout.recompute_modules"] = modules
 
@@ -130,16 +130,16 @@ def _set_offload(arguments: Arguments, targets: Targets) -> None:
     if policy is not None or arguments.text("offload", "optimizer") == "hybridadam":
         targets["layout.offload"] = "optimizer_tensorwise"
         if policy == "auto" and fraction is None:
-            said = "how much of the optimizer is offloaded is decided during the run"
+            message = "how much of the optimizer is offloaded is decided during the run"
             fix = "--optimizer-offload-policy static with --optimizer-offload-fraction"
-            arguments.not_modelled(said, "optimizer-offload-policy", fix=fix)
+            arguments.not_modelled(message, "optimizer-offload-policy", fix=fix)
     layers = arguments.integer("offload", "cpu-offloading-num-layers", low=0)
     if layers or arguments.switch("offload", "cpu-offloading"):
         targets["layout.offload"] = "activations"
         if layers is not None and layers + 1 < targets.get("model.num_hidden_layers", 0):
-            said = f"activations of {layers} layers only are offloaded"
+            message = f"activations of {layers} layers only are offloaded"
             more = "; only those of all layers of a stage are modelled"
-            arguments.not_modelled(said + more, "cpu-offloading-num-layers")
+            arguments.not_modelled(message + more, "cpu-offloading-num-layers")
 
 
 def largest_batch(arguments: Arguments) -> int | None:
@@ -176,8 +176,8 @@ def precision(arguments: Arguments) -> str | None:
     if narrow:
         return "fp8"
     if not any(half):
-        said = "neither --bf16 nor --fp16: Megatron-LM trains in fp32"
-        arguments.remark("full-precision", "warning", said, fix="add --bf16")
+        message = "neither --bf16 nor --fp16: Megatron-LM trains in fp32"
+        arguments.remark("full-precision", "warning", message, fix="add --bf16")
         return "fp32"
     return "bf16" if half[0] else "fp16"
 
@@ -189,8 +189,8 @@ def set_adapters(arguments: Arguments, targets: Targets, rank: int | None) -> No
         targets["option.adapter_targets"] = "attention"
     elif rank is not None and layers not in _LORA_TARGETS:
         shown = " ".join(sorted(layers))[:120] or "nothing"
-        said = f"LoRA on {shown}: adapters on all linear layers, or on both of attention, are modelled"
-        arguments.not_modelled(said, "lora-target-modules", "lora-r")
+        message = f"LoRA on {shown}: adapters on all linear layers, or on both of attention, are modelled"
+        arguments.not_modelled(message, "lora-target-modules", "lora-r")
 
 
 def set_options(
@@ -285,8 +285,8 @@ def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None
     words = re.findall(r"[\w+]+", arguments.text("cp_communication", *names) or "")
     kinds = {_CONTEXT_KINDS.get(word, "") for word in words}
     if len(kinds) > 1 or "" in kinds:
-        said = f"context parallelism by {', '.join(sorted(set(words)))[:60]} is priced as a ring"
-        arguments.remark("not-modelled", "warning", said, *names)
+        message = f"context parallelism by {', '.join(sorted(set(words)))[:60]} is priced as a ring"
+        arguments.remark("not-modelled", "warning", message, *names)
     elif kinds and kinds != {"ring"}:
         targets["option.cp_communication"] = kinds.pop()
     if targets.get("option.cp_communication") == "all_to_all_ring":
@@ -322,22 +322,22 @@ def usual_dispatch(arguments: Arguments) -> dict[str, str]:
 def remark_contradictions(arguments: Arguments, layout: Layout) -> None:
     """Say what the flags have against each other."""
     if arguments.has("recompute-activations") and layout.recompute == "full":
-        said = "--recompute-activations is selective, --recompute-granularity full counts"
+        message = "--recompute-activations is selective, --recompute-granularity full counts"
         fix = "drop --recompute-activations"
-        arguments.remark("contradiction", "warning", said, "recompute-activations", fix=fix)
+        arguments.remark("contradiction", "warning", message, "recompute-activations", fix=fix)
     tensor = layout.tensor_parallel
     if tensor > 1 and not layout.sequence_parallel and "sequence_parallel" not in arguments.incomplete:
-        said = f"tensor parallel {tensor} without --sequence-parallel keeps whole activations between the layers"
+        message = f"tensor parallel {tensor} without --sequence-parallel keeps whole activations between the layers"
         fix = "add --sequence-parallel"
-        arguments.remark("no-sequence-parallel", "warning", said, "tensor-model-parallel-size", fix=fix)
+        arguments.remark("no-sequence-parallel", "warning", message, "tensor-model-parallel-size", fix=fix)
     if arguments.has("rampup-batch-size"):
         arguments.remark("not-modelled", "warning", "the global batch after its ramp is priced", "rampup-batch-size")
     if arguments.text("transformer", "transformer-type") == "huggingface":
         # Pai-Megatron-Patch a098ca5, examples/*/finetune_huggingface_*.py: AutoModelForCausalLM.from_pretrained, whose
         # sizes are the checkpoint's and whose layers are those of transformers; megatron_patch/training.py wraps it.
-        said = "--transformer-type huggingface: transformers builds the layers, of the sizes that the checkpoint has"
-        arguments.not_modelled(said, "transformer-type")
+        message = "--transformer-type huggingface: transformers builds the layers, of the sizes that the checkpoint has"
+        arguments.not_modelled(message, "transformer-type")
     arguments.forget("transformer")
     if arguments.has("recompute-method") and layout.recompute == "none" and "recompute" not in arguments.incomplete:
-        said = "--recompute-method has no effect without --recompute-granularity full"
-        arguments.remark("contradiction", "warning", said, "recompute-method")
+        message = "--recompute-method has no effect without --recompute-granularity full"
+        arguments.remark("contradiction", "warning", message, "recompute-method")

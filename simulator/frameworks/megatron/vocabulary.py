@@ -1,4 +1,4 @@
-"""The vocabulary of Megatron's flags: a count that they give, or that of the tokenizer which they name."""
+"""The vocabulary of Megatron's flags: the count that they give, or that of the tokenizer they name. Opens none."""
 
 from __future__ import annotations
 

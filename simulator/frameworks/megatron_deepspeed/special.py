@@ -1,7 +1,7 @@
 """DeepSpeed's engine beside Megatron's flags, as Megatron-DeepSpeed and its fork of BigScience start it.
 
 Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names says how the state
-is sharded, kept and offloaded.
+is sharded, kept and offloaded. Megatron's own flags are read elsewhere.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def prepare(arguments: Arguments) -> None:
         arguments.add("account-for-embedding-in-pipeline-split", [], line)
         arguments.add("account-for-loss-in-pipeline-split", [], line)
     elif method not in (None, "type:transformer"):
-        said = f"--pp-partition-method {method[:40]}: the cut of the layers is not modelled"
-        arguments.not_modelled(said, "pp-partition-method")
+        message = f"--pp-partition-method {method[:40]}: the cut of the layers is not modelled"
+        arguments.not_modelled(message, "pp-partition-method")
 
 
 def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) -> AskedRun:
@@ -72,8 +72,10 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
         layout = dataclasses.replace(layout, zero_stage=sharded, offload=offload, context_parallel=context)
     arguments.remarks += keys.remarks
     if stage > 1:
-        said = f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
-        arguments.remarks.append(Remark("upper-bound", "warning", said, arguments.places.get("zero_stage")))
+        message = (
+            f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
+        )
+        arguments.remarks.append(Remark("upper-bound", "warning", message, arguments.places.get("zero_stage")))
     # deepspeed/runtime/pipe/engine.py sends parts (`is_pipe_partitioned`); bf16_optimizer.py keeps both gradients.
     exchange = {"cp_communication": "all_to_all"} if split > 1 else {}
     options = {**run.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16", "scattered_sends": "true"}

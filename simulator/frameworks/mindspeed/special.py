@@ -158,9 +158,11 @@ def _exchange(facts: _Facts, run: AskedRun, options: Options) -> Options:
     own: Options = {}
     even = heads % (layout.tensor_parallel * layout.context_parallel) == 0
     if not arguments.has(*_EXCHANGES) and facts.is_oldest and even:
-        said = "context parallelism exchanges tokens for heads, the default of MindSpeed up to v2.0"
+        message = "context parallelism exchanges tokens for heads, the default of MindSpeed up to v2.0"
         fix = "add --context-parallel-algo ulysses_cp_algo or megatron_cp_algo"
-        arguments.remark("release-assumed", "note", f"{said}; later ones have a ring", "context-parallel-size", fix=fix)
+        arguments.remark(
+            "release-assumed", "note", f"{message}; later ones have a ring", "context-parallel-size", fix=fix
+        )
         own["cp_communication"] = "all_to_all"
     kind = {**options, **own}.get("cp_communication", "ring")
     shared = run.model_fields.get("num_key_value_heads")
@@ -182,8 +184,10 @@ def _repeated_heads(facts: _Facts, queries: int, heads: int, exchanging: int) ->
         return {}
     always = facts.number < _REPEATED_AS_NEEDED
     if always and heads >= exchanging:
-        said = "key-value heads are priced as repeated, as MindSpeed up to v2.2 does; later ones repeat what is needed"
-        arguments.remark("upper-bound", "warning", said, "context-parallel-algo", "context-parallel-size")
+        message = (
+            "key-value heads are priced as repeated, as MindSpeed up to v2.2 does; later ones repeat what is needed"
+        )
+        arguments.remark("upper-bound", "warning", message, "context-parallel-algo", "context-parallel-size")
     return {"repeat_kv": "true"} if always or heads < exchanging else {}
 
 
@@ -245,11 +249,13 @@ def _general_mask(facts: _Facts) -> str:
     alone = facts.layout.context_parallel == 1
     if (ulysses and facts.number >= (2, 3)) or (alone and facts.number >= (26, 0)):
         return "compressed"
-    said = "the mask of the whole sequence is priced; the ring makes those of its parts alone"
+    message = "the mask of the whole sequence is priced; the ring makes those of its parts alone"
     if ulysses:
-        said = "the mask of the whole sequence, which MindSpeed-LLM before v2.3 makes, is priced; later ones make none"
+        message = (
+            "the mask of the whole sequence, which MindSpeed-LLM before v2.3 makes, is priced; later ones make none"
+        )
     if ulysses or facts.number >= (26, 0):
-        arguments.remark("upper-bound", "warning", said, "reset-attention-mask")
+        arguments.remark("upper-bound", "warning", message, "reset-attention-mask")
     return "sequence"
 
 
@@ -303,8 +309,8 @@ def _overlapped(facts: _Facts) -> Options:
         return {}
     if layout.recompute != "full":
         return {"overlap_expert_exchange": "true", "delayed_weight_gradients": "true"}
-    said = "--moe-fb-overlap beside full recompute: the exchange's time is priced as exposed"
-    arguments.remark("not-modelled", "warning", said, "moe-fb-overlap")
+    message = "--moe-fb-overlap beside full recompute: the exchange's time is priced as exposed"
+    arguments.remark("not-modelled", "warning", message, "moe-fb-overlap")
     return {"delayed_weight_gradients": "true"}
 
 
@@ -313,6 +319,6 @@ def _remark_unpriced(facts: _Facts) -> None:
     arguments = facts.arguments
     stage = arguments.text("stage", "stage")
     if stage and stage not in _STAGES:
-        said = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
-        arguments.not_modelled(said, "stage")
+        message = f"--stage {stage[:40]}: a second model or a head beside the language model's is not modelled"
+        arguments.not_modelled(message, "stage")
     arguments.forget("stage")

@@ -3,6 +3,7 @@
 from typing import Final
 
 from simulator.frameworks.framework import FileForm, Framework, RecipeWriter
+from simulator.frameworks.nemo.log import STEP_LOG
 from simulator.frameworks.nemo.read import is_nemo, read_nemo
 from simulator.frameworks.nemo.write import bridge_config, bridge_words
 
@@ -14,5 +15,6 @@ FRAMEWORK: Final = Framework(
     profile="megatron",
     tables=("nemo", "bridge"),
     files=(FORM,),
+    step_log=STEP_LOG,
     writer=RecipeWriter(text=bridge_config, words=bridge_words, dialects=(), is_usual=False),
 )

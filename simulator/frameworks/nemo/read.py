@@ -231,9 +231,9 @@ def _in_wide_weights(run: AskedRun, keys: Iterable[Key]) -> AskedRun:
 
 def _in_full_precision(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> AskedRun:
     """The run, whose precision is known only where a key says 32: a configuration leaves it to the script else."""
-    said = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in keys if key.values)
+    in_full = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in keys if key.values)
     arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "full-precision"]
-    return dataclasses.replace(run, precision="fp32" if said else None)
+    return dataclasses.replace(run, precision="fp32" if in_full else None)
 
 
 def _as_restored(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> AskedRun:

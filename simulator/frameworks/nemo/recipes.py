@@ -3,7 +3,7 @@
 Megatron-Bridge v0.6.0: `src/megatron/bridge/perf_recipes` and `recipes`; before it `scripts/performance/configs`. What
 training makes of a configuration before it starts is done here too: types of numbers over model, optimizer and replicas
 (`MixedPrecisionConfig.setup`, training/mixed_precision.py), overlap over both (`CommOverlapConfig.setup`,
-training/comm_overlap.py).
+training/comm_overlap.py). Runs no recipe.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
     if recipe.hub:
         tower = tower_of(recipe.hub)
         model = tower.model if tower else models.by_name(recipe.hub)[0]
-        said = any(key.path == ("model", "num_layers") for key in recipe.keys)
-        if model is None or said:
+        states_sizes = any(key.path == ("model", "num_layers") for key in recipe.keys)
+        if model is None or states_sizes:
             return recipe.keys, model
         layers = models.load_model(model).num_hidden_layers
         key = Key(("model", "num_layers"), (known_value(str(layers), 1),), recipe.place.line, layers)
@@ -286,7 +286,7 @@ def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
         return recipe.keys, None
     sizes = texts.get("num_layers"), texts.get("hidden_size")
     specs = map(models.load_model, models.model_names())
-    model = next((one.name for one in specs if (str(one.num_hidden_layers), str(one.hidden_size)) == sizes), None)
+    model = next((spec.name for spec in specs if (str(spec.num_hidden_layers), str(spec.hidden_size)) == sizes), None)
     if model is None or "mamba" not in models.load_model(model).mixers:
         return recipe.keys, None
     return tuple(key for key in recipe.keys if not (key.path[0] == "model" and key.name in _HYBRID)), model
@@ -324,8 +324,8 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
     if model is not None or recipe.hub:
         run = named(arguments, run, model or recipe.hub)
         if run.model is None:
-            said = f"{recipe.hub} is no model that is shipped: the recipe takes all of its sizes from there"
-            arguments.remark_line("not-modelled", "error", said, recipe.place.line, fix="--model NAME")
+            message = f"{recipe.hub} is no model that is shipped: the recipe takes all of its sizes from there"
+            arguments.remark_line("not-modelled", "error", message, recipe.place.line, fix="--model NAME")
     if recipe.devices:
         arguments.devices = recipe.devices
         arguments.places["devices"] = recipe.place
@@ -336,18 +336,18 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
 def _with_tower(arguments: Arguments, run: AskedRun, tower: VisionTower, recipe: PythonRecipe) -> AskedRun:
     """The run with what the vision tower beside its decoder may add; refused where only the run knows its images."""
     if recipe.sample_pixels is None or run.layout is None:
-        said = f"{recipe.hub}: how many pixels a batch has is not in the recipe; its vision tower is not priced"
-        arguments.remark_line("not-modelled", "error", said, recipe.place.line)
+        message = f"{recipe.hub}: how many pixels a batch has is not in the recipe; its vision tower is not priced"
+        arguments.remark_line("not-modelled", "error", message, recipe.place.line)
         return run
     layout = run.layout
     passes = layout.pipeline_parallel * (2 if layout.virtual_stages > 1 else 1)
     replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
     replicas = max((recipe.devices or 0) // replica, 1) if layout.zero_stage else 1
     most = tower.most_bytes(layout.micro_batch_size * recipe.sample_pixels, passes, replicas)
-    said = (
+    message = (
         f"the vision tower of {tower.parameters / GIGA:.2f}B parameters is not priced; room is left for its most bytes"
     )
-    arguments.remark_line("not-modelled", "warning", said, recipe.place.line)
+    arguments.remark_line("not-modelled", "warning", message, recipe.place.line)
     return replace(run, unpriced_bytes=most)
 
 

@@ -1,7 +1,7 @@
 """A configuration of Megatron-Bridge: the flags of Megatron-LM under the keys that `bridge.csv` and `words.csv` give.
 
 It is laid over the recipe `vanilla_gpt_pretrain_config`, whose fields are Megatron-LM's defaults (Megatron-Bridge
-03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`).
+03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`). Chooses no layout.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _PRECISIONS: Final = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
 def bridge_config(scenario: Scenario, layout: Layout, head: Head) -> str:
     """The configuration. Raises UnsupportedError for what is not written."""
     if scenario.precision not in _PRECISIONS or scenario.framework.gradient_dtype != "fp32":
-        said = f"--precision {scenario.precision}, gradients in {scenario.framework.gradient_dtype}"
-        raise UnsupportedError(f"{said}: configurations of {_TITLE} are written in bf16 or fp16 with fp32 gradients")
+        message = f"--precision {scenario.precision}, gradients in {scenario.framework.gradient_dtype}"
+        raise UnsupportedError(f"{message}: configurations of {_TITLE} are written in bf16 or fp16 with fp32 gradients")
     if scenario.lora_rank is not None:
         raise UnsupportedError(f"--lora-rank: {_TITLE} writes adapters in a recipe of Python")
     if scenario.framework.expandable_segments:

@@ -1,4 +1,4 @@
-"""Configuration files of OLMo's trainer, which spell the whole network.
+"""Configuration files of OLMo's trainer, which spell the whole network. Prices nothing.
 
 Read at 59a53e3 as `olmo/config.py`, `olmo/model.py` and `scripts/train.py` read them, whose defaults count where a key
 is absent.
@@ -64,8 +64,10 @@ def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     """The run of a configuration file."""
     _add_keys(arguments, keys, "")
-    said = "launches of OLMo replace keys of the file, its micro batch and its checkpoints among them (scripts/beaker)"
-    arguments.remark("activations-bound", "warning", said, "device_train_microbatch_size")
+    message = (
+        "launches of OLMo replace keys of the file, its micro batch and its checkpoints among them (scripts/beaker)"
+    )
+    arguments.remark("activations-bound", "warning", message, "device_train_microbatch_size")
     return _read(arguments)
 
 
@@ -126,8 +128,10 @@ def _zero_stage(arguments: Arguments) -> int:
     if strategy not in _STAGES:
         arguments.not_modelled(f"sharding_strategy {strategy[:30]} is not known", "fsdp.sharding_strategy")
     if _STAGES.get(strategy) and not arguments.has("fsdp.wrapping_strategy"):
-        said = "fsdp.wrapping_strategy is absent: the model is gathered as a whole; priced as ZeRO 1, which holds more"
-        arguments.remark("upper-bound", "warning", said, "fsdp.sharding_strategy")
+        message = (
+            "fsdp.wrapping_strategy is absent: the model is gathered as a whole; priced as ZeRO 1, which holds more"
+        )
+        arguments.remark("upper-bound", "warning", message, "fsdp.sharding_strategy")
         return 1
     return _STAGES.get(strategy, 3)
 
@@ -141,8 +145,8 @@ def _recompute(arguments: Arguments, layers: int | None) -> dict[str, Any]:
         chosen = tuple(range(0, layers, _STEPS[every[1]]))
         return {"recompute": "full", "recompute_method": "list", "recompute_layer_list": chosen}
     if mode not in OFF:
-        said = f"activation_checkpointing {mode[:30]} is priced as none"
-        arguments.remark("activations-bound", "warning", said, "activation_checkpointing")
+        message = f"activation_checkpointing {mode[:30]} is priced as none"
+        arguments.remark("activations-bound", "warning", message, "activation_checkpointing")
     return {}
 
 

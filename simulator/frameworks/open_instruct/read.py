@@ -53,7 +53,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
         if key.path[0] not in _SECTIONS:
             arguments.add(key.dotted, key.values, key.line, key.file)
     arguments.add_defaults(_STARTED, 1)
-    said = "started as open-instruct's launchers start it: DeepSpeed ZeRO 3, bf16"
-    arguments.remark_line("example-arguments", "warning", said, 1)
+    message = "started as open-instruct's launchers start it: DeepSpeed ZeRO 3, bf16"
+    arguments.remark_line("example-arguments", "warning", message, 1)
     pairs = arguments.has("loss_type", "beta") or "dpo" in PurePath(arguments.file).parts
     return purposed_run(arguments, "dpo" if pairs else "", deepspeed=True)

@@ -1,4 +1,4 @@
-"""oumi's configurations, as words of Hugging Face's Trainer, which trains what is read here.
+"""oumi's configurations, as words of Hugging Face's Trainer, which trains what is read here. Prices nothing.
 
 Read at d8ed077: `src/oumi/core/configs/params` and `core/distributed.py`, whose defaults count where a key is absent.
 """
@@ -116,8 +116,8 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
             arguments.not_modelled(f"sharding_strategy {shards[:30]} is not known", "fsdp.sharding_strategy")
         arguments.add("fsdp", [known_value(shards, 1)], 1)
         if arguments.switch("offload", "fsdp.cpu_offload"):
-            said = "fsdp.cpu_offload: state on the host is priced on the device and host memory not judged"
-            arguments.remark("upper-bound", "warning", said, "fsdp.cpu_offload")
+            message = "fsdp.cpu_offload: state on the host is priced on the device and host memory not judged"
+            arguments.remark("upper-bound", "warning", message, "fsdp.cpu_offload")
     elif arguments.has("fsdp.cpu_offload"):
         arguments.forget("offload")
     run = purposed_run(arguments, _TRAINERS.get(trainer, ""), deepspeed=_engine(arguments))

@@ -1,4 +1,4 @@
-"""Logs of PaddleNLP's, PaddleFormers' and ERNIEKit's trainers.
+"""Logs of PaddleNLP's, PaddleFormers' and ERNIEKit's trainers. Fits and prices nothing.
 
 Three kinds of line count: the configuration dump (`name : value` under a heading of the arguments' kind), the model's
 configuration as JSON, and the line of each logged step. Memory is in GiB, by the trainer's 2**30. The dump has flags

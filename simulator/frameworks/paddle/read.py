@@ -1,4 +1,4 @@
-"""Launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers as runs.
+"""Launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers as runs. Prices nothing.
 
 The tables say most of it. Here is what needs several words at once, or the model that they name: recompute, experts,
 the cut, the loss, and which text of a launch names a configuration file.
@@ -66,8 +66,14 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file of a launch; `key=value` and flags replace its keys."""
-    take_files(arguments, launch, words, _add_keys)
+    """Take the configuration file of a launch, by itself or behind `--config`; `key=value` and flags replace its keys.
+
+    `--config`: PaddleFormers, examples/experiments/ernie_pretrain/ernie/pretrain.py.
+    """
+    named = arguments.entry("config")
+    if named is not None and named.causes:
+        arguments.need(named.causes, "model")
+    take_files(arguments, launch, (*words, *(named.values[:1] if named is not None else ())), _add_keys)
 
 
 def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
@@ -181,8 +187,8 @@ def _purpose(arguments: Arguments, names: str, lora_rank: int | None) -> dict[st
         trained = "only pretraining, fine-tuning, DPO, KTO and rewards of language models are modelled"
         arguments.not_modelled(f"stage {stage[:40]}: {trained}", "stage")
     elif kind and stage not in _STAGES:
-        said = f"training on preferences by {kind}, with a model that generates, is not modelled"
-        arguments.not_modelled(said, "loss_type")
+        message = f"training on preferences by {kind}, with a model that generates, is not modelled"
+        arguments.not_modelled(message, "loss_type")
     return options
 
 
@@ -203,22 +209,24 @@ def _note_contradictions(arguments: Arguments, layout: Layout, *, whole_sends: b
     sequence, tensor = "sequence_parallel", layout.tensor_parallel
     asked = arguments.switch(sequence, sequence)
     if asked and tensor == 1 and "tp" not in arguments.incomplete:
-        said = "sequence_parallel has no effect: tensor parallel is 1"
-        arguments.remark("inactive-flag", "note", said, sequence)
+        message = "sequence_parallel has no effect: tensor parallel is 1"
+        arguments.remark("inactive-flag", "note", message, sequence)
     if tensor > 1 and not asked and sequence not in arguments.incomplete:
-        said = f"tensor parallel {tensor} without sequence_parallel keeps whole activations between the layers"
-        arguments.remark("no-sequence-parallel", "warning", said, "tensor_parallel_degree", fix="sequence_parallel 1")
+        message = f"tensor parallel {tensor} without sequence_parallel keeps whole activations between the layers"
+        arguments.remark(
+            "no-sequence-parallel", "warning", message, "tensor_parallel_degree", fix="sequence_parallel 1"
+        )
     piped = layout.sequence_parallel and layout.pipeline_parallel > 1
     if whole_sends and piped and "disable_partial_send_recv" not in pipeline_config(arguments):
-        said = "sequence_parallel with pipeline stages needs disable_partial_send_recv"
+        message = "sequence_parallel with pipeline stages needs disable_partial_send_recv"
         fix = 'pipeline_parallel_config "disable_partial_send_recv"'
-        arguments.remark("partial-send-recv", "error", said, "pipeline_parallel_config", sequence, fix=fix)
+        arguments.remark("partial-send-recv", "error", message, "pipeline_parallel_config", sequence, fix=fix)
     if arguments.has("lr_scheduler") and arguments.has("lr_scheduler_type"):
-        said = "lr_scheduler and lr_scheduler_type are two names of one setting"
-        arguments.remark("repeated-flag", "note", said, "lr_scheduler", fix="keep lr_scheduler_type")
+        message = "lr_scheduler and lr_scheduler_type are two names of one setting"
+        arguments.remark("repeated-flag", "note", message, "lr_scheduler", fix="keep lr_scheduler_type")
     read_optimizer(arguments, "optim", "paddle")
     steps, warmup = arguments.text("steps", "max_steps"), arguments.text("steps", "warmup_steps")
     counts = [int(text) for text in (steps, warmup) if text and re.fullmatch(r"[0-9]{1,9}", text, re.ASCII)]
     if len(counts) == 2 and counts[1] > counts[0] > 0:
-        said = f"warmup_steps {warmup} is more than max_steps {steps}"
-        arguments.remark("warmup-exceeds-steps", "note", said, "warmup_steps")
+        message = f"warmup_steps {warmup} is more than max_steps {steps}"
+        arguments.remark("warmup-exceeds-steps", "note", message, "warmup_steps")

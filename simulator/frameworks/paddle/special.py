@@ -59,8 +59,8 @@ def _experts(arguments: Arguments, degrees: tuple[int | None, int], tensor: int,
         return size, own
     spread = arguments.switch("ep", "use_expert_parallel")
     if spread or group not in (None, "dummy", "none", ""):
-        said = "experts are spread over ranks; over how many is not said"
-        arguments.not_modelled(said, "moe_group", "use_expert_parallel", fix="--ep N")
+        message = "experts are spread over ranks; over how many is not said"
+        arguments.not_modelled(message, "moe_group", "use_expert_parallel", fix="--ep N")
     return 1, tensor if spec.architecture == "mixtral" else 1
 
 
@@ -80,8 +80,8 @@ def _zero_stage(arguments: Arguments, sharding: str) -> int:
     degree = arguments.integer("sharding_degree", _DEGREE, low=-1, high=2**20)
     stage = re.search(r"stage([123])", sharding)
     if stage is None and sharding.strip() not in ("", "none", "None"):
-        said = f"sharding '{sharding[:40]}': allowed are stage1, stage2, stage3"
-        arguments.remark("unknown-value", "error", said, "sharding")
+        message = f"sharding '{sharding[:40]}': allowed are stage1, stage2, stage3"
+        arguments.remark("unknown-value", "error", message, "sharding")
     # At a degree of 1 the trainer empties the setting, whatever the stage.
     return 0 if stage is None or degree == 1 else int(stage[1])
 
@@ -93,8 +93,8 @@ def _recompute(arguments: Arguments, layers: int | None) -> dict[str, Any]:
     others = arguments.integers("recompute_layers", "no_recompute_layers")
     if not arguments.switch("recompute", "recompute", default=arguments.has("recompute_num_layers")):
         if arguments.has(name) and "recompute" not in arguments.incomplete:
-            said = f"{name} {granularity[:40]} has no effect: recompute is off"
-            arguments.remark("inactive-flag", "note", said, name)
+            message = f"{name} {granularity[:40]} has no effect: recompute is off"
+            arguments.remark("inactive-flag", "note", message, name)
         return {"recompute": "none"}
     mode = _GRANULARITIES.get(granularity, "full")
     if granularity == "selective":
@@ -102,13 +102,13 @@ def _recompute(arguments: Arguments, layers: int | None) -> dict[str, Any]:
         if modules.strip("[]\"' ") != "core_attn":
             arguments.not_modelled(f"{name} selective: only of core_attn is modelled", name)
     elif mode != "full" and others:
-        said = f"{granularity} of some layers only is not modelled"
-        arguments.not_modelled(said, "no_recompute_layers", fix=f"--recompute {mode}")
+        message = f"{granularity} of some layers only is not modelled"
+        arguments.not_modelled(message, "no_recompute_layers", fix=f"--recompute {mode}")
     if mode != "full":
         return {"recompute": mode}
     if granularity not in _GRANULARITIES:
-        said = f"{name} '{granularity[:40]}': allowed are full, full_attn, core_attn"
-        arguments.remark("unknown-value", "error", said, name)
+        message = f"{name} '{granularity[:40]}': allowed are full, full_attn, core_attn"
+        arguments.remark("unknown-value", "error", message, name)
     if arguments.has("refined_recompute"):
         arguments.not_modelled("operators kept from recompute are not modelled", "refined_recompute")
     if others and layers:
@@ -138,8 +138,8 @@ def _gate_up(arguments: Arguments, mode: str, layers: int | None) -> dict[str, A
         return {"recompute": "selective", "recompute_modules": ("moe_gate_up",), **again}
     if mode == "selective" and len(listed) == layers:
         return {"recompute_modules": (*BY_NAME["recompute_modules"].default, "moe_gate_up")}
-    said = f"{name} beside another recompute of other layers or parts: what it frees is not priced"
-    arguments.remark("activations-bound", "warning", said, name)
+    message = f"{name} beside another recompute of other layers or parts: what it frees is not priced"
+    arguments.remark("activations-bound", "warning", message, name)
     return {}
 
 
@@ -208,11 +208,11 @@ def _fp8_experts(arguments: Arguments) -> dict[str, str]:
         # Without clear_origin_weight_when_offline_quant the 16-bit weights stay beside both narrow copies.
         return {option: "kept" if arguments.switch(option, "offline_quant_expert_weight") else "cast"}
     if _has_fp8_experts(arguments):
-        said = "use_fp8_fuse_node without dequant_input: what experts keep is priced in 16 bits"
-        arguments.remark("activations-bound", "warning", said, "use_fp8_fuse_node")
+        message = "use_fp8_fuse_node without dequant_input: what experts keep is priced in 16 bits"
+        arguments.remark("activations-bound", "warning", message, "use_fp8_fuse_node")
     elif arguments.switch(option, "use_fp8_mlp"):
-        said = "use_fp8_mlp: experts in fp8 keep inputs and gate and up projections alone; priced in bf16"
-        arguments.remark("activations-bound", "warning", said, "use_fp8_mlp")
+        message = "use_fp8_mlp: experts in fp8 keep inputs and gate and up projections alone; priced in bf16"
+        arguments.remark("activations-bound", "warning", message, "use_fp8_mlp")
     return {}
 
 
@@ -232,17 +232,17 @@ def _loss(arguments: Arguments) -> dict[str, str]:
     sparse, fused = "use_sparse_head_and_loss_fn", "use_fused_head_and_loss_fn"
     on = {name: arguments.switch("loss", name) for name in (sparse, fused)}
     if all(on.values()):
-        said = f"{sparse} and {fused} are both on; the sparse one is taken"
-        arguments.remark("contradiction", "warning", said, fused, fix="drop one of them")
+        message = f"{sparse} and {fused} are both on; the sparse one is taken"
+        arguments.remark("contradiction", "warning", message, fused, fix="drop one of them")
     if on[sparse]:
-        said = "the sparse head skips tokens without a label; how many the data decide, all are priced"
-        arguments.remark("upper-bound", "note", said, sparse, fix="--option labelled_token_fraction=SHARE")
+        message = "the sparse head skips tokens without a label; how many the data decide, all are priced"
+        arguments.remark("upper-bound", "note", message, sparse, fix="--option labelled_token_fraction=SHARE")
     elif on[fused]:
         if arguments.switch("loss", "use_recompute_loss_fn", default=not arguments.has("use_recompute_loss_fn")):
             tokens = arguments.integer("loss", "loss_subbatch_sequence_length", high=2**27) or _CHUNK_TOKENS
             return {"cross_entropy_chunk_tokens": str(tokens)}
-        said = f"{fused} has no effect without use_recompute_loss_fn"
-        arguments.remark("inactive-flag", "warning", said, fused)
+        message = f"{fused} has no effect without use_recompute_loss_fn"
+        arguments.remark("inactive-flag", "warning", message, fused)
     return {}
 
 

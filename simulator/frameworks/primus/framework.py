@@ -1,7 +1,16 @@
-"""Primus' folder: a table of keys, most of them Megatron-LM's flags. `recipes.readers.primus` reads its files."""
+"""Primus' folder: experiments on Megatron-LM and on torchtitan. `read` says what they mean."""
 
 from typing import Final
 
-from simulator.frameworks.framework import Framework
+from simulator.frameworks.framework import FileForm, Framework
+from simulator.frameworks.primus.read import is_primus, read_megatron, read_torchtitan
 
-FRAMEWORK: Final = Framework(title="Primus", profile="megatron", tables=("megatron", "primus"))
+FRAMEWORK: Final = Framework(
+    title="Primus",
+    profile="megatron",
+    tables=("megatron", "primus"),
+    files=(
+        FileForm(dialect="primus-yaml", order=1, is_own=is_primus, read=read_megatron),
+        FileForm(dialect="primus-yaml", order=2, is_own=is_primus, read=read_torchtitan, tables=("torchtitan",)),
+    ),
+)

@@ -1,7 +1,7 @@
 """ms-swift's words, as those of Megatron-LM (`megatron sft`) and of Hugging Face's Trainer (`swift sft`).
 
 Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
-defaults count where a flag is absent.
+defaults count where a flag is absent. Prices nothing.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def _task(arguments: Arguments) -> dict[str, str]:
     task = arguments.text("score_head", "task_type") or "causal_lm"
     arguments.forget("score_head")
     if task not in ("causal_lm", "seq_cls"):
-        said = f"task_type {task[:30]}: samples of several texts, and their loss, are not modelled"
-        arguments.not_modelled(said, "task_type")
+        message = f"task_type {task[:30]}: samples of several texts, and their loss, are not modelled"
+        arguments.not_modelled(message, "task_type")
     return {"score_head": "true"} if task == "seq_cls" else {}
 
 

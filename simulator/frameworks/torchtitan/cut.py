@@ -1,4 +1,4 @@
-"""The cut of layers over pipeline ranks and model chunks by torchtitan's keys, and the keys of a cut."""
+"""The cut of layers over pipeline ranks and model chunks by torchtitan's keys, and keys of a cut. Checks no rule."""
 
 from __future__ import annotations
 

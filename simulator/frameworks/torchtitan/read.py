@@ -1,4 +1,4 @@
-"""Configuration files of torchtitan, and launches with one, as runs. Flags count over the file."""
+"""Configuration files of torchtitan, and launches with one, as runs. Flags count over the file. Prices nothing."""
 
 from __future__ import annotations
 
@@ -214,8 +214,8 @@ def _recompute(arguments: Arguments, layers: int | None) -> tuple[RecomputeMode,
         return "full", "list", tuple(range(int(option) - 1, layers, int(option)))
     if mode == "selective" and option == "op":
         return "operations", "uniform", ()
-    said = f"activation checkpoint {mode[:20]} {option[:20]} is priced as none"
-    arguments.remark("upper-bound", "warning", said, "activation_checkpoint.mode")
+    message = f"activation checkpoint {mode[:20]} {option[:20]} is priced as none"
+    arguments.remark("upper-bound", "warning", message, "activation_checkpoint.mode")
     return "none", "uniform", ()
 
 

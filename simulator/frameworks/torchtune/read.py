@@ -1,4 +1,4 @@
-"""torchtune's configuration files.
+"""torchtune's configuration files. Prices nothing.
 
 Read at bd2a0fc as its recipes read them (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`), whose
 defaults count where a key is absent. `models.yaml` names the shipped model of each builder of `torchtune/models`, and
@@ -138,13 +138,13 @@ def _sequence(arguments: Arguments, longest: int | None) -> int | None:
     """Length of the samples: packed ones are as long as the tokenizer's bound, others at most that long."""
     bound = arguments.integer("seq_length", "tokenizer.max_seq_len", high=2**27)
     if bound is None and longest is not None and "seq_length" not in arguments.incomplete:
-        said = f"tokenizer.max_seq_len is absent: samples are priced as long as the model allows, {longest}"
-        arguments.remark("activations-bound", "warning", said, _KEY)
+        message = f"tokenizer.max_seq_len is absent: samples are priced as long as the model allows, {longest}"
+        arguments.remark("activations-bound", "warning", message, _KEY)
     elif not arguments.switch("packed", "dataset.packed"):
-        said = (
+        message = (
             "tokenizer.max_seq_len bounds the samples: a batch is as long as its longest one, and full ones are priced"
         )
-        arguments.remark("activations-bound", "warning", said, "tokenizer.max_seq_len")
+        arguments.remark("activations-bound", "warning", message, "tokenizer.max_seq_len")
     arguments.forget("packed")
     return bound or longest
 

@@ -73,15 +73,15 @@ def _precision(arguments: Arguments) -> str | None:
 
 def note_samples(arguments: Arguments, name: str) -> None:
     """Say that samples are padded to the longest of their batch only, so that the longest sequence is a bound."""
-    said = f"{name} bounds the samples: a batch is as long as its longest one, and full ones are priced"
-    arguments.remark("activations-bound", "warning", said, name)
+    message = f"{name} bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    arguments.remark("activations-bound", "warning", message, name)
 
 
 def note_unsharded(arguments: Arguments) -> None:
     """Say that the launcher may shard the state, of a file that does not."""
     if not arguments.has("fsdp"):
-        said = "a configuration of `accelerate launch` may shard the state; priced without"
-        arguments.remark("upper-bound", "warning", said, *MODEL)
+        message = "a configuration of `accelerate launch` may shard the state; priced without"
+        arguments.remark("upper-bound", "warning", message, *MODEL)
 
 
 def _usual_recompute(arguments: Arguments) -> RecomputeMode:

@@ -11,6 +11,7 @@ from simulator.frameworks.accelerate.words import cluster
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.launch import LaunchCommand
+from simulator.frameworks.trl.log import STEP_LOG
 from simulator.frameworks.trl.read import OWN_MODULES, SUFFIXES, as_accelerate, read, read_file, take_words
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
@@ -87,5 +88,6 @@ FRAMEWORK: Final = Framework(
             dialect="trainer-shell", order=81, is_own=_is_trainer, read=read, complete=False, take_words=take_words
         ),
     ),
+    step_log=STEP_LOG,
     files=(FileForm(dialect="trl-yaml", order=60, is_own=_is_file, read=read_file, complete=False),),
 )

@@ -1,7 +1,7 @@
 """Runs of scripts that train with Hugging Face's Trainer or with TRL's, and of the files that stand for their flags.
 
 TRL's trainers of preferences and rewards have a second copy of the model, pairs of answers, or a score in place of the
-output layer (TRL 1.9, `trl/trainer`).
+output layer (TRL 1.9, `trl/trainer`). Prices nothing.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _add_defaults(arguments: Arguments) -> None:
     """Take what TRL's own scripts do where nobody says otherwise."""
     arguments.add_defaults(("max_length=1024",) if not arguments.has(*_LENGTHS) else (), 1)
     if not arguments.has("gradient_checkpointing"):
-        said = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
-        arguments.remark("activations-bound", "warning", said)
+        message = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
+        arguments.remark("activations-bound", "warning", message)
 
 
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:

@@ -55,17 +55,17 @@ def measured_rates(request: ProbeRequest, tell: Tell, job: RatesJob | None = Non
         tell(f"the machine is busy (load {os.getloadavg()[0]:.1f}): what is measured now will be too slow")
     tell(f"rates: {len(job.timings)} operations on {request.devices} ranks")
     command, log = rates_command(request), folder / LOG_NAME
-    found = run_guarded(
+    ended = run_guarded(
         command.arguments,
         folder=command.folder,
         environment=command.environment,
         log=log,
         limit_seconds=request.limit_seconds,
     )
-    if found.interrupted:
+    if ended.interrupted:
         raise KeyboardInterrupt
-    tell(f"rates: after {found.wall_seconds:.1f} s")
-    measured = known_rates(request) if found.exit_code == 0 else None
+    tell(f"rates: after {ended.wall_seconds:.1f} s")
+    measured = known_rates(request) if ended.exit_code == 0 else None
     if measured is None:
-        raise UnsupportedError(f"--probe: rates could not be measured: {diagnosis(found).error}; see {log}")
+        raise UnsupportedError(f"--probe: rates could not be measured: {diagnosis(ended).error}; see {log}")
     return measured

@@ -38,7 +38,7 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
     attention = rates.attention[precision]
     call, latency = rates.dispatch_seconds[precision], rates.link.latency_seconds if rates.link is not None else 0.0
     memory_efficiency = rates.memory_efficiency[precision].value
-    found = {
+    stated = {
         "gemm_efficiency": rates.gemm_efficiency[precision].value,
         "attention_efficiency": attention.efficiency,
         "attention_score_width": attention.score_width,
@@ -53,12 +53,12 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
     }
     if rates.link is not None:
         split = SPLIT_CALLS * call + SPLIT_EXCHANGES * latency
-        found |= {
+        stated |= {
             "tensor_overhead_seconds": split,
             "tensor_ends_overhead_seconds": SPLIT_ENDS * split,
             "reduce_slowdown": rates.link.reduce_slowdown,
         }
-    return replace(base, name=f"rates of {precision}", time=replace(values, **_bounded("time", found)))
+    return replace(base, name=f"rates of {precision}", time=replace(values, **_bounded("time", stated)))
 
 
 def assumed_rates(hardware: HardwareSpec) -> Rates:

@@ -1,4 +1,4 @@
-"""Sizes of the operations that a probe times: as in training, small on a processor and large on an accelerator."""
+"""Sizes of the operations that a probe times: small on a processor, large on an accelerator. Times nothing itself."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 A launcher starts the command once on each node and sets there, in its environment, `NNODES`, `NODE_RANK`,
 `MASTER_ADDR` and `MASTER_PORT`; the command starts the ranks of its node. Output of all nodes goes to one log.
+Values and one protocol: nothing is started here.
 """
 
 from __future__ import annotations

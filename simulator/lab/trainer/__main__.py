@@ -1,4 +1,7 @@
-"""One rank of the reference trainer: `torchrun --nproc-per-node N -m simulator.lab.trainer JOB.json`, or by srun."""
+"""One rank of the reference trainer: `torchrun --nproc-per-node N -m simulator.lab.trainer JOB.json`, or by srun.
+
+Ends with an exit code that launchers read; `worker` does the training.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RMSNorm as fused kernels compute it: the backward pass keeps the input, the weight and one number per row."""
+"""RMSNorm as fused kernels compute it: the backward pass keeps input, weight and one number per row, no copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallelism of a stage: tensor parallelism, recomputation and FSDP2, applied in this order."""
+"""Parallelism of a stage: tensor parallelism, recomputation and FSDP2, applied in this order. Computes no pass."""
 
 from __future__ import annotations
 

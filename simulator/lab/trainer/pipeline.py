@@ -1,4 +1,7 @@
-"""Passes of a step over its micro batches: gradient accumulation, or torch's own pipeline schedules."""
+"""Passes of a step over its micro batches: gradient accumulation, or torch's own pipeline schedules.
+
+Updates no weight, and writes no schedule of its own.
+"""
 
 from __future__ import annotations
 

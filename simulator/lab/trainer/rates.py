@@ -37,8 +37,8 @@ Run = Callable[[], object]
 
 def measure(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
     """Time everything the job asks for; what needs two ranks or a device apart from its host is left out without."""
-    found = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
-    return tuple(timed for timed in found if timed is not None)
+    timings = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
+    return tuple(timed for timed in timings if timed is not None)
 
 
 def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:
@@ -71,7 +71,7 @@ def _timed(job: RatesJob, backend: Backend, timing: Timing) -> Timed | None:
 def _repeat(job: RatesJob, backend: Backend, run: Run) -> tuple[float, ...]:
     """Seconds of one run in every repeat, the same on all ranks: those of the slowest."""
     inner = 1
-    found: list[float] = []
+    timings: list[float] = []
     for repeat in range(WARM_UPS + job.repeats):
         distributed.barrier()
         backend.synchronize()
@@ -83,11 +83,11 @@ def _repeat(job: RatesJob, backend: Backend, run: Run) -> tuple[float, ...]:
         distributed.all_reduce(seconds, op=distributed.ReduceOp.MAX)
         slowest = float(seconds)
         if repeat >= WARM_UPS:
-            found.append(slowest)
+            timings.append(slowest)
         else:
             # All ranks know the same time, so they agree on how often to run.
             inner = max(int(SHORTEST_SECONDS / slowest), 1)
-    return tuple(found)
+    return tuple(timings)
 
 
 def _random(backend: Backend, precision: str, *shape: int) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""A token table shared by two pipeline ranks: the first embeds with it, the last uses it as its output layer."""
+"""A token table shared by two pipeline ranks: the first embeds with it, the last uses it as its output layer.
+
+Keeps the two copies and their gradients equal. Other tables are not touched.
+"""
 
 from __future__ import annotations
 

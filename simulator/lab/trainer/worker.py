@@ -1,4 +1,4 @@
-"""One rank of a run of the reference trainer: builds its stages, trains, leaves its result."""
+"""One rank of a run of the reference trainer: builds its stages, trains, leaves its result. Starts no other rank."""
 
 from __future__ import annotations
 

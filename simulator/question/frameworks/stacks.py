@@ -71,7 +71,7 @@ def unreleased(framework: str) -> tuple[Stack, ...]:
 
 def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Stack, ...]:
     """Stack published for speed on some devices: the newest release for their family, else a stack for all."""
-    tuned = [one for one in stacks_of(framework) if one.tuned and (not one.vendors or makers <= set(one.vendors))]
+    tuned = [each for each in stacks_of(framework) if each.tuned and (not each.vendors or makers <= set(each.vendors))]
     named = [stack for stack in tuned if stack.families and families <= set(stack.families)]
     if named:
         return (max(named, key=lambda stack: stack.name),)

@@ -1,4 +1,4 @@
-"""One switch of a framework profile: its default, what it means, and what it may change of an answer."""
+"""One switch of a framework profile: its default, meaning, and what of an answer it may change. Prices nothing."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from operator import attrgetter
 from typing import Any, Literal, get_args
 from zlib import crc32
 
+from simulator.question.specs.tables import TableRow, number_of, value_of, words_of
+
 SwitchEffect = Literal["memory", "host", "passes", "step", "rules"]
 """What a switch may change of an answer: memory of a device or of a node's host, time of a micro batch's passes or of
 what else a step has, rules."""
 SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
 
 
-def switch(  # noqa: PLR0913  one per fact of a switch
-    default: Any,
-    about: str,
-    *,
-    choices: tuple[str, ...] = (),
-    low: float = 0,
-    high: float = 1,
-    moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
-    of: Literal["every", "experts", "fp8"] = "every",
-) -> Any:
-    """A profile field with its description, allowed words (for text) and range (for numbers).
+def switch_of_row(row: TableRow, annotation: str) -> Any:
+    """A profile field of a type, from its row of `switches.csv`: default, meaning, allowed words or range.
 
-    `moves` and `of` say what it changes at most, and of which questions: models with experts, or those in fp8.
+    `moves` says what of an answer it changes at most, `of` of which questions (`experts`, `fp8`); where they are empty
+    it may change everything, of every question.
     """
-    meta = {"about": about, "choices": choices, "low": low, "high": high, "moves": moves, "of": of}
-    return field(default=default, metadata=meta)
+    meta = {
+        "about": row["about"],
+        "choices": words_of(row["choices"]),
+        "low": number_of(row["low"] or "0"),
+        "high": number_of(row["high"] or "1"),
+        "moves": words_of(row["moves"]) or SWITCH_EFFECTS,
+        "of": row["of"] or "every",
+    }
+    return field(default=value_of(row["default"], annotation), metadata=meta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

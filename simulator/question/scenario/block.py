@@ -1,4 +1,4 @@
-"""Many layouts at once: a block of layouts that share the cut of the pipeline, one array per other choice.
+"""Many layouts at once: a block that shares the cut of the pipeline, one array per other choice. Prices nothing.
 
 A layout with tensor parallel 4 on two pipeline ranks and one with tensor parallel 8 on two are a block of two:
 `block.tensor_parallel` is `[4.0, 8.0]`, `block.pipeline_parallel` is 2. A single layout is a block of one, so that each

@@ -166,7 +166,7 @@ def devices_taken(answers: Mapping[str, Any]) -> int | None:
 
 def resolve(
     scenario: Scenario,
-    given: Mapping[str, Any],
+    fields: Mapping[str, Any],
     words: Wording = NAMES,
     *,
     filled: bool = True,
@@ -179,16 +179,16 @@ def resolve(
     `accumulation_steps`, micro batches of a replica per optimizer step, the global batch follows. Raises InputError for
     what no layout has and, if `filled`, for sizes that do not fill the devices; else a rule judges them.
     """
-    layout = _completed(named(given), scenario, words, filled=filled)
+    layout = _completed(named(fields), scenario, words, filled=filled)
     if accumulation_steps is None:
         return scenario, layout
     batch = layout.micro_batch_size * accumulation_steps * layout.data_parallel
     return replace(scenario, global_batch_size=batch), layout
 
 
-def complete_layout(scenario: Scenario, **given: Any) -> Layout:
+def complete_layout(scenario: Scenario, **fields: Any) -> Layout:
     """The layout of a scenario from its fields by name or key; what is left out follows as in `resolve`."""
-    return resolve(scenario, given, filled=False)[1]
+    return resolve(scenario, fields, filled=False)[1]
 
 
 def _chunks(fields: dict[str, Any], words: Wording) -> int | None:

@@ -1,4 +1,4 @@
-"""Inputs of a question beside its layout, one table.
+"""Inputs of a question beside its layout, one table. Reads no file, and fills in no default that another input decides.
 
 `--seq-length 4096`, `simulate.rank(seq_length=4096)`, `seq_length: [4096, 8192]` of a sweep, `"seq_length": 4096` in
 JSON and the column `seq_length` of a measured row are one field here. Options, signatures, checks and files follow.

@@ -1,7 +1,8 @@
-"""One layout: how a model is cut over devices and what is recomputed or moved off them.
+"""One layout: how a model is cut over devices and what is recomputed or moved off them. Judges no layout; rules do.
 
-The fields of `Layout` are the one table of layout fields. Columns of blocks, axes of a search, options, keys of JSON,
-columns of CSV and of measured rows, and texts derive from it; `typed` is written from it for type checkers.
+The fields of `Layout` and their rows in `specs/layout.csv` are the one place of layout fields. Columns of blocks, axes
+of a search, options, keys of JSON, columns of CSV and of measured rows, and texts derive from them; `typed` is written
+from them for type checkers.
 """
 
 from __future__ import annotations
@@ -19,13 +20,9 @@ from simulator.question.scenario.settings import (
     input_field,
     settings_of,
 )
+from simulator.question.specs.tables import TABLED, TableRow, fields_from, rows_of, value_of, words_of
 from simulator.question.vocabulary import (
-    ASKED_RECOMPUTE_METHODS,
-    OFFLOADS,
-    RECOMPUTE_METHODS,
-    RECOMPUTE_MODES,
     RECOMPUTE_MODULES,
-    SCHEDULES,
     Offload,
     RecomputeMethod,
     RecomputeMode,
@@ -33,197 +30,59 @@ from simulator.question.vocabulary import (
     ScheduleName,
 )
 
-MICRO_BATCH_SIZES = (1, 2, 4, 8)
-SEARCHED_RECOMPUTE_MODES: tuple[RecomputeMode, ...] = ("none", "selective", "full")
-"""What a search tries unless told otherwise."""
+
+def _input(row: TableRow, annotation: str) -> Any:
+    """A field of a layout: its default, and what the row says of it as an input."""
+    about: dict[str, Any] = {column: cell for column, cell in row.items() if cell and column not in ("name", "default")}
+    about |= {column: words_of(about[column]) for column in ("choices", "asked", "searched") if column in about}
+    about |= {column: about[column] == "true" for column in ("split", "per_block", "of_work") if column in about}
+    about |= {column: int(about[column]) for column in ("low", "high") if column in about}
+    return input_field(value_of(row["default"], annotation), **about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+@fields_from(rows_of("layout"), _input)
 class Layout:
     """Spread of one training run over its devices. All counts are per the whole run unless said."""
 
-    tensor_parallel: int = input_field(
-        1,
-        "Tensor parallel size.",
-        key="tp",
-        label="TP",
-        group="size",
-        split=True,
-        search="every divisor of the devices up to 64",
-    )
+    tensor_parallel: int = TABLED
     """Ranks that share every weight matrix."""
-    pipeline_parallel: int = input_field(
-        1,
-        "Pipeline parallel size.",
-        key="pp",
-        label="PP",
-        group="size",
-        split=True,
-        per_block=True,
-        search="every divisor of the devices up to the layers",
-    )
+    pipeline_parallel: int = TABLED
     """Pipeline ranks; each holds one stage, or `virtual_stages` chunks of one."""
-    context_parallel: int = input_field(
-        1,
-        "Context parallel size.",
-        key="cp",
-        label="CP",
-        group="size",
-        split=True,
-        search="every divisor of the devices up to 64",
-    )
+    context_parallel: int = TABLED
     """Ranks that share one sequence."""
-    expert_parallel: int = input_field(
-        1,
-        "Expert parallel size.",
-        key="ep",
-        label="EP",
-        group="size",
-        split=True,
-        search="every divisor of the experts up to the devices",
-    )
+    expert_parallel: int = TABLED
     """Ranks over which whole routed experts are spread."""
-    expert_tensor_parallel: int = input_field(
-        1,
-        "Expert tensor parallel size.",
-        key="etp",
-        label="ETP",
-        group="size",
-        split=True,
-        search="1 and the tensor-parallel size",
-    )
+    expert_tensor_parallel: int = TABLED
     """Ranks that share every routed expert's matrices."""
-    data_parallel: int = input_field(
-        1,
-        "Data parallel size; follows from the devices.",
-        key="dp",
-        label="DP",
-        group="size",
-        search="what is left of the devices",
-    )
+    data_parallel: int = TABLED
     """Replicas: devices / (tensor x pipeline x context)."""
-    virtual_stages: int = input_field(
-        1,
-        "Model chunks per pipeline rank; 1 is none.",
-        key="vpp",
-        label="VP",
-        group="size",
-        search="every number that divides the layers of a rank",
-    )
+    virtual_stages: int = TABLED
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
-    schedule: ScheduleName = input_field(
-        "1f1b",
-        "Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
-        label="schedule ",
-        choices=SCHEDULES,
-        per_block=True,
-        search="1f1b",
-    )
+    schedule: ScheduleName = TABLED
     """Order of the passes of a pipeline."""
-    micro_batch_size: int = input_field(
-        1,
-        "Sequences in a micro batch.",
-        label="mbs",
-        group="size",
-        searched=MICRO_BATCH_SIZES,
-        search="1, 2, 4, 8",
-    )
+    micro_batch_size: int = TABLED
     """Sequences per micro batch on one replica."""
-    zero_stage: int = input_field(
-        1,
-        "What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
-        label="ZeRO ",
-        choices=(0, 1, 2, 3),
-        low=0,
-        high=3,
-        search="what the framework uses, 1 or (torch) 3",
-        of_work=False,
-    )
+    zero_stage: int = TABLED
     """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
-    sequence_parallel: bool = input_field(
-        default=False,
-        help="Split activations over the tensor-parallel group; on where that is larger than one.",
-        search="on where tensor parallel is above 1",
-    )
+    sequence_parallel: bool = TABLED
     """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
-    recompute: RecomputeMode = input_field(
-        "none",
-        "What the backward pass computes again.",
-        label="recompute ",
-        group="recompute",
-        choices=RECOMPUTE_MODES,
-        searched=SEARCHED_RECOMPUTE_MODES,
-        search="none, selective (torch: operations), full",
-        of_work=False,
-    )
+    recompute: RecomputeMode = TABLED
     """What the backward pass computes again: nothing, the attention core, whole layers, the attention block, or all
     operations but attention and every second matrix product (torchtitan's per-operation checkpointing)."""
-    recompute_modules: tuple[RecomputeModule, ...] = input_field(
-        ("core_attn",),
-        "What selective recompute does again, such as moe_act,layernorm.",
-        kind="words",
-        group="recompute",
-        choices=RECOMPUTE_MODULES,
-        search="core_attn; with experts or latent attention two or three sets more",
-        of_work=False,
-    )
+    recompute_modules: tuple[RecomputeModule, ...] = TABLED
     """For selective recompute: parts of a layer that the backward pass computes again."""
-    recompute_method: RecomputeMethod = input_field(
-        "uniform",
-        "Layers that full recompute covers: all, or the first.",
-        group="recompute",
-        choices=RECOMPUTE_METHODS,
-        asked=ASKED_RECOMPUTE_METHODS,
-        search="uniform; Megatron: block too, where not all layers have to be",
-        of_work=False,
-    )
+    recompute_method: RecomputeMethod = TABLED
     """For full recompute: every layer in units (`uniform`), the first layers of each chunk (`block`), or a list."""
-    recompute_layers: int = input_field(
-        1,
-        "Layers in a unit (uniform) or in a chunk (block).",
-        group="recompute",
-        high=10_000,
-        search="uniform: 1; block: the fewest that fit",
-        of_work=False,
-    )
+    recompute_layers: int = TABLED
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
-    recompute_layer_list: tuple[int, ...] = input_field(
-        (),
-        "Layers to recompute, counted from 0, such as 4,5,9.",
-        group="recompute",
-        low=0,
-        high=9_999,
-        per_block=True,
-        search="none; explicit layers replace the two above",
-        of_work=False,
-    )
+    recompute_layer_list: tuple[int, ...] = TABLED
     """Indices of the recomputed layers (`list`)."""
-    offload: Offload = input_field(
-        "none",
-        "What is kept in host memory.",
-        label="offload ",
-        choices=OFFLOADS,
-        search="none",
-        of_work=False,
-    )
+    offload: Offload = TABLED
     """What is kept in host memory between uses."""
-    stage_layers: tuple[int, ...] = input_field(
-        (),
-        "Uneven cut: layers on each stage, such as 18,21,21,20.",
-        low=0,
-        high=10_000,
-        per_block=True,
-        search="an even cut; an explicit one fixes the pipeline size",
-    )
+    stage_layers: tuple[int, ...] = TABLED
     """Layers on each pipeline rank, first to last; empty means the default cut."""
-    chunk_layers: tuple[int, ...] = input_field(
-        (),
-        "Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
-        low=0,
-        high=10_000,
-        per_block=True,
-        search="equal chunks; where layers do not divide, embedding and loss counted as layers",
-    )
+    chunk_layers: tuple[int, ...] = TABLED
     """Layers of every model chunk in the order of the model, chunk c of rank i at `c p + i`; empty: equal chunks.
 
     A chunk without layers holds the embedding or the loss alone."""
@@ -285,6 +144,9 @@ SETTINGS = tuple(
 """What a user gives of a layout: its fields, and another way of giving one of them."""
 BY_NAME: Mapping[str, InputSetting] = {name: setting for setting in SETTINGS for name in (setting.name, setting.key)}
 """Settings by name and by key."""
+MICRO_BATCH_SIZES: tuple[int, ...] = BY_NAME["micro_batch_size"].searched
+SEARCHED_RECOMPUTE_MODES: tuple[RecomputeMode, ...] = BY_NAME["recompute"].searched
+"""What a search tries unless told otherwise."""
 
 
 def layout_object(layout: Layout) -> dict[str, Any]:

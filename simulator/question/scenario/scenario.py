@@ -1,4 +1,7 @@
-"""A scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question."""
+"""A scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question.
+
+Holds no layout, and looks nothing up by name: `simulator.api` does.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Calibrated(Protocol):
     def difference_half_widths(self, ways: Sequence[tuple[Scenario, Any]]) -> Any:
         """Half of the 90 % range of each layout's step time over the first one's, in the logarithm."""
 
-    def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, least: float) -> Any:
+    def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, probability: float) -> Any:
         """Which layouts of a priced block, by position, fit with at least a probability, as estimates state it."""
 
 

@@ -1,4 +1,7 @@
-"""The description of one input: its name, option, check, search axis, array. `inputs` and `layout` hold the inputs."""
+"""The description of one input: its name, option, check, search axis and column.
+
+The inputs themselves stand in `inputs` and `layout`; none is here.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, Self, TypeVar
 
-from simulator.errors import InputError, UnsupportedError
+from simulator.errors import InputError, UnsupportedError, quoted
 
 ValueT = TypeVar("ValueT")
 MAXIMUM_LAYERS: Final = 10_000
@@ -17,11 +17,11 @@ class Config:
         self.where = where
         self._values = values
 
-    def _given(self, key: str, kind: type[ValueT], what: str) -> ValueT | None:
+    def _given(self, key: str, kind: type[ValueT], wanted: str) -> ValueT | None:
         """Return a value of one type; None where the key is absent or null."""
         value = self._values.get(key)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be {what}")
+            raise InputError(f"{self.where}: {key}: {quoted(value)} must be {wanted}")
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -80,7 +80,7 @@ class Config:
             return self.integers(key)
         words = [word.strip() for word in value.split(",") if word.strip()]
         if not all(word.isdecimal() and len(word) < 10 for word in words):
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be whole numbers with commas")
+            raise InputError(f"{self.where}: {key}: {quoted(value)} must be whole numbers with commas")
         return [int(word) for word in words]
 
     def section(self, key: str) -> Self:
@@ -93,14 +93,14 @@ class Config:
         places = [(f"{self.where}: {key}[{i}]", item) for i, item in enumerate(listed)]
         for where, item in places:
             if not isinstance(item, dict):
-                raise InputError(f"{where}: {_shown(item)} must be a mapping")
+                raise InputError(f"{where}: {quoted(item)} must be a mapping")
         return [type(self)(where, item) for where, item in places]
 
     def real(self, key: str) -> float:
         """Return a number above 0, whole or not; an error where the key is absent or null."""
         value = self._values.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 2**31:
-            raise InputError(f"{self.where}: {key}: {_shown(value)} must be a number above 0")
+            raise InputError(f"{self.where}: {key}: {quoted(value)} must be a number above 0")
         return float(value)
 
     def assuming(self, **defaults: object) -> Self:
@@ -149,9 +149,3 @@ class Config:
     def unsupported(self, key: str, reason: str) -> UnsupportedError:
         """Return the error for a setting that cannot be priced."""
         return UnsupportedError(f"{self.where}: {key}: {reason}")
-
-
-def _shown(value: object) -> str:
-    """Return ``value`` cut for a message."""
-    shown = str(value)
-    return f"'{shown[:40]}...'" if len(shown) > 40 else f"'{shown}'"

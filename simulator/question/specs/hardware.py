@@ -1,4 +1,7 @@
-"""The spec of a cluster node: devices, memory, rates and links as published. Efficiencies are coefficients."""
+"""The spec of a cluster node: devices, memory, rates and links as published.
+
+No efficiency stands here: what a run reaches of a rate is a coefficient.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +15,7 @@ from pydantic import Field, model_validator
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.specs.provenance import Frozen, Name, Sourced, Sources, Text, refuse, undefined_sources
 from simulator.question.units import parse_bytes, parse_bytes_per_second, parse_flops_per_second, parse_seconds
-from simulator.question.vocabulary import AttentionKernel, ExpertDispatch, StackName
+from simulator.question.vocabulary import NARROW, AttentionKernel, ExpertDispatch, StackName
 
 PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 """Number formats a peak can be given for."""
@@ -297,12 +300,13 @@ class HardwareSpec(Frozen):
     def reach(self, precision: str) -> float:
         """Return how near to the peak large products come on this device, over what is usual: 1 where not measured.
 
-        16-bit types are alike, and another type that was not measured is as near as they are.
+        16-bit types are alike; 4-bit products are as near as 8-bit ones, whose share of the rate they have too. Where
+        fp8 was not measured, it is as near as 16-bit types are.
         """
         if self.product_flops is None:
             return 1.0
         narrow = self.product_flops.fp8
-        if precision == "fp8" and narrow is not None:
+        if precision in NARROW and narrow is not None:
             return narrow.amount / self.peak("fp8") / USUAL_REACH["fp8"]
         return self.product_flops.bf16.amount / self.peak("bf16") / USUAL_REACH["bf16"]
 

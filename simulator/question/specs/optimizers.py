@@ -1,12 +1,12 @@
-"""Optimizers as data: what each keeps of a parameter by class of tensor, and what its step works on besides."""
+"""Optimizers as data: what each keeps of a parameter by class of tensor, and what its step holds. Counts no bytes."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal, get_args
+
+from simulator.question.specs.tables import rows_of
 
 TensorClass = Literal["matrix", "embedding", "vector"]
 """Weights of layers; tables of tokens or positions, and the output layer; norms and biases."""
@@ -34,18 +34,17 @@ class Optimizer:
 
 
 def _rows() -> Iterator[Optimizer]:
-    with Path(__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            yield Optimizer(
-                name=row["name"],
-                words=frozenset(row["words"].split()),
-                moments={tensor: float(row[tensor]) for tensor in TENSOR_CLASSES},
-                moment_bytes=float(row["moment_bytes"]) if row["moment_bytes"] else None,
-                factored=row["factored"] == "yes",
-                newton_schulz_steps=int(row["newton_schulz_steps"] or 0),
-                gathered_copies=int(row["gathered_copies"] or 0),
-                source=row["source"],
-            )
+    for row in rows_of("optimizers").values():
+        yield Optimizer(
+            name=row["name"],
+            words=frozenset(row["words"].split()),
+            moments={tensor: float(row[tensor]) for tensor in TENSOR_CLASSES},
+            moment_bytes=float(row["moment_bytes"]) if row["moment_bytes"] else None,
+            factored=row["factored"] == "yes",
+            newton_schulz_steps=int(row["newton_schulz_steps"] or 0),
+            gathered_copies=int(row["gathered_copies"] or 0),
+            source=row["source"],
+        )
 
 
 OPTIMIZERS: Final[Mapping[str, Optimizer]] = {optimizer.name: optimizer for optimizer in _rows()}

@@ -1,4 +1,4 @@
-"""The base of all specs: every number says where it comes from."""
+"""The base of all specs: every number says where it comes from. No unit and no number of its own stands here."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self

@@ -1,4 +1,4 @@
-"""Plain values of a file to a spec, with one-line errors that name the file and the key."""
+"""Plain values of a file to a spec, with one-line errors that name file and key. Opens no file; `documents` does."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar

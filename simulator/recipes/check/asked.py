@@ -36,8 +36,8 @@ class Asked(StatedWorkload):
 
 def asked_of(inputs: Mapping[str, Any]) -> Asked:
     """The arguments of `simulator.estimate`, as far as they are given, in the place of options. Raises InputError."""
-    given = {name: value for name, value in inputs.items() if value is not None}
-    if not isinstance(given.get("model", ""), str):
+    stated = {name: value for name, value in inputs.items() if value is not None}
+    if not isinstance(stated.get("model", ""), str):
         raise InputError("model: over a file it is a name or a path")
-    layout = asked_layout({name: given.pop(name) for name in tuple(given) if name in BY_NAME})
-    return Asked(hardware_assumed="hardware" not in given, layout=layout, **given)
+    layout = asked_layout({name: stated.pop(name) for name in tuple(stated) if name in BY_NAME})
+    return Asked(hardware_assumed="hardware" not in stated, layout=layout, **stated)

@@ -114,12 +114,12 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     read = [result for result in results if result.framework]
     unused = [{remark for remark in result.remarks if remark.rule == UNUSED_SETTING} for result in read]
     left = set.intersection(*unused) if unused else set()
-    found: list[Checked] = []
+    results_once: list[Checked] = []
     for result in results:
-        kept = tuple(remark for remark in result.remarks if remark.rule != UNUSED_SETTING or remark in left)
-        left = left - set(kept)
-        found.append(replace(result, remarks=kept))
-    return tuple(found)
+        remarks = tuple(remark for remark in result.remarks if remark.rule != UNUSED_SETTING or remark in left)
+        left = left - set(remarks)
+        results_once.append(replace(result, remarks=remarks))
+    return tuple(results_once)
 
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
@@ -229,7 +229,7 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
         return None
     size = LARGEST_VOCABULARY if large.passed else SMALLEST_VOCABULARY
     chosen = large if large.passed else small
-    said = Remark(
+    assumed = Remark(
         rule="vocabulary-assumed",
         severity="note",
         message=(
@@ -238,8 +238,8 @@ def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | 
         ),
         fix="--model-field vocab_size=N",
     )
-    kept = (remark for remark in chosen.remarks if remark.rule != "no-vocabulary")
-    return replace(chosen, remarks=_ordered((*kept, said)))
+    others = (remark for remark in chosen.remarks if remark.rule != "no-vocabulary")
+    return replace(chosen, remarks=_ordered((*others, assumed)))
 
 
 def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
@@ -259,13 +259,13 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
         return judged
     needs = (to_gib(estimate.memory.device_bytes) for estimate in (judged.estimate, other.estimate))
     with_copies, without_copies = (f"{need:.2f}" for need in needs)
-    said = (
+    message = (
         f"whether {case.scenario.precision} copies of the weights stay between micro batches is not known: it needs "
         f"{with_copies} GiB with them, {without_copies} without, of {to_gib(judged.estimate.memory.capacity_bytes):.2f}"
     )
     # What a range leaves to a run stays so, and is told what would settle it.
     severity: Severity = "error" if judged.outcome in FIRM else "note"
-    remark = Remark(WEIGHT_CACHE, severity, said, fix="--option fp8_weight_cache=true, or =false")
+    remark = Remark(WEIGHT_CACHE, severity, message, fix="--option fp8_weight_cache=true, or =false")
     remarks = _ordered((remark, *judged.remarks))
     if severity == "note":
         return replace(judged, remarks=remarks)
@@ -336,8 +336,8 @@ def _host(estimate: Estimate) -> Iterator[Remark]:
         severity: Severity = "note" if memory.fits_host else "error"
         yield Remark(rule="host-memory", severity=severity, message=f"{need}, {there}")
     elif memory.host_bytes_per_node and memory.host_capacity_bytes is None:
-        said = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
-        yield Remark(rule="host-memory-not-judged", severity="note", message=said)
+        message = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
+        yield Remark(rule="host-memory-not-judged", severity="note", message=message)
 
 
 def _unsure_host(estimate: Estimate) -> Iterator[Remark]:
@@ -346,11 +346,11 @@ def _unsure_host(estimate: Estimate) -> Iterator[Remark]:
     if memory.fits_host is not None or memory.host_capacity_bytes is None or estimate.verdict == "does_not_fit":
         return
     need, most, there = map(to_gib, (memory.host_bytes_per_node, memory.host_most_bytes, memory.host_capacity_bytes))
-    said = (
+    message = (
         f"offload keeps {need:.1f} GiB on the host of a node, up to {most:.1f} as pinned blocks are rounded up to "
         f"powers of two, and there are {there:.1f}: a run decides"
     )
-    yield Remark(rule=UNDECIDED, severity="error", message=said)
+    yield Remark(rule=UNDECIDED, severity="error", message=message)
 
 
 def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
@@ -373,15 +373,17 @@ def _unsure(estimate: Estimate, unpriced_bytes: float) -> tuple[Remark, ...]:
     # What is moved to the host is counted, and not estimated.
     if memory.fits_host is not False and memory.interval_bytes is not None and memory.undecided:
         low, high = to_gib(memory.interval_bytes.low), to_gib(memory.interval_bytes.high)
-        said = (
+        message = (
             f"needs {need:.2f} of {usable:.2f} GiB, with a 90 % interval of {low:.2f} to {high:.2f}: it fits with "
             f"probability {memory.fit_probability or 0.0:.0%}, and a run decides"
         )
-        return (Remark(rule=UNDECIDED, severity="error", message=said),)
+        return (Remark(rule=UNDECIDED, severity="error", message=message),)
     most = memory.interval_bytes.high if memory.interval_bytes else memory.device_bytes
     if unpriced_bytes and memory.fits and most + unpriced_bytes > memory.capacity_bytes:
-        said = f"needs {need:.2f} of {usable:.2f} GiB and up to {to_gib(unpriced_bytes):.2f} more of a part not priced"
-        return (Remark(rule=UNDECIDED, severity="error", message=said),)
+        message = (
+            f"needs {need:.2f} of {usable:.2f} GiB and up to {to_gib(unpriced_bytes):.2f} more of a part not priced"
+        )
+        return (Remark(rule=UNDECIDED, severity="error", message=message),)
     return ()
 
 

@@ -1,4 +1,4 @@
-"""The model of a recipe: its spec, with the fields that the recipe or the user replaces."""
+"""The model of a recipe: its spec, with the fields that the recipe or the user replaces. Prices nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two peaks of a step on a pipeline rank, of the passes and of the optimizer, out of an estimate."""
+"""The two peaks of a step on a pipeline rank, of passes and optimizer, out of an estimate. Prices nothing anew."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
         recipe, hardware = _recipe(file, chosen, target or target_of(str(chosen["layout"]["framework"]), file))
         options = {
             str(name): str(text)
-            for given in (query.get("options"), chosen.get("options"))
-            for name, text in (given or {}).items()
+            for switches in (query.get("options"), chosen.get("options"))
+            for name, text in (switches or {}).items()
         }
         stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
         devices = _count(chosen["devices"])

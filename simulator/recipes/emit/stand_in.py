@@ -1,4 +1,4 @@
-"""Columns of a measured row from a log, a recipe or a saved estimate, in the place of typing them."""
+"""Columns of a measured row from a log, a recipe or a saved estimate, in the place of typing them. Fits nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell that a job's description holds, such as the `run` of a SkyPilot task or the `command` of a MosaicML run."""
+"""Shell that a job's description holds, such as `run` of SkyPilot or `command` of MosaicML. Runs nothing."""
 
 from __future__ import annotations
 

@@ -15,11 +15,12 @@ from typing import Final
 from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, read_text
+from simulator.frameworks.megatron.read import read
 from simulator.frameworks.names import plain
+from simulator.frameworks.run import finished
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.frameworks.variables import Variables
-from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.recipe import Place, Recipe
+from simulator.recipes.recipe import Place, Recipe, recipe_of
 from simulator.recipes.shell.starts import DocumentedStart, start_of
 
 FLAG_SECTION: Final = "MODEL_ARGS"
@@ -79,7 +80,9 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         arguments.not_modelled(message, "vocab-file")
     arguments.note_unset(variables.assumed_unset)
     nodes = int(documented[_NODES]) if _NODES in documented else None
-    return megatron_recipe(arguments, environment, "megatron-yaml", "", nodes, devices), variables.used & set(settings)
+    run = finished(arguments, read(arguments, environment, own=True))
+    recipe = recipe_of(run, arguments.file, dialect="megatron-yaml", nodes=nodes, devices_per_node=devices)
+    return recipe, variables.used & set(settings)
 
 
 def _add(arguments: Arguments, name: str, values: tuple[PlainValue, ...], line: int) -> None:

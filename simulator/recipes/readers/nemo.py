@@ -1,4 +1,4 @@
-"""Launches that set keys of NeMo or Megatron-Bridge, and files that keep such keys under a name of their own."""
+"""Launches that set keys of NeMo or Megatron-Bridge, and files that keep them under a name. Says no key's meaning."""
 
 from __future__ import annotations
 

@@ -25,17 +25,14 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import kept_inside, staying
-from simulator.frameworks.nemo.read import is_nemo
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.documented import documented_launch
-from simulator.recipes.readers.flagscale import is_flagscale, is_fragment, read_flagscale, read_fragment
 from simulator.recipes.readers.job import job_script
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
 from simulator.recipes.readers.networks import with_network
-from simulator.recipes.readers.primus import is_primus, read_primus
 from simulator.recipes.readers.recognition import (
     command_line,
     entry_of,
@@ -126,9 +123,6 @@ class _Document:
 _ReadRecipe = tuple[Recipe, set[str]]
 _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _ReadRecipe]], ...]] = (
     (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
-    (lambda x: is_primus(x.keys), lambda x: read_primus(x.path, x.keys, x.settings)),
-    (lambda x: is_flagscale(x.content), lambda x: read_flagscale(x.path, x.keys, x.content, x.settings)),
-    (lambda x: is_fragment(x.path) and is_nemo(x.names), lambda x: read_fragment(x.path, x.keys, x.settings)),
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
 )
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
@@ -154,9 +148,8 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
         raise _of_other(path, trainer)
     document = _Document(path, content, keys, frozenset(names), settings)
     require_training_keys(str(path), keys)
-    answer = _as_documented(path, text) or _by_format(document)
-    if answer is not None:
-        return with_network(answer[0], keys), answer[1]
+    if answer := _as_documented(path, text, keys) or _by_format(document):
+        return answer
     if "zero_optimization" in content or "steps_per_print" in content:
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
@@ -164,7 +157,7 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     raise _unread(path, text, names)
 
 
-def _as_documented(path: Path, text: str) -> _ReadRecipe | None:
+def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | None:
     """The recipe as a page of the file's repository starts it; None where none does, or what it names is not there.
 
     A page's example starts it on the machines of whoever wrote the page: how many nodes run it is not stated.
@@ -173,7 +166,8 @@ def _as_documented(path: Path, text: str) -> _ReadRecipe | None:
     with contextlib.suppress(AbsentFileError):
         recipe = _read_launch(documented[0], str(path)) if documented else None
         if documented and recipe:
-            return dataclasses.replace(recipe, nodes=None, remarks=(*recipe.remarks, documented[1])), set()
+            recipe = dataclasses.replace(recipe, nodes=None, remarks=(*recipe.remarks, documented[1]))
+            return with_network(recipe, keys), set()
     return None
 
 
@@ -181,7 +175,8 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
     """The recipe by the first format whose marks a file has, and the settings that it used."""
     for recognised, read in _FORMATS:
         if recognised(document):
-            return read(document)
+            recipe, used = read(document)
+            return with_network(recipe, document.keys), used
     for name, form in registry.file_forms():
         if form.is_own(document.names) and (answer := _by_file_form(name, form, document)):
             return answer
@@ -197,7 +192,8 @@ def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe
     if run is None:
         return None
     counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
-    return recipe_of(run, file, dialect=form.dialect, **counts), arguments.used
+    recipe = recipe_of(run, file, dialect=form.dialect, **counts)
+    return with_network(recipe, (*document.keys, *arguments.keys_beside)), arguments.used
 
 
 def _of_other(path: Path, trainer: str) -> UnsupportedError:
@@ -209,8 +205,8 @@ def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
     if trains := settings_of_training(names, str(path)):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
     if line := command_line(text):
-        said = f"{path}:{line}: a command within a configuration file; give the script that it starts"
-        return _CommandWithinError(said)
+        message = f"{path}:{line}: a command within a configuration file; give the script that it starts"
+        return _CommandWithinError(message)
     if "model_type" in names:
         return NoRecipeError(f"{path}: a model configuration is no recipe; give it as --model")
     return NoRecipeError(f"{path}: starts no training: no recipe of a framework that is read; {_READ}")

@@ -1,4 +1,4 @@
-"""Arithmetic as bash does it: 64 bits, division that truncates, names that stand for their values."""
+"""Arithmetic as bash does it: 64 bits, division that truncates, names that stand for their values. Runs no command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests in `[ ]` and `[[ ]]`, with a third answer where the run decides."""
+"""Tests in `[ ]` and `[[ ]]`, with a third answer where the run decides. Runs nothing."""
 
 from __future__ import annotations
 
@@ -176,8 +176,8 @@ class Test:
     def _asked(self, name: str) -> Truth:
         """A test of files and the like, which only the run can answer."""
         name = " ".join(name.split())[:80]
-        given = self._machine.given(name, self._line)
-        return frozenset({Cause(self._line, name)}) if given is None else given.text.lower() in ("1", "true", "yes")
+        value = self._machine.given(name, self._line)
+        return frozenset({Cause(self._line, name)}) if value is None else value.text.lower() in ("1", "true", "yes")
 
     def _compared(self, left: Value, operator: str, right: Value) -> Truth:
         causes = left.causes | right.causes

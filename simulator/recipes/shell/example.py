@@ -1,4 +1,4 @@
-"""The line that starts a script, from its own comment (`# sh run.sh dsw 7B 1 8`) or its framework's documentation."""
+"""The line that starts a script, from its comment (`# sh run.sh dsw 7B 1 8`) or documentation. Runs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a script: variables and functions assigned so far, and what it takes from outside."""
+"""The state of a script: variables and functions assigned so far, and what it takes from outside. Runs no command."""
 
 from __future__ import annotations
 
@@ -160,14 +160,14 @@ class Machine:
         """Lists whose items were set one by one."""
         self.capture: Callable[[Source, Node], Value | None] = lambda _source, _node: None
         """What the command of a `$( )` prints, where the script tells."""
-        given = {
+        settings_by_name = {
             int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
         }
-        self.used_settings |= {str(number) for number in given}
+        self.used_settings |= {str(number) for number in settings_by_name}
         if example is not None:
             self.used_settings |= example.taken
-            given = {**example.words, **given}
-        self._by_number = self._given_parameters(given) if given else None
+            settings_by_name = {**example.words, **settings_by_name}
+        self._by_number = self._given_parameters(settings_by_name) if settings_by_name else None
         """Parameters told one by one: what comes after the last of them was not told, which is not to say that it is
         missing."""
         if self._by_number is not None:

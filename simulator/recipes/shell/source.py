@@ -1,4 +1,4 @@
-"""Shell text to a syntax tree, in bounded time and memory, with the line of every byte."""
+"""Shell text to a syntax tree, in bounded time and memory, with the line of every byte. Expands nothing."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ def start_of(file: str, text: str) -> DocumentedStart | None:
     and their starts differ.
     """
     named = _starts().get(PurePath(file).name, ())
-    found = [start for start in named if start.digest == digest(text)] if named else []
-    inside = [start for start in found if PurePath(start.file).parts[-2:] == PurePath(file).parts[-2:]]
-    starts = inside or found
+    same = [start for start in named if start.digest == digest(text)] if named else []
+    inside = [start for start in same if PurePath(start.file).parts[-2:] == PurePath(file).parts[-2:]]
+    starts = inside or same
     return starts[0] if starts and all(start.words == starts[0].words for start in starts) else None
 
 

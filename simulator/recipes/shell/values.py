@@ -1,4 +1,4 @@
-"""Shell text in pieces: values with what expansions and branches of a script add to them.
+"""Shell text in pieces: values with what expansions and branches of a script add to them. Runs no command.
 
 Its pieces know whether white space in them separates words (`$LIST` outside quotes), and a hole whose text depends on a
 branch carries its alternatives.

@@ -149,9 +149,9 @@ def _counted_hosts(text: str) -> dict[str, Value]:
     if match is None:
         return {}
     line, hosts = text.count("\n", 0, match.start()) + 1, int(match[1])
-    found: dict[str, Value] = {}
+    counted: dict[str, Value] = {}
     for name in ("$PBS_NODEFILE", "${PBS_NODEFILE}"):
-        found |= {f"$({command.format(name)} | wc -l)": text_value(str(hosts), line) for command in _HOSTS}
+        counted |= {f"$({command.format(name)} | wc -l)": text_value(str(hosts), line) for command in _HOSTS}
         processes = text_value(str(hosts * int(match[2] or 1)), line)
-        found |= {f"$({command})": processes for command in (f"wc -l < {name}", f"cat {name} | wc -l")}
-    return found
+        counted |= {f"$({command})": processes for command in (f"wc -l < {name}", f"cat {name} | wc -l")}
+    return counted

@@ -1,4 +1,4 @@
-"""Goodput from step time: the share of paid time that failures, checkpoints and evaluation take."""
+"""Goodput: the share of paid time that trains beside failures, checkpoints and evaluation. Prices no step."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Availability:
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or value < 0 or (value == 0 and not may_be_zero):
-                least = "0 or more" if may_be_zero else "above 0"
-                raise InputError(f"{field.name} {value!r}: must be a number, {least}")
+                allowed = "0 or more" if may_be_zero else "above 0"
+                raise InputError(f"{field.name} {value!r}: must be a number, {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

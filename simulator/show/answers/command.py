@@ -1,4 +1,4 @@
-"""The command line that prices a layout of an answer by itself, as text to copy."""
+"""The command line that prices a layout of an answer by itself, as text to copy. Runs nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def estimate_command(estimate: Estimate, question: Mapping[str, Any], *, has_exp
 def _question(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
     """Options that all layouts of an answer share."""
     hardware = str(question.get("hardware", estimate.hardware))
-    given = {
+    inputs = {
         "model": question["model"],
         "hardware": hardware,
         "devices": estimate.devices if ":" not in hardware else None,
@@ -45,8 +45,8 @@ def _question(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
         "num_layers": question.get("num_layers"),
         "calibration": question.get("calibration"),
     }
-    told = ((f"--{name.replace('_', '-')}", str(value)) for name, value in given.items() if value is not None)
-    return ["simulate", "estimate", *(word for pair in told for word in pair)]
+    options = ((f"--{name.replace('_', '-')}", str(value)) for name, value in inputs.items() if value is not None)
+    return ["simulate", "estimate", *(word for pair in options for word in pair)]
 
 
 def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Differences of two estimates in bytes and seconds, by part and by the input that makes them."""
+"""Differences of two estimates in bytes and seconds, by part and by the input that makes them. Writes no table."""
 
 from __future__ import annotations
 
@@ -161,12 +161,12 @@ def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], nam
 def _step_half_width(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate]) -> float | None:
     """Half of the range of the ratio of two steps: of one question what both share is in neither, else both ranges."""
     intervals = [each.throughput.interval_seconds for each in priced]
-    known, (one, other) = sides[0][0].calibration, intervals
-    if known is None or one is None or other is None:
+    known, (first, second) = sides[0][0].calibration, intervals
+    if known is None or first is None or second is None:
         return None
     if all(_shown(sides[0][0], name) == _shown(sides[1][0], name) for name in _INPUTS):
         return float(known.difference_half_widths(sides)[1])
-    return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (one, other)))
+    return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (first, second)))
 
 
 def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[PartDifference, ...]:

@@ -47,19 +47,19 @@ def parse_offer(text: str) -> Offer:
 
     `LOW:HIGH` doubles from LOW to HIGH, with HIGH itself; `LOW:HIGH:STEP` counts up. Raises InputError.
     """
-    found = _OFFER.fullmatch(text.strip())
+    match = _OFFER.fullmatch(text.strip())
     shown = text if len(text) <= 60 else f"{text[:60]}..."
-    if found is None:
+    if match is None:
         raise InputError(f"offer '{shown}': write {_FORM}")
-    price = None if found["price"] is None else float(found["price"])
-    if found["list"] is not None:
-        nodes = tuple(sorted({int(size) for size in found["list"].split(",")}))
-        return Offer(hardware=found["name"], nodes=nodes, price_per_device_hour=price)
-    low, high, step = int(found["low"]), int(found["high"]), int(found["step"] or 0)
-    if low < 1 or low > high or found["step"] == "0":
+    price = None if match["price"] is None else float(match["price"])
+    if match["list"] is not None:
+        nodes = tuple(sorted({int(size) for size in match["list"].split(",")}))
+        return Offer(hardware=match["name"], nodes=nodes, price_per_device_hour=price)
+    low, high, step = int(match["low"]), int(match["high"]), int(match["step"] or 0)
+    if low < 1 or low > high or match["step"] == "0":
         raise InputError(f"offer '{shown}': LOW must be from 1 to HIGH, STEP from 1")
     if step and (high - low) // step >= MOST_SIZES:
         raise InputError(f"offer '{shown}': names more than {MOST_SIZES} numbers of nodes")
     counted = range(low, high + 1, step) if step else (low * 2**power for power in range((high // low).bit_length()))
     sizes = {size for size in counted if size <= high} | (set() if step else {high})
-    return Offer(hardware=found["name"], nodes=tuple(sorted(sizes)), price_per_device_hour=price)
+    return Offer(hardware=match["name"], nodes=tuple(sorted(sizes)), price_per_device_hour=price)

@@ -80,12 +80,12 @@ class Choice:
     @property
     def limits(self) -> tuple[LimitCheck, ...]:
         """Limits that were set, of both."""
-        return tuple(kept for kept in (self.in_time, self.in_budget) if kept is not None)
+        return tuple(check for check in (self.in_time, self.in_budget) if check is not None)
 
     @property
     def verdict(self) -> LimitAnswer:
         """The worse of both limits; `no` where nothing fits."""
-        answers = (kept.answer for kept in self.limits)
+        answers = (check.answer for check in self.limits)
         return "no" if self.run is None else max(answers, key=_ORDER.index, default="yes")
 
     @property
@@ -211,10 +211,10 @@ class Plan(Tabular):
         """One line: the question, how many choices, what to book."""
         best = self.best
         run = None if best is None else best.run
-        told = "nothing can train it"
+        text = "nothing can train it"
         if best is not None and run is not None:
-            told = f"best {best.nodes} x {best.hardware}, {best.precision}, {run.days:.3g} days, {best.verdict}"
-        return f"<Plan {self.model}, {self.train_tokens:.4g} tokens: {len(self.choices)} choices, {told}>"
+            text = f"best {best.nodes} x {best.hardware}, {best.precision}, {run.days:.3g} days, {best.verdict}"
+        return f"<Plan {self.model}, {self.train_tokens:.4g} tokens: {len(self.choices)} choices, {text}>"
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each choice: days and cost with their intervals, and the limits."""
@@ -278,8 +278,8 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     asked = {**question, "model": model, "space": space, "min_fit_probability": min_fit_probability}
     total = sum(len(offer.nodes) for offer in known) * len(dict.fromkeys(precisions))
     choices: list[Choice] = []
-    for found in _choices(known, precisions, asked):
-        choices.append(_limited(found, known[found.offer], limits))
+    for choice in _choices(known, precisions, asked):
+        choices.append(_limited(choice, known[choice.offer], limits))
         if progress is not None:
             progress(len(choices), total)
     return Plan(
@@ -327,12 +327,12 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], question:
 def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
     """The layout of a choice, or why there is none. What is wrong with the whole question is raised."""
     try:
-        found = api.fastest(**asked)
+        layouts = api.fastest(**asked)
     except UnsupportedError as error:
         return None, str(error)
-    if found.recommended is not None:
-        return found.recommended, None
-    nearest = found.nearest
+    if layouts.recommended is not None:
+        return layouts.recommended, None
+    nearest = layouts.nearest
     if nearest is None:
         return None, "no layout keeps the rules"
     memory, reason = nearest.memory, "nothing fits; the nearest needs"
@@ -372,12 +372,12 @@ def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
         choice,
         run=run,
         goodput=share,
-        in_time=None if deadline is None else kept(run.days, run.days_interval, deadline),
+        in_time=None if deadline is None else limit_check(run.days, run.days_interval, deadline),
         in_budget=None if budget is None else _affordable(run, budget),
     )
 
 
-def kept(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
+def limit_check(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
     """Whether a figure is below a limit; its interval is one of a normal distribution of its logarithm."""
     if interval is None or interval.high <= interval.low:
         return LimitCheck("yes" if figure <= limit else "no", None)
@@ -391,7 +391,7 @@ def kept(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
 
 def _affordable(run: TrainingRun, budget: float) -> LimitCheck:
     """Whether a budget is kept; without a price nobody knows."""
-    return LimitCheck("maybe", None) if run.cost is None else kept(run.cost, run.cost_interval, budget)
+    return LimitCheck("maybe", None) if run.cost is None else limit_check(run.cost, run.cost_interval, budget)
 
 
 def _days(choice: Choice) -> float:

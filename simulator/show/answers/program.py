@@ -53,8 +53,8 @@ class Checks(Tabular):
     def __repr__(self) -> str:
         """One line: how many recipes there are of each verdict."""
         outcomes = [result.outcome for result in self.results]
-        told = (f"{outcomes.count(outcome)} {outcome}" for outcome in OUTCOMES if outcome in outcomes)
-        return f"<Checks of {len(outcomes)}: {', '.join(told) or 'none'}>"
+        counts = (f"{outcomes.count(outcome)} {outcome}" for outcome in OUTCOMES if outcome in outcomes)
+        return f"<Checks of {len(outcomes)}: {', '.join(counts) or 'none'}>"
 
 
 def _row(result: Checked) -> dict[str, Any]:

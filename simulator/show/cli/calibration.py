@@ -71,12 +71,12 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _calibrate_shipped(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Fit all shipped sources, which is what ships for their families."""
-    found = {one.family: one for one in published(_judged())}
-    chosen = [found[name] for name in _chosen(tuple(found), values["family"])]
+    by_family = {calibration.family: calibration for calibration in published(_judged())}
+    chosen = [by_family[name] for name in _chosen(tuple(by_family), values["family"])]
     if values["output"] is not None:
         _check_folder(Path(values["output"]))
-        for one in chosen:
-            write(calibration_text(one), str(Path(values["output"]) / f"{one.family}.yaml"))
+        for calibration in chosen:
+            write(calibration_text(calibration), str(Path(values["output"]) / f"{calibration.family}.yaml"))
     _show(ctx, "calibration", chosen)
 
 
@@ -84,7 +84,11 @@ def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Print what each coefficient means, or the values that ship for families and clusters."""
     names = _chosen(shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
     if names:
-        _show(ctx, "calibration", [one for name in names if (one := shipped_calibration(name)) is not None])
+        _show(
+            ctx,
+            "calibration",
+            [calibration for name in names if (calibration := shipped_calibration(name)) is not None],
+        )
     elif values["format"] == "yaml":
         raise click.UsageError("--list --format yaml needs --family NAME, whose file it prints")
     else:
@@ -109,15 +113,17 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _asked(judged: Sequence[SourcesJudged], values: Mapping[str, Any]) -> list[SourcesJudged]:
     """Return what is asked of the rows: those of some families, or of a table."""
-    families = _chosen(tuple(dict.fromkeys(f for one in judged for f in one.state.design.families)), values["family"])
-    tables, table = sorted({row.source for one in judged for row in one.rows}), values["table"]
+    families = _chosen(
+        tuple(dict.fromkeys(f for sources in judged for f in sources.state.design.families)), values["family"]
+    )
+    tables, table = sorted({row.source for sources in judged for row in sources.rows}), values["table"]
     if table is not None and table not in tables:
         raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
 
     def is_asked(row: RowJudged) -> bool:
         return row.sample.scenario.hardware.family in families and table in (None, row.source)
 
-    return [replace(one, rows=tuple(filter(is_asked, one.rows))) for one in judged]
+    return [replace(sources, rows=tuple(filter(is_asked, sources.rows))) for sources in judged]
 
 
 def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -176,7 +182,7 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
             "--from-log needs --hardware, which logs do not say; `simulate hardware` lists the names"
         )
 
-    given = {name: values[name] for name in ("hardware", "model", "warmup")}
+    inputs = {name: values[name] for name in ("hardware", "model", "warmup")}
     options = framework_options(values)
     own = read_cells(dict(values["set"]))
     columns = dict(own)
@@ -184,7 +190,7 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
         known = {"hardware": values["hardware"]} | ({"model": values["model"]} if values["model"] else {}) | own
         columns |= stand_in([Path(values["recipe"])], known)
     logs = (Path(name) for name in values["from_log"])
-    return [row for log in logs for row in read_log(log, options=options, columns=columns, fixed=own, **given)]
+    return [row for log in logs for row in read_log(log, options=options, columns=columns, fixed=own, **inputs)]
 
 
 def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:

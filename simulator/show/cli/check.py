@@ -1,4 +1,4 @@
-"""The command `check`: recipes in, verdicts out."""
+"""The command `check`: recipes in, verdicts out. Reads options; `recipes.check` judges."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _check(**values: Any) -> None:
     from simulator.recipes.check.baseline import compared, ratcheted, read_baseline  # noqa: PLC0415  start-up time
     from simulator.recipes.check.judge import check_files  # noqa: PLC0415  start-up time
     from simulator.show.answers.program import Checks  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import told_once  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import values_by_name  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     if not values["files"]:
@@ -111,7 +111,7 @@ def _check(**values: Any) -> None:
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
-    settings = told_once("--set", values["settings"])
+    settings = values_by_name("--set", values["settings"])
     root = _root(values["root"])
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="files judged") as bar:
         results = check_files(values["files"], asked(ctx, values), gates, settings, environment, root, progress=bar)
@@ -172,7 +172,7 @@ def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
     from simulator.question.scenario.complete import OPTIONS, asked_layout  # noqa: PLC0415  start-up time
     from simulator.recipes.check.asked import Asked  # noqa: PLC0415  start-up time
     from simulator.recipes.check.model import field_values  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import check_cluster, framework_options, given_layout  # noqa: PLC0415  start-up time
+    from simulator.show.cli.layouts import check_cluster, framework_options, layout_values  # noqa: PLC0415  start-up time
     from simulator.show.cli.options import left_to_default  # noqa: PLC0415  start-up time
 
     check_cluster(values)
@@ -184,6 +184,6 @@ def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
         options=framework_options(values),
         stack=values.get("stack"),
         calibration=values.get("calibration"),
-        layout=asked_layout(given_layout(values), OPTIONS),
+        layout=asked_layout(layout_values(values), OPTIONS),
         **{name: values[name] for name in SAME},
     )

@@ -12,7 +12,7 @@ from simulator import api
 from simulator.cluster import device_kinds
 from simulator.question.scenario.complete import OPTIONS
 from simulator.search.result import Ranking
-from simulator.show.cli.layouts import check_cluster, framework_options, given_layout, space
+from simulator.show.cli.layouts import check_cluster, framework_options, layout_values, space
 from simulator.show.cli.options import left_to_default
 from simulator.show.cli.streams import answer, default_text, note, presentation, progress_bar, write
 from simulator.show.report.presentation import Presentation
@@ -58,7 +58,7 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
 def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Price one layout."""
     question = _question(values)
-    scenario, chosen = api.resolved(question, given_layout(values), OPTIONS, filled=True)
+    scenario, chosen = api.resolved(question, layout_values(values), OPTIONS, filled=True)
     priced = api.answer(scenario, chosen, question["options"])
     defaults = {name: values[name] for name in _QUESTION if left_to_default(ctx, name)}
     if values["nodes"] is None and values["devices"] is None:

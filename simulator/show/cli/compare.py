@@ -1,4 +1,7 @@
-"""The commands `compare` and `explain`: what differs between two questions, and why one needs what it needs."""
+"""The commands `compare` and `explain`: what differs between two questions, and why one needs what it needs.
+
+Reads options; `show.answers` works the answers out, `show.report` writes them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `emit`: a layout in, a recipe that launches it out."""
+"""The command `emit`: a layout in, a recipe that launches it out. Reads options; `recipes.emit` writes the recipe."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     finally:
         with suppress(OSError):
             folder.rmdir()  # only compared in which there is nothing to launch
-    if (found := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
-        note(f"--top {wanted.top}: the ranking has {found} of different splits that can be launched", quiet=quiet)
+    if (launchable := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
+        note(f"--top {wanted.top}: the ranking has {launchable} of different splits that can be launched", quiet=quiet)
     if plan.failed_before:
         note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
     if values["dry_run"]:
@@ -183,8 +183,8 @@ def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
 
 def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
     """Doubt about the devices of this machine. Raises UnsupportedError where it has none of the kind."""
-    found = ask(values["backend"] or usual_backend(hardware.family))
-    yield from contradictions(found, hardware, hardware_names())
+    devices = ask(values["backend"] or usual_backend(hardware.family))
+    yield from contradictions(devices, hardware, hardware_names())
 
 
 def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:

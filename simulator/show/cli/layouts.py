@@ -21,26 +21,26 @@ def check_cluster(values: Mapping[str, Any]) -> None:
 def framework_options(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the framework's switches, the optimizer among them; one that is given twice is refused."""
     optimizer = values.get("optimizer")
-    return told_once("--option", [*values["option"], *([("optimizer", optimizer)] if optimizer else [])])
+    return values_by_name("--option", [*values["option"], *([("optimizer", optimizer)] if optimizer else [])])
 
 
-def told_once(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+def values_by_name(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the names and values given with an option; a name with two values is refused."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, text in pairs:
-        if found.setdefault(name, text) != text:
-            raise UsageError(f"{option} {name}: given as '{found[name]}' and as '{text}'")
-    return found
+        if values.setdefault(name, text) != text:
+            raise UsageError(f"{option} {name}: given as '{values[name]}' and as '{text}'")
+    return values
 
 
-def given_layout(values: Mapping[str, Any]) -> dict[str, Any]:
+def layout_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was given of a layout, by its short names."""
     return {setting.key: values[setting.key] for setting in SETTINGS if values[setting.key] is not None}
 
 
 def space(values: Mapping[str, Any]) -> Space:
     """Return the space a ranking searches: what was given narrows it, the rest is left open."""
-    axes = asked_layout(given_layout(values), OPTIONS, many=True)
+    axes = asked_layout(layout_values(values), OPTIONS, many=True)
     return Space(
         **{name: value if isinstance(value, tuple) else (value,) for name, value in axes.items()},
         tensor_parallel_across_nodes=values["allow_tp_across_nodes"],

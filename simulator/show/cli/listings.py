@@ -10,6 +10,7 @@ import click
 from simulator.question.frameworks.stacks import framework
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
 from simulator.show.cli.streams import answer, presentation, write
+from simulator.show.report.as_json import dumps
 from simulator.show.report.listing import (
     SpecListing,
     flags_listing,
@@ -83,9 +84,16 @@ def flags(ctx: click.Context, values: Mapping[str, Any]) -> None:
     answer(ctx, "listing", listing, presentation(ctx))
 
 
-def schema(_ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Print the schema of the answers."""
-    from simulator.show.report.as_json import dumps  # noqa: PLC0415  start-up time
-    from simulator.show.report.schema import schema as schema_of_answers  # noqa: PLC0415  imports every answer
+def schema(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """List the answers, or the keys of one; as JSON their schema."""
+    from simulator.show.report import schema as answers  # noqa: PLC0415  imports every answer
 
-    write(dumps(schema_of_answers()) + "\n", values["output"])
+    name, form = values["name"], values["format"]
+    if form == "json":
+        write(dumps(answers.schema(*[name] if name else [])) + "\n", values["output"])
+        return
+    notes = ("`simulate schema ANSWER` lists the keys of one; with --format json each is its JSON Schema.",)
+    listing = SpecListing(records=answers.answer_rows(), notes=notes)
+    if name:
+        listing = SpecListing(records=answers.key_rows(name))
+    answer(ctx, "listing", listing, presentation(ctx))

@@ -1,4 +1,4 @@
-"""The command `simulate`: its sub-commands, and how errors become exit codes."""
+"""The command `simulate`: its sub-commands, and how errors become exit codes. No command does its work here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.options import (
     GENERAL,
-    OUTPUT,
     Option,
     Sectioned,
     accuracy_options,
@@ -33,7 +32,7 @@ from simulator.show.cli.options import (
     output_options,
     question_options,
 )
-from simulator.show.cli.parameters import FlagTableName, SpecName, Word, shown
+from simulator.show.cli.parameters import ListedName, SpecName, Word, shown
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
 
 INTERRUPTED, INTERNAL = 130, 70
@@ -119,11 +118,11 @@ class MainCommand(Sectioned, click.Group):
         **extra: Any,
     ) -> Any:
         """Run the command and leave the process with its exit code."""
-        given = list(sys.argv[1:] if args is None else args)
+        words = list(sys.argv[1:] if args is None else args)
 
         def answer() -> Any:
             return super(MainCommand, self).main(
-                args=given,
+                args=words,
                 prog_name=prog_name or "simulate",
                 complete_var=complete_var,
                 standalone_mode=False,
@@ -131,7 +130,7 @@ class MainCommand(Sectioned, click.Group):
                 **extra,
             )
 
-        return sys.exit(_exit_code(answer, debug=_wants_trace(given))) if standalone_mode else answer()
+        return sys.exit(_exit_code(answer, debug=_wants_trace(words))) if standalone_mode else answer()
 
 
 def run() -> NoReturn:
@@ -177,13 +176,13 @@ def _status(code: object) -> int:
 
 def _internal(error: Exception, *, debug: bool) -> int:
     """Tell of an error that no input should cause; return its exit code."""
-    told = short_line(f"{type(error).__name__}: {error}")
+    message = short_line(f"{type(error).__name__}: {error}")
     if debug:
         from traceback import print_exception  # noqa: PLC0415  start-up time
 
         with suppress(OSError, ValueError):
             print_exception(error, file=sys.stderr)
-    _tell(f"internal error: {told[:500]}; --debug shows where, please report it")
+    _tell(f"internal error: {message[:500]}; --debug shows where, please report it")
     return INTERNAL
 
 
@@ -215,10 +214,12 @@ def _main(**values: Any) -> None:
     """Rank, unless a command follows."""
     ctx = click.get_current_context()
     params = [param for param in ctx.command.params if getattr(param, "section", GENERAL) != GENERAL]
-    given = given_on_command_line(ctx, params)
+    misplaced = given_on_command_line(ctx, params)
     if ctx.invoked_subcommand is not None:
-        if given:
-            raise click.UsageError(f"{given[0]} stands before the command '{ctx.invoked_subcommand}': put it behind")
+        if misplaced:
+            raise click.UsageError(
+                f"{misplaced[0]} stands before the command '{ctx.invoked_subcommand}': put it behind"
+            )
         return
     if not given_on_command_line(ctx, ctx.command.params) and not values["model"]:
         click.echo(ctx.get_help())
@@ -308,15 +309,6 @@ def _accuracy() -> click.Command:
     )
 
 
-def _schema() -> click.Command:
-    return Sectioned(
-        "schema",
-        callback=handled("schema", "listings"),
-        params=[Option("--output", OUTPUT, "Write it there instead of stdout.", metavar="FILE"), *general_options()],
-        help="Print the JSON Schema of all that commands print with --format json.",
-    )
-
-
 _COMMANDS: Mapping[str, tuple[str, Builder]] = {
     "rank": ("Rank the layouts that fit (the default).", _rank),
     "estimate": ("Price one layout: memory by stage, time by part, verdict.", _estimate),
@@ -334,7 +326,7 @@ _COMMANDS: Mapping[str, tuple[str, Builder]] = {
         "List the tables of flags and keys, or the flags of one.",
         _listing(
             "flags",
-            FlagTableName(),
+            ListedName("simulator.frameworks.flags:table_names"),
             "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
         ),
     ),
@@ -342,7 +334,14 @@ _COMMANDS: Mapping[str, tuple[str, Builder]] = {
     "accuracy": ("Compare predictions with measured runs.", _accuracy),
     "check": ("Judge launch scripts before they are launched.", _built("check:check_command")),
     "emit": ("Write a recipe that launches a layout.", _built("emit:emit_command")),
-    "schema": ("Print the JSON Schema of all answers.", _schema),
+    "schema": (
+        "List the keys of the JSON answers.",
+        _listing(
+            "schema",
+            ListedName("simulator.show.report.schema:answer_names"),
+            "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
+        ),
+    ),
     "trace": ("Count one stage's bytes without a device.", _built("trace:trace_command")),
     "validate": ("Launch the best layouts and compare.", _built("validate:validate_command")),
 }

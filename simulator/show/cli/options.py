@@ -100,9 +100,9 @@ def batch_in_sequences(ctx: click.Context) -> None:
         raise click.UsageError("--global-batch-tokens needs --seq-length")
     if tokens % length:
         near = [count for count in (tokens // length, tokens // length + 1) if count]
-        told = " or ".join(f"{count * length} (--global-batch-size {count})" for count in near)
+        nearest = " or ".join(f"{count * length} (--global-batch-size {count})" for count in near)
         raise click.UsageError(
-            f"--global-batch-tokens {tokens}: no whole sequences of {length} tokens; nearest: {told}"
+            f"--global-batch-tokens {tokens}: no whole sequences of {length} tokens; nearest: {nearest}"
         )
     ctx.params["global_batch_size"] = tokens // length
     ctx.set_parameter_source("global_batch_size", click.core.ParameterSource.COMMANDLINE)
@@ -110,13 +110,13 @@ def batch_in_sequences(ctx: click.Context) -> None:
 
 def question_options(*, many: bool = False) -> list[click.Parameter]:
     """Return what is trained on what; where `many` are priced, some of it may be searched."""
-    found: list[click.Parameter] = []
+    options: list[click.Parameter] = []
     for setting in INPUTS:
-        found.append(_question_option(setting, many=many))
+        options.append(_question_option(setting, many=many))
         if setting.name == "global_batch_size":
             text = "Tokens in a step, instead; 4M."
-            found.append(Option("--global-batch-tokens", QUESTION, text, type=Length(1, 2**50)))
-    return found
+            options.append(Option("--global-batch-tokens", QUESTION, text, type=Length(1, 2**50)))
+    return options
 
 
 def _question_option(setting: InputSetting, *, many: bool) -> Option:
@@ -135,33 +135,33 @@ def _question_option(setting: InputSetting, *, many: bool) -> Option:
 
 def layout_options(*, many: bool) -> list[click.Parameter]:
     """Return the layout: sets to choose from if ``many``, else one value each."""
-    found: list[click.Parameter] = [_layout_option(setting, many=many) for setting in SETTINGS]
+    options: list[click.Parameter] = [_layout_option(setting, many=many) for setting in SETTINGS]
     if many:
         text = "Also consider tensor parallelism across nodes."
-        found.append(Option("--allow-tp-across-nodes", LAYOUT, text, is_flag=True))
-    return found
+        options.append(Option("--allow-tp-across-nodes", LAYOUT, text, is_flag=True))
+    return options
 
 
 def output_options(*, ranking: bool) -> list[click.Parameter]:
     """Return how the answer is shown."""
-    found = answer_options("ranking" if ranking else "estimate")
+    options = answer_options("ranking" if ranking else "estimate")
     if ranking:
         text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
         deadline = "With --nodes auto and --train-tokens: days that the run may take."
-        found += [
+        options += [
             Option("--top", OUTPUT, "Layouts to show.", type=Whole(1, 10_000), default=10),
             min_fit_probability_option(),
             Option("--variants", OUTPUT, text, is_flag=True),
         ]
     else:
         text = "Write a step pass by pass there: trace events that Perfetto opens."
-        found.append(Option("--timeline", OUTPUT, text, metavar="FILE"))
+        options.append(Option("--timeline", OUTPUT, text, metavar="FILE"))
     tokens, price = "Tokens of the whole run, such as 100B: adds days to train.", "With --train-tokens: adds the cost."
-    found.append(Option("--train-tokens", OUTPUT, tokens, type=Tokens()))
-    found.append(Option("--price-per-device-hour", OUTPUT, price, type=Price()))
+    options.append(Option("--train-tokens", OUTPUT, tokens, type=Tokens()))
+    options.append(Option("--price-per-device-hour", OUTPUT, price, type=Price()))
     if ranking:
-        found.append(Option("--deadline-days", OUTPUT, deadline, type=PositiveAmount("DAYS")))
-    return found
+        options.append(Option("--deadline-days", OUTPUT, deadline, type=PositiveAmount("DAYS")))
+    return options
 
 
 def min_fit_probability_option() -> Option:

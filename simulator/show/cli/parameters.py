@@ -1,11 +1,12 @@
-"""Types of option values: bounded numbers, lists, words, names that complete in the shell."""
+"""Types of option values: bounded numbers, lists, words, names that complete in the shell. Defines no option."""
 
 from __future__ import annotations
 
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -55,6 +56,18 @@ class Read(ParamType, ABC):
     @abstractmethod
     def read(self, text: str) -> Any:
         """Return what the text says. Raises InputError that says which texts are allowed."""
+
+    def completions(self, incomplete: str) -> Iterable[str]:
+        """Return texts among which those that begin so complete a value; by itself a type knows of none."""
+        del incomplete
+        return ()
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the completions that begin so, as the shell takes them."""
+        del ctx, param
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
+
+        return [CompletionItem(text) for text in self.completions(incomplete) if text.startswith(incomplete)]
 
 
 class Whole(Read):
@@ -268,9 +281,9 @@ class OfferText(Read):
 
         return parse_offer(text)
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the shipped hardware that begins so."""
-        return SpecName("hardware").shell_complete(ctx, param, incomplete)
+    def completions(self, incomplete: str) -> Iterable[str]:
+        """Return the shipped hardware."""
+        return SpecName("hardware").completions(incomplete)
 
 
 class Setting(Read):
@@ -290,23 +303,19 @@ class Setting(Read):
             raise InputError(f"{shown(text)} is not NAME=VALUE; {self.hint}")
         return name, value
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the switches that begin so; behind the equals sign, the words that such a switch may take."""
-        del ctx, param
-        from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
-
+    def completions(self, incomplete: str) -> Iterable[str]:
+        """Return the switches; behind the equals sign, the words that such a switch may take."""
         from simulator.question.frameworks.profile import switches  # noqa: PLC0415  start-up time
 
-        name, equals, text = incomplete.partition("=")
+        name, equals, _ = incomplete.partition("=")
         if not equals:
-            return [CompletionItem(f"{spec.name}=") for spec in switches() if spec.name.startswith(name)]
-        words = [
-            word
+            return [f"{spec.name}=" for spec in switches()]
+        return [
+            f"{name}={word}"
             for spec in switches()
             if spec.name == name
             for word in (("true", "false") if isinstance(spec.default, bool) else spec.metadata["choices"])
         ]
-        return [CompletionItem(f"{name}={word}") for word in words if word.startswith(text)]
 
 
 class SpecName(Read):
@@ -336,40 +345,41 @@ class SpecName(Read):
         file = shipped_file(self.kind, text)
         return text if file is None else file.stem
 
+    def completions(self, incomplete: str) -> Iterable[str]:
+        """Return the shipped names."""
+        from simulator.question.specs.folders import spec_names  # noqa: PLC0415  start-up time
+
+        del incomplete
+        return spec_names(self.kind)
+
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the shipped names that begin so, and paths where one is being typed."""
-        del ctx, param
         from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
 
         if "/" in incomplete or incomplete.startswith("."):
             return [CompletionItem(incomplete, type="file")]
-        return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
-
-    def _names(self) -> Sequence[str]:
-        from simulator.question.specs.folders import hardware_names, model_names  # noqa: PLC0415  start-up time
-
-        return model_names() if self.kind == "model" else hardware_names()
+        return super().shell_complete(ctx, param, incomplete)
 
 
-class FlagTableName(Read):
-    """Name of a table of flags; names complete in the shell."""
+class ListedName(Read):
+    """Name of one of the things that a command lists; names complete in the shell."""
 
     name = "NAME"
 
+    def __init__(self, place: str) -> None:
+        """``place`` is `module:function` of what returns the names, imported when they are asked for."""
+        self._place = place
+
+    def completions(self, incomplete: str = "") -> Sequence[str]:
+        """Return the names."""
+        del incomplete
+        module, _, function = self._place.partition(":")
+        names: Sequence[str] = getattr(import_module(module), function)()
+        return names
+
     def read(self, text: str) -> str:
         """Return the name."""
-        from simulator.frameworks.flags import table_names  # noqa: PLC0415  start-up time
-
-        names = table_names()
+        names = self.completions()
         if text not in names:
             raise InputError(f"{shown(text)} is not one of {', '.join(names)}{did_you_mean(text, names)}")
         return text
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the tables that begin so."""
-        del ctx, param
-        from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
-
-        from simulator.frameworks.flags import table_names  # noqa: PLC0415  start-up time
-
-        return [CompletionItem(name) for name in table_names() if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""The command `plan`: offers in, what to book out."""
+"""The command `plan`: offers in, what to book out. Reads options; `show.answers.plan` chooses."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _plan(**values: Any) -> None:
         *("train_tokens", "deadline_days", "budget", "min_fit_probability"),
     )
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="choices priced") as progress:
-        found = plan(
+        planned = plan(
             **{name: values[name] for name in names},
             options=framework_options(values),
             offers=values["offer"],
@@ -105,12 +105,12 @@ def _plan(**values: Any) -> None:
             progress=progress,
         )
     defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
-    answer(ctx, "plan", found, presentation(ctx, defaults=defaults))
+    answer(ctx, "plan", planned, presentation(ctx, defaults=defaults))
 
 
 def _availability(values: Mapping[str, Any]) -> Availability | None:
     """Availability of a run: as given, else the defaults, else nothing."""
     from simulator.show.answers.availability import Availability  # noqa: PLC0415  start-up time
 
-    given = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
-    return Availability(**given) if given or values["availability"] else None
+    figures = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
+    return Availability(**figures) if figures or values["availability"] else None

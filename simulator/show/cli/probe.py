@@ -1,4 +1,4 @@
-"""The options of `simulate calibrate --probe`."""
+"""The options of `simulate calibrate --probe`. Measures nothing: `probing` calls what does."""
 
 from __future__ import annotations
 

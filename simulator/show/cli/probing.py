@@ -44,8 +44,8 @@ def _request(values: Mapping[str, Any]) -> ProbeRequest:
 
     for name in _NOT_PROBE:
         if values[name]:
-            said = "FILES" if name == "files" else f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"--probe and {said}: a probe measures rows of its own")
+            option = "FILES" if name == "files" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"--probe and {option}: a probe measures rows of its own")
     if values["hardware"] is None:
         raise click.UsageError("--probe needs --hardware: the spec that comes nearest; `simulate hardware` lists them")
     hardware = load_hardware(values["hardware"])

@@ -1,4 +1,4 @@
-"""Streams of a command: the answer to stdout or a file, progress to stderr, colours where they are wanted."""
+"""Streams of a command: the answer to stdout or a file, progress and notes to stderr. Words no answer."""
 
 from __future__ import annotations
 
@@ -258,15 +258,15 @@ def long_progress(*, quiet: bool, label: str) -> Iterator[Progress | None]:
         with progress_bar(quiet=quiet, label=label) as bar:
             yield bar
         return
-    started = told = monotonic()
+    started = last_line = monotonic()
     first: int | None = None
 
     def say(done: int, total: int) -> None:
-        nonlocal told, first
+        nonlocal last_line, first
         first = done if first is None else first
         now = monotonic()
-        if now - told >= LINE_EVERY_SECONDS and done > first:
-            told = now
+        if now - last_line >= LINE_EVERY_SECONDS and done > first:
+            last_line = now
             left = (total - done) * (now - started) / (done - first)
             note(f"{done:,} of {total:,} {label}, {left / 60:.0f} minutes left", quiet=quiet)
 

@@ -1,4 +1,4 @@
-"""The command `sweep`: a file of questions in, a table out."""
+"""The command `sweep`: a file of questions in, a table out. Reads options; `show.answers.sweep` prices."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Shard(Read):
 
     def read(self, text: str) -> Any:
         """Return which of how many."""
-        found = _SHARD.fullmatch(text.strip())
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        match = _SHARD.fullmatch(text.strip())
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise InputError(f"{shown(text)} is not K/N with K from 1 to N, such as 3/64")
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
 
 def sweep_command() -> click.Command:
@@ -84,6 +84,6 @@ def _sweep(**values: Any) -> None:
         note(f"scheduler {values['scheduler']}: it and its first worker are waited for two minutes each", quiet=quiet)
     with long_progress(quiet=quiet, label="questions answered") as progress:
         asked = {name: values[name] for name in _ASKED}
-        found = sweep(values["questions"], **asked, progress=progress)
-    note(speed_line(found), quiet=quiet)
-    write(ANSWERS["sweep"].write(found, values["format"], presentation(ctx)), None)
+        swept = sweep(values["questions"], **asked, progress=progress)
+    note(speed_line(swept), quiet=quiet)
+    write(ANSWERS["sweep"].write(swept, values["format"], presentation(ctx)), None)

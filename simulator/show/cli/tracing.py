@@ -10,7 +10,7 @@ import click
 from simulator import api
 from simulator.lab.trace.tracing import trace as traced
 from simulator.question.scenario.complete import OPTIONS
-from simulator.show.cli.layouts import check_cluster, given_layout
+from simulator.show.cli.layouts import check_cluster, layout_values
 from simulator.show.cli.streams import answer, presentation
 
 
@@ -21,6 +21,6 @@ def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
     check_cluster(values)
     names = ("model", "hardware", "nodes", "devices", "seq_length", "global_batch_size", "precision", "num_layers")
     asked = {name: values[name] for name in names} | {"framework": "torch", "calibration": "none"}
-    scenario, layout = api.resolved(asked, given_layout(values), OPTIONS, filled=True)
+    scenario, layout = api.resolved(asked, layout_values(values), OPTIONS, filled=True)
     compared = traced(scenario, layout, values["stage"])
     answer(ctx, "trace", compared, presentation(ctx))

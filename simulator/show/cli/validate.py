@@ -1,4 +1,7 @@
-"""The command `validate`: the best layouts of a ranking, launched for real and compared with what was predicted."""
+"""The command `validate`: the best layouts of a ranking, launched for real and compared with their predictions.
+
+Defines options alone; `launches` acts on them.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +61,11 @@ def _asked() -> list[click.Parameter]:
         "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
     }
     # What trains decides the profile to predict with.
-    found = [param for param in question_options() if param.name != "framework"]
-    for param in found:
+    options = [param for param in question_options() if param.name != "framework"]
+    for param in options:
         if isinstance(param, click.Option) and param.name in helps:
             param.default, param.show_default, param.help = None, False, helps[param.name]
-    return found
+    return options
 
 
 def _launch_options() -> list[click.Parameter]:

@@ -1,4 +1,4 @@
-"""The page of predictions beside measured runs. Shows figures that `evidence` computed."""
+"""The page of predictions beside measured runs. Fits and judges nothing: `evidence` does."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ _UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a d
 _TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
 
 
-def accuracy_page(found: Sequence[SourcesJudged], presentation: Presentation) -> str:
+def accuracy_page(of_kinds: Sequence[SourcesJudged], presentation: Presentation) -> str:
     """The page of shipped rows. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     drawn: list[PageSection] = []
-    judged = [row for one in found for row in one.rows]
-    for one in found:
+    judged = [row for sources in of_kinds for row in sources.rows]
+    for sources in of_kinds:
         rows = [
             Measured(row.platform, row.sample.key, measured, row.source_out.relative)
-            for row in one.rows
-            if (measured := _figure(one.kind, row.sample))
+            for row in sources.rows
+            if (measured := _figure(sources.kind, row.sample))
         ]
         if rows:
-            figures[one.kind] = error_figure(rows, _UNITS[one.kind])
+            figures[sources.kind] = error_figure(rows, _UNITS[sources.kind])
             drawn.append(
                 PageSection(
-                    title=_TITLES[one.kind],
+                    title=_TITLES[sources.kind],
                     text=["Predicted over measured, less one; each row predicted with its source left out of the fit."],
-                    figure=one.kind,
+                    figure=sources.kind,
                     about="Scatter of rows: measured figure against error in per cent, by class of device.",
                 )
             )
-    parts = chain(class_sections(found), row_sections(found))
-    sources: dict[str, list[str]] = {}
+    parts = chain(class_sections(of_kinds), row_sections(of_kinds))
+    texts_of: dict[str, list[str]] = {}
     for row in judged:
-        sources.setdefault(row.source, []).append(row.sample.row.source)
-    notes = [f"rows {name}, source {_beginning(texts)}" for name, texts in sources.items()]
+        texts_of.setdefault(row.source, []).append(row.sample.row.source)
+    notes = [f"rows {name}, source {_beginning(texts)}" for name, texts in texts_of.items()]
     sections = [*drawn, *map(_section, parts)]
     lead = f"{len(judged)} figures of measured runs."
     title = "Predictions against measured runs"
@@ -67,18 +67,18 @@ def own_page(errors: Sequence[OwnError], presentation: Presentation) -> str:
     figures: dict[str, PlotlyFigure] = {}
     sections = []
     for kind, title in _TITLES.items():
-        mine = [one for one in errors if one.kind == kind]
+        mine = [own for own in errors if own.kind == kind]
         rows = [
-            Measured(group=when, key=one.key, measured=float(number), error=error)
+            Measured(group=when, key=own.key, measured=float(number), error=error)
             for when in ("before", "after", "left out")
-            for number, one in enumerate(mine, 1)
-            if (error := getattr(one, when.replace(" ", "_"))) is not None
+            for number, own in enumerate(mine, 1)
+            if (error := getattr(own, when.replace(" ", "_"))) is not None
         ]
         if rows:
             figures[kind] = error_figure(rows, "row", linear=True)
             sections.append(PageSection(title=title, figure=kind, about="Scatter: error of each row in per cent."))
     sections += map(_section, own_sections(errors))
-    keys = len({one.key for one in errors})
+    keys = len({own.key for own in errors})
     title, lead = "Own rows against predictions", f"{keys} rows of your own."
     return page_html(title=title, lead=lead, sections=sections, figures=figures, command=presentation.command)
 
@@ -102,5 +102,5 @@ def _section(part: Section) -> PageSection:
 
 def _figure(kind: CoefficientKind, sample: Sample) -> float | None:
     """Measured value in the unit of its figure."""
-    found = sample.figure(kind)
-    return found if found is None or kind == "time" else found / GIB
+    measured = sample.figure(kind)
+    return measured if measured is None or kind == "time" else measured / GIB

@@ -201,29 +201,29 @@ def _dots(
     """
     risky = [estimate for estimate in ranking.risky if estimate not in shown]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
-    found = api.feasible(space=presentation.space, most=MOST_PANELS, drawn=MOST_DOTS, **presentation.question)
-    told_of = partial(_words, presentation=presentation, has_experts=has_experts(presentation))
+    feasible = api.feasible(space=presentation.space, most=MOST_PANELS, drawn=MOST_DOTS, **presentation.question)
+    texts_of = partial(_words, presentation=presentation, has_experts=has_experts(presentation))
     first = "recommended" if ranking.estimates else "nearest"
-    others = [one for one in found.estimates if (one.layout, tuple(one.options)) not in known]
+    others = [priced for priced in feasible.estimates if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
     panels: list[dict[str, Any]] = []
     for name, estimates in ((first, shown), ("fits", others), ("risky", risky)):
         groups[name] = []
         for estimate in estimates:
             groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
-            panels.append(panel(estimate, told_of(estimate, verdict_sentence(estimate, colour=False))))
+            panels.append(panel(estimate, texts_of(estimate, verdict_sentence(estimate, colour=False))))
     tokens = shown[0].global_batch_size * shown[0].seq_length
-    for one in found.others:
-        if (one.layout, tuple(one.query.chosen)) not in known:
-            groups["fits"].append(Dot(len(panels), one.device_bytes, tokens / one.step_seconds))
-            told = replace(shown[0], layout=one.layout, options=one.query.chosen)
-            panels.append(told_of(told, "fits; --format html of this command shows its panels"))
+    for drawn in feasible.others:
+        if (drawn.layout, tuple(drawn.query.chosen)) not in known:
+            groups["fits"].append(Dot(len(panels), drawn.device_bytes, tokens / drawn.step_seconds))
+            outline = replace(shown[0], layout=drawn.layout, options=drawn.query.chosen)
+            panels.append(texts_of(outline, "fits; --format html of this command shows its panels"))
     return groups, panels
 
 
-def panel(estimate: Estimate, told: Mapping[str, Any]) -> dict[str, Any]:
+def panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
     """Panel of one layout: texts, and the figures of its memory and of its step."""
-    return {**told, "memory": memory_figure(estimate), "step": step_figure(estimate)}
+    return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
 def _words(estimate: Estimate, verdict: str, *, presentation: Presentation, has_experts: bool) -> dict[str, Any]:

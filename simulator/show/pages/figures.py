@@ -212,10 +212,10 @@ def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> P
     differ = sorted((p for p in parts if p.first != p.second), key=lambda p: -abs(p.second - p.first))
     totals = [scale * sum(part.first for part in parts), scale * sum(part.second for part in parts)]
     shown = [part for part in differ if scale * abs(part.second - part.first) > max(totals) / 1000][:MOST_PARTS]
-    rest = differ[len(shown) :]
+    others = differ[len(shown) :]
     rows = [(words(part.name), scale * (part.second - part.first)) for part in shown]
-    if rest:
-        rows.append(("others", scale * sum(part.second - part.first for part in rest)))
+    if others:
+        rows.append(("others", scale * sum(part.second - part.first for part in others)))
     rows = [("A", totals[0]), *rows, ("B", totals[1])]
     return _waterfall(
         rows,
@@ -453,8 +453,8 @@ def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:
 
 
 def _error(value: float, interval: Interval, scale: float) -> PlotlyFigure:
-    found = _errors([(value * scale, Interval(interval.low * scale, interval.high * scale))])
-    return {**found, "thickness": 2, "width": 8}
+    bar = _errors([(value * scale, Interval(interval.low * scale, interval.high * scale))])
+    return {**bar, "thickness": 2, "width": 8}
 
 
 def _drawn(data: Sequence[PlotlyFigure], **layout: Any) -> PlotlyFigure:

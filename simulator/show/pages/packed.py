@@ -26,8 +26,8 @@ def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     split: list[tuple[int, list[Any]]] = []
     for panel in panels:
         own: list[Any] = []
-        told = {**panel, "command": panel["command"][len(start) :]}
-        skeleton = {name: _slot(part, own) if name in _OWN else _skeleton(part, own) for name, part in told.items()}
+        short = {**panel, "command": panel["command"][len(start) :]}
+        skeleton = {name: _slot(part, own) if name in _OWN else _skeleton(part, own) for name, part in short.items()}
         split.append((templates.setdefault(json.dumps(skeleton), len(templates)), own))
     texts = [[json.dumps(value) for value in own] for _, own in split]
     times = Counter(text for layout in texts for text in layout)

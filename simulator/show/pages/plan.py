@@ -11,8 +11,8 @@ from simulator.show.report.footer import defaults_line
 from simulator.show.report.plan_table import (
     availability_lines,
     foundation_lines,
-    kept_text,
     left_out_lines,
+    limit_text,
     plan_answer,
 )
 from simulator.show.report.presentation import Presentation, cost_text, days_text
@@ -73,7 +73,7 @@ def _plan_row(choice: Choice) -> dict[str, Cell]:
         raise ValueError("a choice without a layout has no row")
     probability, seconds = estimate.memory.fit_probability, estimate.throughput.step_seconds
     share = None if choice.goodput is None else choice.goodput.training
-    words = {"in time": kept_text(choice.in_time), "in budget": kept_text(choice.in_budget)}
+    words = {"in time": limit_text(choice.in_time), "in budget": limit_text(choice.in_budget)}
     layout = layout_text(estimate.layout)
     return {
         "offer": (choice.hardware, choice.hardware),

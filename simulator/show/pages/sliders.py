@@ -1,4 +1,7 @@
-"""A page to turn knobs on: the best layout of every combination of some inputs, priced here, chosen by sliders."""
+"""A page to turn knobs on: the best layout of every combination of some inputs, priced beforehand.
+
+The browser computes no figure.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def sliders_page(ranking: Ranking, presentation: Presentation) -> str:
     knobs = tuple(knobs_of(ranking))
     cells = _priced(knobs, presentation)
     layouts = [_cell(values, estimate, knobs, presentation) for values, estimate in cells.items()]
-    told = replace(presentation, verbosity=1, colour=False)
+    detailed = replace(presentation, verbosity=1, colour=False)
     best = ranking.estimates[:1]
     sections = [
         PageSection(title="Knobs", html=f'<div class="knobs">{"".join(_sliders(knobs))}</div>{panel_boxes()}'),
@@ -65,12 +68,12 @@ def sliders_page(ranking: Ranking, presentation: Presentation) -> str:
     ]
     return page_html(
         title=ranking_question(ranking),
-        lead=fastest_line(best[0], told) if best else "Nothing fits as it was asked: turn the knobs.",
+        lead=fastest_line(best[0], detailed) if best else "Nothing fits as it was asked: turn the knobs.",
         sections=sections,
         figures={},
         layouts=layouts,
         command=presentation.command,
-        notes=[*ranking_footer(ranking, told), *(answer_sources(best[0], presentation) if best else ())],
+        notes=[*ranking_footer(ranking, detailed), *(answer_sources(best[0], presentation) if best else ())],
     )
 
 

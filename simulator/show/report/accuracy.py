@@ -1,4 +1,4 @@
-"""The report of errors: by class of rows, row by row, own rows before and after. Errors come from `evidence`."""
+"""The report of errors: by class of rows, row by row, own rows before and after. Fits nothing: `evidence` does."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def own_table(errors: Sequence[OwnError], _presentation: Presentation, style: St
 def class_sections(judged: Sequence[SourcesJudged]) -> Iterator[Section]:
     """Yield errors by class of device and of model, or kind of memory figure."""
     lines: tuple[str, ...] = (_EXPLAINED,)
-    for one in judged:
-        if one.rows:
-            title = f"{TITLES[one.kind]} by class"
-            yield grouped(title, one.rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
+    for sources in judged:
+        if sources.rows:
+            title = f"{TITLES[sources.kind]} by class"
+            yield grouped(title, sources.rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
             lines = ()
-    yield from coverage_sections({one.kind: one.rows for one in judged})
-    for one in judged:
-        if (order := pairs_judged(pair_widths(one))) is not None:
+    yield from coverage_sections({sources.kind: sources.rows for sources in judged})
+    for sources in judged:
+        if (order := pairs_judged(pair_widths(sources))) is not None:
             yield pairs_section(order)
-    yield from draws_sections({one.kind: one.rows for one in judged})
+    yield from draws_sections({sources.kind: sources.rows for sources in judged})
 
 
 def draws_sections(rows: Mapping[CoefficientKind, Sequence[WithErrors]]) -> Iterator[Section]:
@@ -82,11 +82,11 @@ def draws_sections(rows: Mapping[CoefficientKind, Sequence[WithErrors]]) -> Iter
     judged = {TITLES[kind]: draws_judged(of_kind) for kind, of_kind in rows.items()}
     cells = [
         [
-            *(title, str(one.draws), str(one.unlearned), f"{one.worse} ({74 * one.worse / one.draws:.1f})"),
-            *map(_percent, (one.none, one.few, one.every)),
+            *(title, str(draws.draws), str(draws.unlearned), f"{draws.worse} ({74 * draws.worse / draws.draws:.1f})"),
+            *map(_percent, (draws.none, draws.few, draws.every)),
         ]
-        for title, one in judged.items()
-        if one is not None
+        for title, draws in judged.items()
+        if draws is not None
     ]
     text = (
         f"Random subsets of {FEW} rows of each source that has more, {DRAWS} a source, seed {SEED}. Nothing is learned "
@@ -121,34 +121,44 @@ def grouped(
 
 
 def _cells(rows: Iterable[WithErrors]) -> list[str]:
-    found = summary(rows)
-    errors = (found.uncalibrated, found.known, found.source_out, found.over_sources)
+    figures = summary(rows)
+    errors = (
+        figures.uncalibrated,
+        figures.known,
+        figures.source_out,
+        figures.over_sources,
+    )
     return [
-        *(str(found.rows), str(found.sources), *map(_percent, errors), f"{100 * found.bias:+.1f}"),
-        *map(_percent, (found.organisation_out, found.few)),
-        *(f"{100 * share:.0f}" for share in (found.coverage, found.half_width)),
+        *(
+            str(figures.rows),
+            str(figures.sources),
+            *map(_percent, errors),
+            f"{100 * figures.bias:+.1f}",
+        ),
+        *map(_percent, (figures.organisation_out, figures.few)),
+        *(f"{100 * share:.0f}" for share in (figures.coverage, figures.half_width)),
     ]
 
 
 def row_sections(judged: Sequence[SourcesJudged]) -> Iterator[Section]:
     """Yield every row."""
-    for one in judged:
-        unit = _UNITS[one.kind]
+    for sources in judged:
+        unit = _UNITS[sources.kind]
         cells = [
             [
-                *(row.sample.key, row.platform, row.sort, *(f"{value:.1f}" for value in _figures(one.kind, row))),
+                *(row.sample.key, row.platform, row.sort, *(f"{value:.1f}" for value in _figures(sources.kind, row))),
                 f"{100 * np.expm1(row.uncalibrated):+.1f}",
                 *map(_signed, (row.known, row.source_out, row.organisation_out)),
                 f"{100 * row.source_out.half_width:.0f}",
             ]
-            for row in one.rows
+            for row in sources.rows
         ]
         headers = (
             *("row", "platform", "class", f"measured\n{unit}", f"source left\nout {unit}", "priors\n%"),
             *("row left\nout %", "source\nleft out %", "organisation\nleft out %", "half-width\n± %"),
         )
         if cells:
-            yield Section(f"{TITLES[one.kind]}, every row", (), headers, cells, text_columns=(0, 1, 2))
+            yield Section(f"{TITLES[sources.kind]}, every row", (), headers, cells, text_columns=(0, 1, 2))
 
 
 _UNITS: Final[Mapping[CoefficientKind, str]] = {"memory": "GiB", "time": "TFLOPS"}
@@ -163,15 +173,15 @@ def _figures(kind: CoefficientKind, row: RowJudged) -> tuple[float, float]:
 def accuracy_json(judged: Sequence[SourcesJudged], _presentation: Presentation) -> str:
     """Return classes, sources and rows as JSON; errors and widths are shares."""
     parts = {
-        TITLES[one.kind].lower(): {
-            "coverage": coverage_object(one.kind, one.rows),
-            "pairs": None if (order := pairs_judged(pair_widths(one))) is None else dataclasses.asdict(order),
-            "own_rows": None if (draws := draws_judged(one.rows)) is None else dataclasses.asdict(draws),
-            "by_class": _summaries(one.rows, ("platform", "class"), lambda row: (row.platform, row.sort)),
-            "by_source": _summaries(one.rows, ("source", "platform"), lambda row: (row.source, row.platform)),
-            "rows": [_row_object(one.kind, row) for row in one.rows],
+        TITLES[sources.kind].lower(): {
+            "coverage": coverage_object(sources.kind, sources.rows),
+            "pairs": None if (order := pairs_judged(pair_widths(sources))) is None else dataclasses.asdict(order),
+            "own_rows": None if (draws := draws_judged(sources.rows)) is None else dataclasses.asdict(draws),
+            "by_class": _summaries(sources.rows, ("platform", "class"), lambda row: (row.platform, row.sort)),
+            "by_source": _summaries(sources.rows, ("source", "platform"), lambda row: (row.source, row.platform)),
+            "rows": [_row_object(sources.kind, row) for row in sources.rows],
         }
-        for one in judged
+        for sources in judged
     }
     document = {"schema_version": SCHEMA_VERSION, "tool_version": __version__, "seed": SEED, **parts}
     return dumps(document) + "\n"
@@ -202,8 +212,12 @@ def _row_object(kind: CoefficientKind, row: RowJudged) -> dict[str, Any]:
         "source_left_out": significant(row.source_out.relative),
         "organisation_left_out": significant(row.organisation_out.relative),
         "left_out": {
-            name: {"error": significant(one.relative), "half_width": significant(one.half_width), "inside": one.inside}
-            for name, one in row.left_out.items()
+            name: {
+                "error": significant(residual.relative),
+                "half_width": significant(residual.half_width),
+                "inside": residual.inside,
+            }
+            for name, residual in row.left_out.items()
         },
         "half_width": significant(row.source_out.half_width),
         "inside": row.source_out.inside,
@@ -214,7 +228,7 @@ def _row_object(kind: CoefficientKind, row: RowJudged) -> dict[str, Any]:
 
 def rows_csv(judged: Sequence[SourcesJudged], _presentation: Presentation) -> str:
     """Return every row as CSV, errors as shares."""
-    objects = [{"kind": one.kind} | _row_object(one.kind, row) for one in judged for row in one.rows]
+    objects = [{"kind": sources.kind} | _row_object(sources.kind, row) for sources in judged for row in sources.rows]
     for line in objects:
         del line["left_out"]  # columns that few rows have
     return table_csv(tuple(objects[0]), (tuple(row.values()) for row in objects))
@@ -223,9 +237,11 @@ def rows_csv(judged: Sequence[SourcesJudged], _presentation: Presentation) -> st
 def own_sections(errors: Sequence[OwnError]) -> Iterator[Section]:
     """Yield own rows before and after their calibration, with the means."""
     for kind, title in TITLES.items():
-        mine = [one for one in errors if one.kind == kind]
-        rows = [[one.key, *(_share(value) for value in (one.before, one.after, one.left_out))] for one in mine]
-        means = [_mean([getattr(one, name) for one in mine]) for name in ("before", "after", "left_out")]
+        mine = [error for error in errors if error.kind == kind]
+        rows = [
+            [error.key, *(_share(value) for value in (error.before, error.after, error.left_out))] for error in mine
+        ]
+        means = [_mean([getattr(error, name) for error in mine]) for name in ("before", "after", "left_out")]
         if mine:
             headers = ("row", "before %", "after %", "left out %")
             yield Section(f"{title} of own rows", (), headers, [*rows, ["mean, absolute", *means]])

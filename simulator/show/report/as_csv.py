@@ -1,4 +1,4 @@
-"""Estimates as CSV: one row each, the unit in every column's name."""
+"""Estimates as CSV: one row each, the unit in every column's name. Figures are those of the JSON, no others."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _EMPTY_COLUMNS = ("rank", "model", "hardware", "devices", "precision", "verdict"
 """Header of a table without rows."""
 
 
-def _row(found: Mapping[str, Any]) -> dict[str, Any]:
-    memory, speed = found["memory"], found["throughput"]
-    row = {name: found[name] for name in ("model", "hardware", "devices", "precision", "verdict")}
-    row |= found["layout"]
+def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
+    memory, speed = answer["memory"], answer["throughput"]
+    row = {name: answer[name] for name in ("model", "hardware", "devices", "precision", "verdict")}
+    row |= answer["layout"]
     row |= {
         name: memory[name] for name in ("device_mib", "reserved_mib", "allocated_mib", "capacity_mib", "headroom_mib")
     }
@@ -49,10 +49,10 @@ def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     row |= {name: value for name, value in speed.items() if not isinstance(value, dict | list) and name != "interval"}
     row |= {f"step_time_{end}_s": (speed["interval"] or {}).get(end) for end in ("low", "high")}
     row |= {f"{name}_s": seconds for name, seconds in speed["breakdown_s"].items()}
-    row |= {f"training_{name}": value for name, value in found.get("training", {}).items()}
-    row["violations"] = [broken["rule"] for broken in found["violations"]]
-    row |= {name: found["provenance"][name] for name in ("calibration", "status")}
-    row["notes"] = "; ".join(found["provenance"]["notes"])
+    row |= {f"training_{name}": value for name, value in answer.get("training", {}).items()}
+    row["violations"] = [broken["rule"] for broken in answer["violations"]]
+    row |= {name: answer["provenance"][name] for name in ("calibration", "status")}
+    row["notes"] = "; ".join(answer["provenance"]["notes"])
     return row
 
 

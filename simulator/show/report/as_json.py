@@ -1,4 +1,4 @@
-"""Answers as JSON: an object for each by the table of `simulator.show.report.keys`, with the unit in every key."""
+"""Answers as JSON, with the unit in every key. Names no key: the table of `simulator.show.report.keys` does."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def json_object(value: object, presentation: Presentation, row: str = "", unit: 
 
     `row` shows it by another row than that of its type; `unit` is that of the key it stands under.
     """
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     kind = type(value)
     for key, attribute, unit_of_key in _readers(row or kind.__name__, kind):
         inner = attribute(value, presentation)
         if key.mark == "?" and inner is None:
             continue
-        given = unit if key.mark == "*" and unit is not None else unit_of_key
-        found[key.name] = None if key.mark == "~" and not inner else _plain(inner, presentation, given, key.row)
-    return found
+        in_unit = unit if key.mark == "*" and unit is not None else unit_of_key
+        members[key.name] = None if key.mark == "~" and not inner else _plain(inner, presentation, in_unit, key.row)
+    return members
 
 
 KeyReader = tuple[JsonKey, Callable[[Any, Presentation], Any], ToUnit]
@@ -109,18 +109,18 @@ def _teraflops(flops_per_second: float) -> float:
 
 def _plain(value: Any, presentation: Presentation, unit: ToUnit, row: str = "") -> Any:
     """Return a value in the types JSON has; anything unknown as text."""
-    found = value
+    shown = value
     if isinstance(value, float) or (isinstance(value, int) and unit is mib and not isinstance(value, bool)):
-        found = unit(value)
+        shown = unit(value)
     elif is_dataclass(value) or hasattr(value, "_fields"):
-        found = json_object(value, presentation, row, unit)
+        shown = json_object(value, presentation, row, unit)
     elif isinstance(value, Mapping):
-        found = {str(key): _plain(inner, presentation, unit, row) for key, inner in value.items()}
+        shown = {str(key): _plain(inner, presentation, unit, row) for key, inner in value.items()}
     elif isinstance(value, list | tuple):
-        found = [_plain(inner, presentation, unit, row) for inner in value]
+        shown = [_plain(inner, presentation, unit, row) for inner in value]
     elif value is not None and not isinstance(value, str | bool | int):
-        found = str(value)
-    return found
+        shown = str(value)
+    return shown
 
 
 def plain(value: object) -> Any:

@@ -1,4 +1,4 @@
-"""Fitted coefficients as tables, JSON and YAML."""
+"""Fitted coefficients as tables, JSON and YAML. Fits nothing."""
 
 from __future__ import annotations
 

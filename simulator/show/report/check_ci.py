@@ -1,4 +1,4 @@
-"""Verdicts for other machines: JUnit XML and SARIF 2.1.0."""
+"""Verdicts for other machines: JUnit XML and SARIF 2.1.0. Judges nothing."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def check_junit(checks: Checks, _presentation: Presentation) -> str:
         details = _xml("\n".join([*place, *detail_lines(result)]))
         if not result.passed and not result.known:
             kind = "error" if result.outcome in NOT_JUDGED else "failure"
-            told = {"message": _xml(verdict_line(result)), "type": result.outcome}
-            ET.SubElement(case, kind, told).text = details
+            attributes = {"message": _xml(verdict_line(result)), "type": result.outcome}
+            ET.SubElement(case, kind, attributes).text = details
         elif _is_skipped(result):
             ET.SubElement(case, "skipped", {"message": _xml(verdict_line(result))})
         else:

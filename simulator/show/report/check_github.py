@@ -1,4 +1,4 @@
-"""Verdicts as workflow commands of GitHub Actions: annotations at the line to blame, and a job summary."""
+"""Verdicts as workflow commands of GitHub Actions: annotations at the line to blame, a summary. Judges nothing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _Annotation:
     def command(self, more: Collection[str] = ()) -> str:
         """The workflow command; `more` are the other files of the group."""
         place = f"file={_property(self.file)},line={self.line}," if self.file else ""
-        said = f"{self.message}\nso in {_listed(more)}" if more else self.message
-        return f"::{self.kind} {place}title={_property(self.title)}::{_data(said)}"
+        text = f"{self.message}\nso in {_listed(more)}" if more else self.message
+        return f"::{self.kind} {place}title={_property(self.title)}::{_data(text)}"
 
 
 def check_github(checks: Checks, _presentation: Presentation) -> str:
@@ -52,9 +52,9 @@ def check_github(checks: Checks, _presentation: Presentation) -> str:
         shown = ordered if len(ordered) <= MOST_ANNOTATIONS else ordered[: MOST_ANNOTATIONS - 1]
         for first, *others in shown:
             lines.append(first.command(dict.fromkeys(item.file for item in others if item.file != first.file)))
-        if rest := [item for group in ordered[len(shown) :] for item in group]:
-            names = list(dict.fromkeys(item.file for item in rest))
-            lines.append(_Annotation(kind, "", 1, f"{len(rest)} more", f"also: {_listed(names)}", "").command())
+        if hidden := [item for group in ordered[len(shown) :] for item in group]:
+            names = list(dict.fromkeys(item.file for item in hidden))
+            lines.append(_Annotation(kind, "", 1, f"{len(hidden)} more", f"also: {_listed(names)}", "").command())
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Verdicts with every name and value in one spelling, for texts that a terminal, a page or a CI runner reads."""
+"""Verdicts made safe to print: names and values on one line, with nothing that a terminal or a CI runner would obey."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts as tables for people: on a terminal, and as Markdown."""
+"""Verdicts as tables for people: on a terminal, and as Markdown. Judges nothing."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def _reasons(results: Sequence[Checked], style: Style, width: int | None) -> str
         Column("reason", tuple(_cut(one_line(why), room) for (_, why), _ in rows), is_text=True),
         Column("such as", tuple(_tail(one_line(group[0].file), room) for _, group in rows), is_text=True),
     ]
-    rest = len(groups) - len(rows)
-    more = [f"and {rest} more reasons; all with -v"] if rest else []
+    hidden = len(groups) - len(rows)
+    more = [f"and {hidden} more reasons; all with -v"] if hidden else []
     return "\n".join([columns_grid(columns, style), *more])
 
 
@@ -103,12 +103,12 @@ def _patches(result: Checked, style: Style) -> str:
     """Every change that helps, the fastest first, as a patch of its own."""
     blocks = [heading(f"Patches of {result.name}", style)]
     for change in result.changes:
-        said = (
+        patch = (
             change.patch.rstrip("\n")
             or "# no patch: the text gives no hold for it, or an option replaces it; give the options instead"
         )
         costs = f"# {change.text} ({speed_text(change.speed_ratio)})"
-        blocks.append(f"```diff\n{costs}\n{said}\n```" if style == "markdown" else f"{costs}\n{said}")
+        blocks.append(f"```diff\n{costs}\n{patch}\n```" if style == "markdown" else f"{costs}\n{patch}")
     return "\n".join(blocks)
 
 
@@ -169,18 +169,18 @@ def summary_rows(results: Sequence[Checked]) -> list[list[str]]:
 
 
 def _row(result: Checked, *, colour: bool) -> list[str]:
-    said = words(result.outcome) + ("" if result.passed or result.outcome != "fits" else ", but fails")
-    said = in_colour(said, result.outcome if result.passed else "refused", colour=colour)
+    verdict = words(result.outcome) + ("" if result.passed or result.outcome != "fits" else ", but fails")
+    verdict = in_colour(verdict, result.outcome if result.passed else "refused", colour=colour)
     rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))
     name, estimate = one_line(result.name), result.estimate
     if estimate is None:
-        return [name, said, "", "", "", "", "", "", rules]
+        return [name, verdict, "", "", "", "", "", "", rules]
     memory, on = estimate.memory, one_line(f"{estimate.devices} x {estimate.hardware}")
     if result.outcome == "refused":
-        return [name, said, on, "", gib(memory.capacity_bytes), "", "", "", rules]
+        return [name, verdict, on, "", gib(memory.capacity_bytes), "", "", "", rules]
     return [
         name,
-        said,
+        verdict,
         on,
         gib(memory.device_bytes),
         gib(memory.capacity_bytes),

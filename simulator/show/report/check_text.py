@@ -1,4 +1,4 @@
-"""Words and sentences of a verdict that all of its formats share."""
+"""Words and sentences of a verdict that all of its formats share. Judges nothing, and lays out no table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from simulator.show.report.text import amount, gib, largest_parts, layout_text, 
 
 def verdict_line(result: Checked) -> str:
     """Return the verdict with its margin, or the first reason for having none."""
-    said = words(result.outcome)
+    verdict = words(result.outcome)
     if result.estimate is None or result.outcome == "refused":
         more = f" (and {len(result.reasons) - 1} more)" if len(result.reasons) > 1 else ""
-        return f"{said}: {result.reasons[0]}{more}" if result.reasons else said
+        return f"{verdict}: {result.reasons[0]}{more}" if result.reasons else verdict
     memory = result.estimate.memory
     size = f"needs {gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB"
-    line = f"{said}: {size}, {margin_text(memory.headroom_bytes)}; stage {memory.binding_stage} at {memory.moment}"
+    line = f"{verdict}: {size}, {margin_text(memory.headroom_bytes)}; stage {memory.binding_stage} at {memory.moment}"
     return f"{line}; {'; '.join(result.reasons)}" if result.reasons else line
 
 

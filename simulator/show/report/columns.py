@@ -1,4 +1,4 @@
-"""Tables that keep to a line's width: columns say how much they matter, the least of them go first."""
+"""Tables that keep to a line's width: columns say how readily they go, and the readiest goes first. Words no cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as a table: two estimates side by side."""
+"""A comparison as a table: two estimates side by side. Prices and compares nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of ranges: how many measured runs lie inside theirs, by class and by what was left out."""
+"""The report of ranges: how many measured runs lie inside theirs, by class and by what was left out. Fits nothing."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def _classes(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> Iterator[tup
 
 
 def _coverage(left_out: str, name: str, rows: Sequence[JudgedRange]) -> HeldRanges:
-    found = [row.left_out[left_out] for row in rows]
-    inside = sum(one.inside for one in found)
-    share = inside / len(found)
-    held = HELD[0] <= share <= HELD[1] if len(found) >= LEAST_ROWS else not _rejected(inside, len(found))
+    residuals = [row.left_out[left_out] for row in rows]
+    inside = sum(residual.inside for residual in residuals)
+    share = inside / len(residuals)
+    held = HELD[0] <= share <= HELD[1] if len(residuals) >= LEAST_ROWS else not _rejected(inside, len(residuals))
     if left_out == "device":
         held = share >= HELD[0]  # what families show of one another, five of them, can be too wide
-    width = sum(one.half_width for one in found) / len(found)
-    return HeldRanges(left_out, name, len(found), len({row.source for row in rows}), share, width, held)
+    width = sum(residual.half_width for residual in residuals) / len(residuals)
+    return HeldRanges(left_out, name, len(residuals), len({row.source for row in rows}), share, width, held)
 
 
 def _rejected(inside: int, rows: int) -> bool:
@@ -135,11 +135,11 @@ def coverage_sections(rows: Mapping[CoefficientKind, Sequence[JudgedRange]]) -> 
     for kind, of_kind in rows.items():
         cells = [
             [
-                *(one.left_out, one.name, str(one.rows), str(one.sources)),
-                *(f"{100 * share:.0f}" for share in (one.inside, one.half_width)),
-                "yes" if one.held else "no",
+                *(ranges.left_out, ranges.name, str(ranges.rows), str(ranges.sources)),
+                *(f"{100 * share:.0f}" for share in (ranges.inside, ranges.half_width)),
+                "yes" if ranges.held else "no",
             ]
-            for one in coverages(kind, of_kind)
+            for ranges in coverages(kind, of_kind)
         ]
         if cells:
             yield Section(f"{TITLES[kind]}: inside the ranges", lines, headers, cells, text_columns=(0, 1, 6))
@@ -148,7 +148,7 @@ def coverage_sections(rows: Mapping[CoefficientKind, Sequence[JudgedRange]]) -> 
 
 def coverage_object(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> list[dict[str, Any]]:
     """Return the same as plain values; shares and half-widths as numbers."""
-    return [dataclasses.asdict(one) for one in coverages(kind, rows)]
+    return [dataclasses.asdict(ranges) for ranges in coverages(kind, rows)]
 
 
 APART: Final = 0.10
@@ -173,9 +173,9 @@ class PairsJudged:
     """Share of those that are said to differ."""
 
 
-def pairs_judged(found: Iterable[tuple[float, float, float]]) -> PairsJudged | None:
+def pairs_judged(pairs: Iterable[tuple[float, float, float]]) -> PairsJudged | None:
     """Sum up pairs: measured and predicted difference and its half-width, in the logarithm; None without any."""
-    every = list(found)
+    every = list(pairs)
     if not every:
         return None
     differ = [(measured, predicted) for measured, predicted, width in every if abs(predicted) > width]

@@ -42,7 +42,7 @@ def tool_version(_answer: object, _presentation: Presentation) -> str:
 
 def outcome_counts(checks: Checks, _presentation: Presentation) -> Mapping[str, int]:
     """Recipes, those that passed and failed, and those of each verdict."""
-    outcomes, passed = [result.outcome for result in checks.results], sum(one.passed for one in checks.results)
+    outcomes, passed = [result.outcome for result in checks.results], sum(each.passed for each in checks.results)
     ended = {"recipes": len(outcomes), "passed": passed, "failed": len(outcomes) - passed}
     return ended | {outcome: outcomes.count(outcome) for outcome in OUTCOMES}
 

@@ -118,8 +118,8 @@ def _bars(estimate: Estimate, width: int | None, style: Style, *, full: bool) ->
 
 def changes_title(explanation: Explanation) -> str:
     """Return the heading over the changes: how sure they make it."""
-    least = explanation.min_fit_probability
-    sure = "" if least is None else f" with at least {100.0 * least:g} %"
+    probability = explanation.min_fit_probability
+    sure = "" if probability is None else f" with at least {100.0 * probability:g} %"
     return f"What would make it fit{sure}"
 
 

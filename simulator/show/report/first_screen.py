@@ -1,4 +1,7 @@
-"""The lines around the table of a first screen: the answer in words, another launch, what the numbers rest on."""
+"""The lines around the table of a first screen: the answer in words, another launch, what the numbers rest on.
+
+Lines that `-v` adds stand in `footer`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.cost.pricing.violation import Violation
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import BY_NAME, Layout
-from simulator.question.units import GIB, to_gib
+from simulator.question.units import to_gib
 from simulator.search.assumed import LEAST_CHANGE
 from simulator.search.result import Ranking
 from simulator.show.report.columns import BETWEEN
-from simulator.show.report.footer import peak_line, stack_name, status_line
+from simulator.show.report.footer import LEAST_SHOWN_BYTES, VERDICTS, peak_line, stack_name, status_line
 from simulator.show.report.grid import PROSE_WIDTH, Style, filled, grid
 from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
 from simulator.show.report.text import (
@@ -32,10 +35,6 @@ from simulator.show.report.text import (
     step_unit,
 )
 
-_LEAST_SHOWN = 0.005 * GIB
-"""Memory that rounds to something, in bytes."""
-_VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit"}
-_WORDS = {"true": "on", "false": "off"}
 _SIZES = (
     *("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel"),
     *("data_parallel", "virtual_stages"),
@@ -119,11 +118,11 @@ def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
     for tried in filter(most[:_MOST_SWITCHES].__contains__, estimate.assumed):
         speed = tried.other_speed_change
         runs = tried.verdict != "does_not_fit"
-        note = _VERDICTS[tried.verdict] if tried.verdict != estimate.verdict else ""
+        note = VERDICTS[tried.verdict] if tried.verdict != estimate.verdict else ""
         yield [
             f"--option {tried.switch}={tried.other}",
             f"{100.0 * speed:+.1f} %" if runs and abs(tried.speed_change) >= LEAST_CHANGE else "-",
-            f"{-to_gib(tried.memory_bytes):+.2f}" if abs(tried.memory_bytes) >= _LEAST_SHOWN else "-",
+            f"{-to_gib(tried.memory_bytes):+.2f}" if abs(tried.memory_bytes) >= LEAST_SHOWN_BYTES else "-",
             note,
         ]
 
@@ -157,14 +156,14 @@ def more_line(ranking: Ranking) -> str:
     return f"{grouped(counts.feasible)} of {grouped(counts.evaluated)} layouts fit: --top N, --variants."
 
 
-def rules_block(broken: Sequence[Violation], said: str, presentation: Presentation, style: Style) -> str:
+def rules_block(broken: Sequence[Violation], header: str, presentation: Presentation, style: Style) -> str:
     """Return what rules say, under the header `said`, with a fix each."""
     rows = [[violation.rule, violation.message, violation.fix] for violation in broken]
     beside = max(len(row[0]) for row in rows) + 2 * BETWEEN
     room = 2 * PROSE_WIDTH if presentation.width is None else max(presentation.width - beside, 2 * _NARROWEST)
     whole = sum(max(len(row[column]) for row in rows) for column in (1, 2))
-    lengths = {} if whole <= room else {said: 3 * room // 5, "fix": 2 * room // 5}
-    return grid(["rule", said, "fix"], rows, style, text_columns=range(3), wrapped=lengths)
+    lengths = {} if whole <= room else {header: 3 * room // 5, "fix": 2 * room // 5}
+    return grid(["rule", header, "fix"], rows, style, text_columns=range(3), wrapped=lengths)
 
 
 _MOST_SWITCHES = 3

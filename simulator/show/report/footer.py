@@ -1,4 +1,4 @@
-"""The lines under a table: assumptions, and what the numbers rest on."""
+"""The lines under a table: assumptions, and what the numbers rest on. Computes no figure."""
 
 from __future__ import annotations
 
@@ -97,22 +97,19 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
         worth = (
             [f"{100.0 * switch.other_speed_change:+.1f} % tokens/s"] if abs(switch.speed_change) >= LEAST_CHANGE else []
         )
-        if abs(switch.memory_bytes) >= _LEAST_SHOWN:
+        if abs(switch.memory_bytes) >= LEAST_SHOWN_BYTES:
             worth.append(f"{-to_gib(switch.memory_bytes):+.2f} GiB")
         if switch.verdict != estimate.verdict:
-            worth.append(_VERDICTS[switch.verdict])
-        assumed = f"Assumed {switch.switch} {_word(switch.value)}"
+            worth.append(VERDICTS[switch.verdict])
+        assumed = f"Assumed {switch.switch} {_SWITCHED.get(switch.value, switch.value)}"
         yield f"{assumed}; with --option {switch.switch}={switch.other}: {', '.join(worth)}."
 
 
-_VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
-_WORDS = {"true": "on", "false": "off"}
-_LEAST_SHOWN = 0.005 * GIB
+VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
+"""What a layout is with a verdict, in words."""
+LEAST_SHOWN_BYTES = 0.005 * GIB
 """Memory that rounds to something, in bytes."""
-
-
-def _word(value: str) -> str:
-    return _WORDS.get(value, value)
+_SWITCHED = {"true": "on", "false": "off"}
 
 
 def stack_lines(ranking: Ranking) -> Iterator[str]:

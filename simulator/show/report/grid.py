@@ -1,4 +1,4 @@
-"""Tables of ready-made text, in the two shapes that people read."""
+"""Tables of ready-made text for a terminal, a page of Markdown and a notebook. Shortens and computes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of the answers' JSON objects: the one table that the writer, the schema and docs/json.md read.
+"""Keys of the answers' JSON objects: the one table that the writer and the schema read.
 
 A row names a type, or another way of showing one, and lists its keys. A type without a row shows its fields by their
 own names. Words of a row, by example:
@@ -148,12 +148,12 @@ def keys_of(row: str, kind: type) -> tuple[JsonKey, ...]:
 
 def key_of(word: str) -> JsonKey:
     """The key that a word of a row says."""
-    found = _WORD.fullmatch(word)
-    if found is None:
+    match = _WORD.fullmatch(word)
+    if match is None:
         raise ValueError(f"{word!r} is no key")
-    name = found["name"]
-    if found["path"] is None:
+    name = match["name"]
+    if match["path"] is None:
         for end, becomes in _ENDS:
             name = name.removesuffix(end) + becomes if name.endswith(end) else name
-    mark = cast("Literal['', '*', '?', '~']", found["mark"])
-    return JsonKey(name, found["path"] or found["name"], found["row"] or "", mark)
+    mark = cast("Literal['', '*', '?', '~']", match["mark"])
+    return JsonKey(name, match["path"] or match["name"], match["row"] or "", mark)

@@ -1,4 +1,7 @@
-"""Specs, profiles and flags as records for a table: one line each in a list, one line per number when shown."""
+"""Specs, profiles and flags as records for a table: a line each in a list, a line per number when one is shown.
+
+Shows what files say, and prices nothing.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ _UNITS = {
     "vocab_size": "tokens",
     "max_position_embeddings": "tokens",
 }
-_PROSE = frozenset({"note", "meaning", "allowed", "title", "source", "sets", "versions"})
+_PROSE = frozenset({"note", "meaning", "allowed", "title", "source", "sets", "type", "versions"})
 """Columns of sentences; they are broken into lines on a terminal."""
 _LEAST_PROSE = 24
 """Characters of a line from which sentences stand beside the other columns."""
@@ -246,11 +249,11 @@ def _with_prose(plain: Sequence[Column], prose: Sequence[Column], width: int | N
         return columns_grid([*plain, *prose], style, {column.header: length for column in prose})
     lines = columns_grid(plain, style).splitlines()
     below = len(lines) - len(prose[0].cells)  # headers may take several lines
-    told = lines[:below]
+    shown = lines[:below]
     for number, row in enumerate(lines[below:]):
-        said = "; ".join(f"{one.header}: {one.cells[number]}" for one in prose if one.cells[number])
-        told += [row, *(f"    {line}" for line in _lines(said, (width or 0) - 4))]
-    return "\n".join(told)
+        sentences = "; ".join(f"{text.header}: {text.cells[number]}" for text in prose if text.cells[number])
+        shown += [row, *(f"    {line}" for line in _lines(sentences, (width or 0) - 4))]
+    return "\n".join(shown)
 
 
 def _lines(text: str, width: int | None) -> list[str]:

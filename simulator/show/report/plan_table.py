@@ -1,4 +1,4 @@
-"""A plan as a table, with the booking above it and what the figures rest on below."""
+"""A plan as a table, with the booking above it and what the figures rest on below. Chooses nothing."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def plan_answer(plan: Plan) -> Iterator[str]:
         yield from measured_lines(plan, best)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
-            least = plan.least_nodes(position)
-            if least is None:
+            fewest = plan.least_nodes(position)
+            if fewest is None:
                 yield f"{offer.hardware}: none of its sizes is in time."
             else:
-                maybe = least.in_time is not None and least.in_time.answer == "maybe"
-                chance = f" with probability {kept_text(least.in_time).removeprefix('maybe ')}" if maybe else ""
-                yield f"{offer.hardware}: in time from {_nodes(least)} on{chance}."
+                maybe = fewest.in_time is not None and fewest.in_time.answer == "maybe"
+                chance = f" with probability {limit_text(fewest.in_time).removeprefix('maybe ')}" if maybe else ""
+                yield f"{offer.hardware}: in time from {_nodes(fewest)} on{chance}."
 
 
 def measured_lines(plan: Plan, best: Choice) -> Iterator[str]:
@@ -123,16 +123,16 @@ def _run_words(choice: Choice) -> Iterator[str]:
             yield f"cost {cost_text(choice.run)}"
     for name, limit in (("in time", choice.in_time), ("in budget", choice.in_budget)):
         if limit is not None:
-            yield f"{name}: {kept_text(limit)}"
+            yield f"{name}: {limit_text(limit)}"
 
 
-def kept_text(kept: LimitCheck | None) -> str:
+def limit_text(check: LimitCheck | None) -> str:
     """Return whether a limit is kept, a doubtful one with its probability."""
-    if kept is None:
+    if check is None:
         return "-"
-    if kept.answer != "maybe" or kept.probability is None:
-        return kept.answer
-    return f"maybe {probability_text(kept.probability)} %"
+    if check.answer != "maybe" or check.probability is None:
+        return check.answer
+    return f"maybe {probability_text(check.probability)} %"
 
 
 def _columns(plan: Plan) -> Iterator[Column]:
@@ -158,9 +158,9 @@ def _columns(plan: Plan) -> Iterator[Column]:
     if any(c.run is not None and c.run.cost is not None for c in plan.priced):
         yield column("cost", lambda c: cost_text(c.run) if c.run else "-", 5)
     if plan.deadline_days is not None:
-        yield column("in time", lambda c: kept_text(c.in_time), 10, is_text=True)
+        yield column("in time", lambda c: limit_text(c.in_time), 10, is_text=True)
     if plan.budget is not None:
-        yield column("in budget", lambda c: kept_text(c.in_budget), 12, is_text=True)
+        yield column("in budget", lambda c: limit_text(c.in_budget), 12, is_text=True)
     yield column("Pareto", lambda c: "yes" if c.pareto else "", 30, is_text=True)
 
 
@@ -202,8 +202,8 @@ def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
                 shared.setdefault(f"{choice.nodes} nodes, {host}.", {})[choice.hardware] = None
             for note in estimate.provenance.notes:
                 notes.setdefault(f"Assumed: {note}", {})[choice.hardware] = None
-    told = {**shared, **notes} if verbosity > 0 else shared
-    for line, hardware in sorted(told.items(), key=lambda pair: pair[0].partition(":")[0] == "Assumed"):
+    lines = {**shared, **notes} if verbosity > 0 else shared
+    for line, hardware in sorted(lines.items(), key=lambda pair: pair[0].partition(":")[0] == "Assumed"):
         yield f"{', '.join(hardware)}: {line}"
     if notes and verbosity <= 0:
         yield assumptions_line(len(notes))

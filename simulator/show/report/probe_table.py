@@ -1,4 +1,4 @@
-"""Measured rates, launches and fit of a probe as tables for people."""
+"""Measured rates, launches and fit of a probe as tables for people. Measures and fits nothing."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def probe_table(probed: Probed, presentation: Presentation, style: Style) -> str
 def outlook_table(ready: Prepared, _presentation: Presentation, style: Style) -> str:
     """Return what would be measured and launched."""
     rests_on = "the rates in the folder" if ready.measured else "the numbers of the spec"
-    said = [f"Plan from {rests_on}: about {ready.design.seconds:.0f} s of launches."]
+    lines = [f"Plan from {rests_on}: about {ready.design.seconds:.0f} s of launches."]
     if ready.measured is None:
-        said.append("The rates are measured first, and may change the choice of launches:")
+        lines.append("The rates are measured first, and may change the choice of launches:")
         command = rates_command(ready.request)
-        said.append("    " + shell_line(command.arguments, command.environment))
-    return "\n\n".join([_plan(ready.design, style), paragraph(said, style)]) + "\n"
+        lines.append("    " + shell_line(command.arguments, command.environment))
+    return "\n\n".join([_plan(ready.design, style), paragraph(lines, style)]) + "\n"
 
 
 def _rates(rates: Rates, style: Style) -> str:
@@ -64,8 +64,14 @@ def _rates(rates: Rates, style: Style) -> str:
 
 def _plan(design: ProbeDesign, style: Style) -> str:
     rows = [
-        [str(number), one.candidate.title, milliseconds(one.step_seconds), f"{one.launch_seconds:.0f}", _pins(one.pins)]
-        for number, one in enumerate(design.launches, start=1)
+        [
+            str(number),
+            launch.candidate.title,
+            milliseconds(launch.step_seconds),
+            f"{launch.launch_seconds:.0f}",
+            _pins(launch.pins),
+        ]
+        for number, launch in enumerate(design.launches, start=1)
     ]
     headers = ["#", "launch", "step ms", "launch s", "pins down"]
     return titled("Plan", grid(headers, rows, style, text_columns=(1, 4)), style)
@@ -81,15 +87,15 @@ def _comparison(compared: Sequence[Compared], style: Style) -> str:
     rows = [
         [
             str(number),
-            one.planned.candidate.title,
-            "" if one.measured_seconds is None else milliseconds(one.measured_seconds),
-            milliseconds(one.before_seconds),
-            _error(one.before_seconds, one.measured_seconds),
-            "" if one.after_seconds is None else milliseconds(one.after_seconds),
-            _error(one.after_seconds, one.measured_seconds),
-            _pins(one.planned.pins),
+            launch.planned.candidate.title,
+            "" if launch.measured_seconds is None else milliseconds(launch.measured_seconds),
+            milliseconds(launch.before_seconds),
+            _error(launch.before_seconds, launch.measured_seconds),
+            "" if launch.after_seconds is None else milliseconds(launch.after_seconds),
+            _error(launch.after_seconds, launch.measured_seconds),
+            _pins(launch.planned.pins),
         ]
-        for number, one in enumerate(compared, start=1)
+        for number, launch in enumerate(compared, start=1)
     ]
     table = grid(headers, rows, style, text_columns=(1, 7))
     return titled("Step time predicted from the rates, measured, and after the fit", table, style)

@@ -163,11 +163,14 @@ def _fitted(estimates: Sequence[Estimate], presentation: Presentation, style: St
     Beside the columns stands what the codes mean.
     """
     width = _width(presentation, style)
-    sizes, rest = list(_size_columns(estimates)), [*_text_columns(estimates), *_figure_columns(estimates, presentation)]
-    shown, left_out = fitting([*sizes, *rest], width)
+    sizes, others = (
+        list(_size_columns(estimates)),
+        [*_text_columns(estimates), *_figure_columns(estimates, presentation)],
+    )
+    shown, left_out = fitting([*sizes, *others], width)
     legend: list[str] = []
     for longest, close in _NARROWER:
-        short = [coded(c, c.name[0].upper(), longest) if c.is_text else (c, []) for c in rest]
+        short = [coded(c, c.name[0].upper(), longest) if c.is_text else (c, []) for c in others]
         narrow, gone = fitting([*([joined(sizes)] if close else sizes), *(column for column, _ in short)], width)
         if _needed(gone) < _needed(left_out):
             shown, left_out, headers = narrow, gone, {column.header for column in narrow}
@@ -329,10 +332,10 @@ def fewest_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         near = f"{grouped(fewest.ranked_nodes)} take {days_text(run)} days"
         yield f"Nothing is in time ({limit}) on up to {grouped(fewest.most_nodes)} nodes: {near}. {first} would fit."
         return
-    from simulator.show.answers.plan import kept  # noqa: PLC0415  start-up time
-    from simulator.show.report.plan_table import kept_text  # noqa: PLC0415  start-up time
+    from simulator.show.answers.plan import limit_check  # noqa: PLC0415  start-up time
+    from simulator.show.report.plan_table import limit_text  # noqa: PLC0415  start-up time
 
-    sure = kept_text(kept(run.days, run.days_interval, fewest.deadline_days))
+    sure = limit_text(limit_check(run.days, run.days_interval, fewest.deadline_days))
     yield f"Fewest in {limit}: {few}, {days_text(run)} days (in time: {sure}). {first} would fit."
 
 
@@ -362,13 +365,13 @@ def _counts_line(ranking: Ranking) -> Iterator[str]:
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
     """Yield what is faster than the best that is recommended, and why it is not."""
-    least = ranking.query.get("min_fit_probability")
+    asked = ranking.query.get("min_fit_probability")
     best = ranking.estimates[0].throughput.step_seconds if ranking.estimates else math.inf
     for estimate in ranking.risky:
         if estimate.throughput.step_seconds * (1.0 + _LEAST_GAIN) < best:
             gain = percent(best / estimate.throughput.step_seconds - 1.0) if math.isfinite(best) else ""
             faster = f"{gain} % faster, " if gain else ""
-            chance = f"fits with {fit_text(estimate)} %, {percent(float(str(least)))} % is asked for"
+            chance = f"fits with {fit_text(estimate)} %, {percent(float(str(asked)))} % is asked for"
             layout = brief_layout(estimate.layout, estimate.framework)
             yield f"Risky, not recommended: {layout}: {faster}{chance}."
 

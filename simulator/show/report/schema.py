@@ -1,4 +1,4 @@
-"""JSON Schema of the answers, from their types by the table of `simulator.show.report.keys`.
+"""JSON Schema of the answers, and their keys as rows, from their types by the table of `simulator.show.report.keys`.
 
 Descriptions are the docstrings of the fields. Imports every answer, and is itself imported only when it is asked for.
 """
@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -72,17 +72,58 @@ _PLAIN: Mapping[object, Mapping[str, object]] = {
 }
 
 
-def schema() -> dict[str, Any]:
-    """Return the schema, JSON Schema 2020-12: any answer, and a definition of each kind of object."""
+def schema(*answers: str) -> dict[str, Any]:
+    """Return the JSON Schema 2020-12 of some answers, all by default, with a definition of each kind of object."""
     definitions: dict[str, Any] = {}
-    for kind in ROOTS.values():
-        _refer(kind, kind.__name__, definitions)
+    for name in answers or ROOTS:
+        _refer(ROOTS[name], ROOTS[name].__name__, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What simulate prints with --format json",
-        "anyOf": [{"$ref": f"#/$defs/{name}"} for name in ROOTS],
+        "anyOf": [{"$ref": f"#/$defs/{name}"} for name in answers or ROOTS],
         "$defs": definitions,
     }
+
+
+def answer_names() -> tuple[str, ...]:
+    """Return the names of the answers."""
+    return tuple(ROOTS)
+
+
+def answer_rows() -> list[dict[str, str]]:
+    """Return one row for each answer: its name and its meaning."""
+    definitions = schema()["$defs"]
+    return [{"answer": name, "meaning": definitions[name]["description"]} for name in ROOTS]
+
+
+def key_rows(answer: str) -> list[dict[str, str]]:
+    """Return one row for each key of an answer: its path, type and meaning. An answer inside it is one row."""
+    return list(_key_rows(answer, "", schema(answer)["$defs"]))
+
+
+def _key_rows(name: str, above: str, definitions: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    for key, value in definitions[name]["properties"].items():
+        left_out = "" if key in definitions[name]["required"] else ", or left out"
+        yield {"key": above + key, "type": _type_text(value) + left_out, "meaning": value["description"]}
+        for inner in value.get("anyOf", [value]):
+            part = inner.get("items", inner).get("$ref", "").rpartition("/")[2]
+            if part and part not in ROOTS:
+                yield from _key_rows(part, f"{above}{key}{'[]' if 'items' in inner else ''}.", definitions)
+
+
+def _type_text(value: Mapping[str, Any]) -> str:
+    if "anyOf" in value:
+        return " or ".join(map(_type_text, value["anyOf"]))
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return name if name in ROOTS else "object"
+    if "enum" in value:
+        return ", ".join(map(str, value["enum"]))
+    if value.get("type") == "array":
+        return f"list of {_type_text(value['items'])}"
+    if "additionalProperties" in value:
+        return f"{_type_text(value['additionalProperties'])} by name"
+    return str(value.get("type", "anything"))
 
 
 def _refer(kind: type, row: str, definitions: dict[str, Any]) -> dict[str, str]:
@@ -128,13 +169,13 @@ def _known(kind: type, path: str) -> tuple[Any, str]:
     if path.startswith(DERIVED):
         function = getattr(derived, path.removeprefix(DERIVED))
         return get_type_hints(function, localns=_OF_DERIVED)["return"], function.__doc__
-    found: Any = kind
+    annotation: Any = kind
     about = ""
     optional = False
     for name in path.split("."):
-        found, about = _attribute(_without_none(found), name)
-        optional = optional or found is not _without_none(found)
-    return (found | None if optional else found), about
+        annotation, about = _attribute(_without_none(annotation), name)
+        optional = optional or annotation is not _without_none(annotation)
+    return (annotation | None if optional else annotation), about
 
 
 def _attribute(kind: Any, name: str) -> tuple[Any, str]:
@@ -167,7 +208,7 @@ def _value(annotation: Any, row: str, definitions: dict[str, Any]) -> dict[str, 
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_value(one, row, definitions) for one in arguments]}
+        return {"anyOf": [_value(argument, row, definitions) for argument in arguments]}
     if origin in (tuple, list):
         return {"type": "array", "items": _value(arguments[0], row, definitions)}
     if origin is not None and issubclass(origin, Mapping):
@@ -180,7 +221,7 @@ def _value(annotation: Any, row: str, definitions: dict[str, Any]) -> dict[str, 
 
 def _without_none(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, types.UnionType):
-        return next(one for one in get_args(annotation) if one is not type(None))
+        return next(argument for argument in get_args(annotation) if argument is not type(None))
     return annotation
 
 

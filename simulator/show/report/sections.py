@@ -1,4 +1,4 @@
-"""Long reports as sections of sentences and a table, for a terminal or a page."""
+"""Long reports as sections of sentences and a table, for a terminal or a page. Words no sentence."""
 
 from __future__ import annotations
 

@@ -37,5 +37,5 @@ def speed_line(sweep: Sweep) -> str:
     if not sweep.priced:
         return "nothing was left to price"
     speed = sweep.priced / max(sweep.elapsed_seconds, 1e-3)
-    told = f"{grouped(sweep.priced)} of {grouped(sweep.questions)} questions priced in {sweep.elapsed_seconds:.1f} s"
-    return f"{told}, {speed:.1f} a second"
+    text = f"{grouped(sweep.priced)} of {grouped(sweep.questions)} questions priced in {sweep.elapsed_seconds:.1f} s"
+    return f"{text}, {speed:.1f} a second"

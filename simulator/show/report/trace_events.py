@@ -45,13 +45,13 @@ def _passes(timeline: Timeline) -> Iterator[dict[str, Any]]:
     for events in timeline.passes.events:
         for event in events:
             seconds = event.end_seconds - event.start_seconds
-            told = {"args": {"micro_batch": event.ran.micro_batch, "chunk": event.ran.chunk}}
-            yield {**_slice((_RANKS, event.rank), words(event.ran.kind), event.start_seconds, seconds), **told}
+            pass_of = {"args": {"micro_batch": event.ran.micro_batch, "chunk": event.ran.chunk}}
+            yield {**_slice((_RANKS, event.rank), words(event.ran.kind), event.start_seconds, seconds), **pass_of}
             if timeline.send_seconds > 0 and event.sent:
                 sent = _slice(
                     (_SENDS, event.rank), f"send {words(event.ran.kind)}", event.end_seconds, timeline.send_seconds
                 )
-                yield {**sent, **told}
+                yield {**sent, **pass_of}
 
 
 def _slice(track: tuple[int, int], name: str, start: float, seconds: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A traced stage beside its prediction, as a table."""
+"""A traced stage beside its prediction, as a table. Traces nothing."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def trace_table(comparison: TraceComparison, presentation: Presentation, style: 
 
 def _question(comparison: TraceComparison) -> str:
     asked = comparison.estimate
-    what = f"{asked.model} on {devices_text(asked.devices)}: {asked.precision}"
-    return f"{what}, sequence {asked.seq_length}, global batch {asked.global_batch_size}, torch"
+    subject = f"{asked.model} on {devices_text(asked.devices)}: {asked.precision}"
+    return f"{subject}, sequence {asked.seq_length}, global batch {asked.global_batch_size}, torch"
 
 
 def _answer(comparison: TraceComparison) -> list[str]:

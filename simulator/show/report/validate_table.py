@@ -1,4 +1,4 @@
-"""Predicted beside measured, as tables."""
+"""Predicted beside measured figures of launches, as tables. Launches and compares nothing."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def _summary(comparisons: Sequence[LayoutComparison], style: Style, *, colour: b
     """Two lines for each layout: memory of its fullest rank, and time of a step."""
     headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
     rows: list[list[str]] = []
-    for number, one in enumerate(comparisons, start=1):
-        outcome = [str(len(one.ran)), _outcome(one, colour=colour)]
-        memory, step = one.predicted_memory, one.estimate.throughput
-        about = [str(number), sharded_layout_text(one.estimate.layout), "memory MiB"]
-        rows.append([*about, _mib(memory[0]), _span(memory[1], _mib), *_measured(one.memory, _mib), *outcome])
+    for number, compared in enumerate(comparisons, start=1):
+        outcome = [str(len(compared.ran)), _outcome(compared, colour=colour)]
+        memory, step = compared.predicted_memory, compared.estimate.throughput
+        about = [str(number), sharded_layout_text(compared.estimate.layout), "memory MiB"]
+        rows.append([*about, _mib(memory[0]), _span(memory[1], _mib), *_measured(compared.memory, _mib), *outcome])
         predicted = [milliseconds(step.step_seconds), _span(step.interval_seconds, milliseconds)]
-        rows.append(["", "", "step ms", *predicted, *_measured(one.step, milliseconds), "", ""])
+        rows.append(["", "", "step ms", *predicted, *_measured(compared.step, milliseconds), "", ""])
     return grid(headers, rows, style, text_columns=(1, 2, 9))
 
 
@@ -175,8 +175,8 @@ def _failed(compared: LayoutComparison, *, full: bool) -> Iterator[str]:
         outcome = launched.outcome
         if outcome.kind == "ok":
             continue
-        what = ": ".join(filter(None, (compared.title, outcome.kind, outcome.error)))
-        yield f"{what}; its log: {launched.launch.log}"
+        failure = ": ".join(filter(None, (compared.title, outcome.kind, outcome.error)))
+        yield f"{failure}; its log: {launched.launch.log}"
         tail = outcome.tail if full else outcome.tail[-_TAIL_LINES:]
         yield from (f"    {line}" for line in tail)
     if compared.contradiction:
@@ -186,8 +186,8 @@ def _failed(compared: LayoutComparison, *, full: bool) -> Iterator[str]:
 def _refused(refused: Sequence[Refused]) -> Iterator[str]:
     """Layouts that are faster than one that was launched, each reason once."""
     by_reason: dict[str, list[Refused]] = {}
-    for one in refused:
-        by_reason.setdefault(one.reason, []).append(one)
+    for refusal in refused:
+        by_reason.setdefault(refusal.reason, []).append(refusal)
     for reason, same in by_reason.items():
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
         yield f"Not launched: {sharded_layout_text(same[0].layout)}{more}: {reason}"
@@ -217,8 +217,8 @@ def _place(place: int | None) -> str:
 
 def _change(moved: Moved) -> list[str]:
     both = (moved.estimate_before, moved.estimate_after)
-    steps = ["" if found is None else milliseconds(found.throughput.step_seconds) for found in both]
-    spans = ["" if found is None else _span(found.throughput.interval_seconds, milliseconds) for found in both]
+    steps = ["" if estimate is None else milliseconds(estimate.throughput.step_seconds) for estimate in both]
+    spans = ["" if estimate is None else _span(estimate.throughput.interval_seconds, milliseconds) for estimate in both]
     measured = "" if moved.measured_seconds is None else milliseconds(moved.measured_seconds)
     return [sharded_layout_text(moved.layout), *steps, *spans, measured]
 

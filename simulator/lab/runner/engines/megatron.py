@@ -1,4 +1,7 @@
-"""Megatron-LM as an engine (experimental): `pretrain_gpt.py` in the user's own environment."""
+"""Megatron-LM as an engine (experimental): `pretrain_gpt.py` in the user's own environment.
+
+Writes what a launch reads and reads its log. Starts no process: a launcher does.
+"""
 
 from __future__ import annotations
 

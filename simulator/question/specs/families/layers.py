@@ -1,4 +1,4 @@
-"""The sequence of layers that a configuration describes: for every layer its mixer and its feed-forward part.
+"""The sequence of layers that a configuration describes: each layer's mixer and feed-forward part. No sizes of them.
 
 The values of `layers` in families.yaml are names of these functions: those of MIXERS say what a layer mixes tokens by,
 those of NETWORKS what follows. They take the configuration, with what its class assumes, and the fields that were read.

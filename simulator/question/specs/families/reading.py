@@ -1,4 +1,4 @@
-"""A configuration read by its family's entries in the table: fields of a model spec."""
+"""A configuration read by its family's entries in the table: fields of a model spec. Names no family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The table of families: what the keys of a Hugging Face configuration mean, by `model_type` (families.yaml)."""
+"""The table of families (families.yaml): what keys of a Hugging Face configuration mean, by `model_type`.
+
+Reads the table, and no configuration: `reading` does.
+"""
 
 from __future__ import annotations
 

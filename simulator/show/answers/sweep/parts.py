@@ -1,4 +1,4 @@
-"""The state of a sweep on disk: a folder with a file for each part, and the table that they become."""
+"""The state of a sweep on disk: a file for each part, and the table that they become. Prices nothing."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ def write_table(file: Path, rows: Iterable[Sequence[Any]]) -> None:
 def read_table(file: Path) -> list[Row]:
     """The rows of a table that `write_table` wrote. Raises OSError, KeyError or ValueError for what is none."""
     if file.suffix.lower() == ".parquet":
-        found: list[Row] = _parquet().read_table(file).to_pylist()
-        return found
+        rows: list[Row] = _parquet().read_table(file).to_pylist()
+        return rows
     with file.open(encoding="utf-8", newline="") as stream:
         return [{name: _read(COLUMNS[name], cell) for name, cell in row.items()} for row in csv.DictReader(stream)]
 

@@ -44,41 +44,43 @@ COLUMNS: Mapping[str, type] = {
 """Every column of a row with its type; any but `question`, `model` and `outcome` may be None."""
 
 
-def price_part(numbered: Sequence[tuple[int, Mapping[str, Any]]], least: float, version: str) -> list[list[Any]]:
+def price_part(
+    numbered: Sequence[tuple[int, Mapping[str, Any]]], min_fit_probability: float, version: str
+) -> list[list[Any]]:
     """The rows of some questions, as cells in the order of `COLUMNS`.
 
     Raises UnsupportedError where the caller is of another version than this process.
     """
     if version != __version__:
         raise UnsupportedError(f"a worker has simulate {__version__}, the sweep {version}: install one version on both")
-    rows = (_row(question, least) | {"question": number} for number, question in numbered)
+    rows = (_row(question, min_fit_probability) | {"question": number} for number, question in numbered)
     return [[row.get(name) for name in COLUMNS] for row in rows]
 
 
 def asked(question: Mapping[str, Any]) -> dict[str, Any]:
     """The columns that repeat a question."""
-    found = dict(question)
+    columns = dict(question)
     for name in ("options", "layout"):
-        if name in found:
-            found[name] = " ".join(f"{key}={_listed(value)}" for key, value in found[name].items()) or None
-    return found
+        if name in columns:
+            columns[name] = " ".join(f"{key}={_listed(value)}" for key, value in columns[name].items()) or None
+    return columns
 
 
-def _row(question: Mapping[str, Any], least: float) -> dict[str, Any]:
+def _row(question: Mapping[str, Any], min_fit_probability: float) -> dict[str, Any]:
     arguments = dict(question)
     try:
         space = space_of(arguments.pop("layout", {}), KEYS)
-        found = fastest(space=space, min_fit_probability=least, **arguments)
+        layouts = fastest(space=space, min_fit_probability=min_fit_probability, **arguments)
     except SimulateError as error:
         return {"outcome": "refused", "reason": str(error)}
     except Exception as error:  # noqa: BLE001  one question in a million stops no sweep
         return {"outcome": "failed", "reason": short_line(f"internal error: {type(error).__name__}: {error}")}
-    estimate = found.recommended or found.nearest
+    estimate = layouts.recommended or layouts.nearest
     if estimate is None:
         return {"outcome": "no_layout", "reason": "no layout keeps the rules"}
     short_of = "risky" if estimate.verdict == "fits" else estimate.verdict
     return {
-        "outcome": "fits" if found.recommended is not None else short_of,
+        "outcome": "fits" if layouts.recommended is not None else short_of,
         **_layout(estimate.layout),
         **_figures(estimate),
     }

@@ -47,23 +47,23 @@ class Questions:
         """The question of a number from 0; the last keyword of a product turns fastest."""
         for product in self.products:
             if 0 <= number < _size(product):
-                found: dict[str, Any] = {}
+                values: dict[str, Any] = {}
                 for name in reversed(list(product)):
                     number, position = divmod(number, len(product[name]))
-                    found[name] = product[name][position]
-                return {name: found[name] for name in product}
+                    values[name] = product[name][position]
+                return {name: values[name] for name in product}
             number -= _size(product)
         raise IndexError(number)
 
     def fingerprint(self) -> str:
         """Digest of what the answers follow from: questions, version, specs, calibration."""
-        told = hashlib.sha256(json.dumps([__version__, self.products]).encode())
+        digest = hashlib.sha256(json.dumps([__version__, self.products]).encode())
         for folder in ("hardware_specs", "model_specs", "calibration"):
             for file in sorted(data_folder(folder).glob("*.yaml")):
-                told.update(file.name.encode() + file.read_bytes())
+                digest.update(file.name.encode() + file.read_bytes())
         for file in sorted(set(_own_files(self.products))):
-            told.update(str(file).encode() + file.read_bytes())
-        return told.hexdigest()
+            digest.update(str(file).encode() + file.read_bytes())
+        return digest.hexdigest()
 
 
 def read_questions(file: Path) -> Questions:
@@ -76,29 +76,29 @@ def questions_of(value: Any, where: str = "questions") -> Questions:
     mappings = value if isinstance(value, list | tuple) else [value]
     if not mappings:
         raise InputError(f"{where}: holds no question")
-    if not all(isinstance(one, Mapping) for one in mappings):
+    if not all(isinstance(mapping, Mapping) for mapping in mappings):
         raise InputError(f"{where}: must be a mapping of inputs to lists, or a list of such mappings")
-    told = [where if len(mappings) == 1 else f"{where}[{number}]" for number in range(len(mappings))]
-    found = Questions(tuple(_product(one, place) for one, place in zip(mappings, told, strict=True)))
-    if len(found) > MOST_QUESTIONS:
-        raise InputError(f"{where}: {len(found):,} questions; at most {MOST_QUESTIONS:,}")
-    return found
+    places = [where if len(mappings) == 1 else f"{where}[{number}]" for number in range(len(mappings))]
+    questions = Questions(tuple(_product(mapping, place) for mapping, place in zip(mappings, places, strict=True)))
+    if len(questions) > MOST_QUESTIONS:
+        raise InputError(f"{where}: {len(questions):,} questions; at most {MOST_QUESTIONS:,}")
+    return questions
 
 
 def _size(product: QuestionGrid) -> int:
     return prod(map(len, product.values()))
 
 
-def _product(given: Mapping[Any, Any], where: str) -> QuestionGrid:
+def _product(mapping: Mapping[Any, Any], where: str) -> QuestionGrid:
     """The checked product of one mapping."""
-    for name in given:
+    for name in mapping:
         if name not in KEYWORDS:
             near = did_you_mean(str(name), KEYWORDS)
             raise InputError(f"{where}: unknown input '{name}'{near}; allowed: {', '.join(KEYWORDS)}")
-    if "model" not in given:
+    if "model" not in mapping:
         raise InputError(f"{where}: needs a model, or a list of them")
-    told = {**_DEFAULTS, **given}
-    product = {name: _values(name, told[name], where) for name in KEYWORDS if name in told}
+    inputs = {**_DEFAULTS, **mapping}
+    product = {name: _values(name, inputs[name], where) for name in KEYWORDS if name in inputs}
     for name, values in product.items():
         for value in values:
             _checked(f"{where}: {name}", _CHECKS[name], value)
@@ -117,16 +117,16 @@ def _product(given: Mapping[Any, Any], where: str) -> QuestionGrid:
 def _values(name: str, value: Any, where: str) -> tuple[Any, ...]:
     listed = tuple(value) if isinstance(value, list | tuple) else (value,)
     if name in _MAPPINGS:
-        if not all(isinstance(one, Mapping) for one in listed):
+        if not all(isinstance(item, Mapping) for item in listed):
             raise InputError(f"{where}: {name}: must be a mapping, or a list of mappings")
-        listed = tuple({str(key): _plain(name, one[key]) for key in one} for one in listed)
+        listed = tuple({str(key): _plain(name, item[key]) for key in item} for item in listed)
     if name in BY_INPUT and BY_INPUT[name].kind == "count":
-        listed = tuple(_number(f"{where}: {name}", BY_INPUT[name].of_tokens, one) for one in listed)
+        listed = tuple(_number(f"{where}: {name}", BY_INPUT[name].of_tokens, item) for item in listed)
     if not listed:
         raise InputError(f"{where}: {name}: is an empty list")
-    for position, one in enumerate(listed):
-        if one in listed[:position]:
-            raise InputError(f"{where}: {name}: {one!r} is there twice")
+    for position, item in enumerate(listed):
+        if item in listed[:position]:
+            raise InputError(f"{where}: {name}: {item!r} is there twice")
     return listed
 
 
@@ -191,9 +191,9 @@ def _own_files(products: Sequence[QuestionGrid]) -> Iterator[Path]:
 
 def absolute(question: Mapping[str, Any]) -> dict[str, Any]:
     """The question with the paths that it names made absolute: a worker may stand in another folder."""
-    found = dict(question)
+    inputs = dict(question)
     for name in ("model", "hardware", "calibration"):
-        path = Path(found.get(name) or "")
+        path = Path(inputs.get(name) or "")
         if path.suffix in (".yaml", ".yml", ".json") or (len(path.parts) > 1 and path.exists()):
-            found[name] = str(path.resolve())
-    return found
+            inputs[name] = str(path.resolve())
+    return inputs

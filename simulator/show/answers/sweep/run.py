@@ -1,4 +1,7 @@
-"""A sweep: questions in, a table out; what is done is kept part by part, and a sweep that was killed goes on there."""
+"""A sweep: questions in, a table out, part by part, so that one that was killed goes on where it was.
+
+Decides who prices which part; `price` prices, `parts` writes, `workers` runs.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +57,9 @@ class Sweep(Tabular):
 
     def __repr__(self) -> str:
         """One line: how many, how they ended, where they are."""
-        told = ", ".join(f"{count:,} {name}" for name, count in self.outcomes.items())
+        outcomes = ", ".join(f"{count:,} {name}" for name, count in self.outcomes.items())
         where = "" if self.table is None else f" in {self.table}"
-        return f"<Sweep of {self.questions:,} questions{where}: {told or 'none answered'}>"
+        return f"<Sweep of {self.questions:,} questions{where}: {outcomes or 'none answered'}>"
 
 
 def sweep(  # noqa: PLR0913  questions, and how they are worked through
@@ -121,7 +124,7 @@ class _Job:
 
     questions: Questions
     parts: SweepParts
-    least: float
+    min_fit_probability: float
     workers: int | None
     scheduler: str | None
 
@@ -188,8 +191,8 @@ class _Job:
             if not missing:
                 return
             try:
-                with workers_of(self.workers, self.scheduler) as found:
-                    yield from self._handed_out(missing, found)
+                with workers_of(self.workers, self.scheduler) as workers:
+                    yield from self._handed_out(missing, workers)
             except BrokenProcessPool as error:
                 if attempt == _POOLS:
                     raise self._lost("processes here were killed again and again", shard) from error
@@ -202,9 +205,9 @@ class _Job:
                     raise
                 raise self._lost(f"scheduler {self.scheduler}: {error}", shard) from error
 
-    def _lost(self, what: str, shard: tuple[int, int]) -> UnsupportedError:
-        kept = len(self.questions) - self._count(self.parts.missing(shard))
-        return UnsupportedError(f"{what}; {kept:,} answers are kept in {self.parts.folder}: run again to go on")
+    def _lost(self, cause: str, shard: tuple[int, int]) -> UnsupportedError:
+        answered = len(self.questions) - self._count(self.parts.missing(shard))
+        return UnsupportedError(f"{cause}; {answered:,} answers are kept in {self.parts.folder}: run again to go on")
 
     def _handed_out(self, missing: Sequence[int], workers: Workers) -> Iterator[int]:
         """Keep workers busy, and keep what they bring."""
@@ -214,7 +217,7 @@ class _Job:
             while waiting and len(running) < (workers.slots() * _AHEAD if self.workers != 1 else 1):
                 part = waiting.pop()
                 numbered = [(number, absolute(self.questions[number])) for number in self.parts.numbers(part)]
-                running[workers.executor.submit(price_part, numbered, self.least, __version__)] = part
+                running[workers.executor.submit(price_part, numbered, self.min_fit_probability, __version__)] = part
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 part = running.pop(future)

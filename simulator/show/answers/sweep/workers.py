@@ -49,8 +49,8 @@ class Here(Executor):
 def workers_of(workers: int | None, scheduler: str | None) -> Iterator[Workers]:
     """Workers: those of a scheduler, else so many processes here, by default one for each core."""
     if scheduler is not None:
-        with _dask(scheduler) as found:
-            yield found
+        with _dask(scheduler) as of_scheduler:
+            yield of_scheduler
         return
     count = _cores() if workers is None else workers
     if count == 1:

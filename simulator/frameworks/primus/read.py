@@ -7,7 +7,9 @@ Read as Primus at fd1eeab reads it: `${NAME:default}` comes from the environment
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -17,15 +19,15 @@ from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import FlagTable, table_of
 from simulator.frameworks.home import kept_inside
-from simulator.frameworks.megatron.keys import add_layers, with_model
+from simulator.frameworks.megatron.keys import add_layers, take_model
 from simulator.frameworks.megatron.model import LATENT
+from simulator.frameworks.megatron.read import read
 from simulator.frameworks.named import named_model
-from simulator.frameworks.run import AskedRun, finished
+from simulator.frameworks.remarks import Place
+from simulator.frameworks.run import AskedRun
 from simulator.frameworks.torchtitan.read import add_keys, torchtitan_run
 from simulator.frameworks.values import known_value
 from simulator.frameworks.variables import Variables
-from simulator.recipes.readers.megatron import megatron_recipe
-from simulator.recipes.recipe import Place, Recipe, recipe_of
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
@@ -47,6 +49,8 @@ _TABLE: Final = FlagTable(
         for name, flag in table_of("megatron", "primus").items()
     }
 )
+_HEAD: Final = re.compile(r"modules\.[^.]+\.(\w+)")
+"""A key of a module itself, below its name."""
 _DEPTH: Final = "model.n_layers"
 _TURBO_LINEAR: Final = ("enable_primus_turbo", "use_turbo_float8_linear")
 """Keys of `primus_turbo` that are on in `modules/torchtitan/pre_trainer.yaml`."""
@@ -54,59 +58,83 @@ _DEEPEST: Final = 8
 _LORA_RANK: Final = 16
 
 
-def is_primus(keys: Iterable[Key]) -> bool:
-    """Whether a document is an experiment of Primus."""
-    names = {key.path[-1] for key in keys if key.path[0] == "modules" and len(key.path) == 3}
-    return {"framework", "config"} <= names
+def is_primus(names: Collection[str]) -> bool:
+    """Whether keys are those of an experiment of Primus."""
+    parts = {match[1] for name in names if (match := _HEAD.fullmatch(name))}
+    return {"framework", "config"} <= parts
 
 
-def read_primus(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
-    """The recipe of an experiment, and the settings that it used."""
-    variables = Variables(settings)
+def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+    """The run of an experiment on Megatron-LM; None of one on another framework.
+
+    Raises UnsupportedError for a model of another kind, and InputError for a file outside the repository.
+    """
+    experiment = _experiment(arguments, keys)
+    return _megatron(arguments, experiment) if experiment.framework == "megatron" else None
+
+
+def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+    """The run of an experiment on torchtitan. Raises UnsupportedError for one on another framework, and InputError."""
+    experiment = _experiment(arguments, keys)
+    if experiment.framework != "torchtitan":
+        head = experiment.heads.get("framework")
+        line = head.line if head else 1
+        raise UnsupportedError(
+            f"{arguments.file}:{line}: Primus' framework '{experiment.framework[:40]}' keeps its values in Python; "
+            "read are megatron and torchtitan"
+        )
+    return _torchtitan(arguments, experiment)
+
+
+@dataclass(frozen=True, slots=True)
+class _Experiment:
+    """The first module of an experiment."""
+
+    framework: str
+    heads: Mapping[str, Key]
+    """`framework`, `config` and `model`."""
+    overrides: Sequence[Key]
+    variables: Variables
+
+
+def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment:
+    variables = Variables(arguments.settings)
     inside = [key for key in variables.keys(keys) if key.path[0] == "modules" and len(key.path) > 2]
+    arguments.used |= variables.used
     module = inside[0].path[1]
     heads = {key.name: key for key in inside if len(key.path) == 3 and key.path[1] == module}
-    own = [
+    overrides = [
         dataclasses.replace(key, path=key.path[3:])
         for key in inside
         if key.path[1:3] == (module, "overrides") and len(key.path) > 3
     ]
     framework = heads["framework"].values[0].text if "framework" in heads else ""
-    if framework not in ("megatron", "torchtitan"):
-        line = heads["framework"].line if "framework" in heads else 1
-        raise UnsupportedError(
-            f"{path}:{line}: Primus' framework '{framework[:40]}' keeps its values in Python; "
-            "read are megatron and torchtitan"
-        )
-    _refuse_other_models(path, heads)
-    read = _megatron if framework == "megatron" else _torchtitan
-    recipe = read(path, heads, own, variables)
-    return recipe, variables.used
+    return _Experiment(framework, heads, overrides, variables)
 
 
-def _refuse_other_models(path: Path, heads: Mapping[str, Key]) -> None:
+def _refuse_other_models(file: str, heads: Mapping[str, Key]) -> None:
     """Raise UnsupportedError for a model whose file stands in `configs/models/megatron/diffusion`."""
     key = heads.get("model")
     text = key.values[0].text if key is not None and key.values else ""
     if key is not None and "diffusion" in PurePosixPath(text).parts[:-1]:
-        raise UnsupportedError(f"{path}:{key.line}: {text[:60]}: diffusion models are not modelled; read are decoders")
+        raise UnsupportedError(f"{file}:{key.line}: {text[:60]}: diffusion models are not modelled; read are decoders")
 
 
-def _files(path: Path, heads: Mapping[str, Key], framework: str, variables: Variables) -> tuple[list[Key], bool]:
+def _files(recipe: str, experiment: _Experiment) -> tuple[list[Key], bool]:
     """The keys of the files that the experiment names, and whether the model's is among them."""
     keys: list[Key] = []
     modelled = False
     for head, folder in (("config", "modules"), ("model", "models")):
-        key = heads.get(head)
+        key = experiment.heads.get(head)
         if key is None or not key.values or not key.values[0].known:
             continue
         name = key.values[0].text
-        for place in (f"primus/configs/{folder}/{framework}/{name}", name):
+        for place in (f"primus/configs/{folder}/{experiment.framework}/{name}", name):
             try:
-                file = beside(str(path), place, key.line)
+                file = beside(recipe, place, key.line)
             except InputError:
                 continue
-            keys += variables.keys(_extended(file, path, 0))
+            keys += experiment.variables.keys(_extended(file, Path(recipe), 0))
             modelled = modelled or head == "model"
             break
     return keys, modelled
@@ -128,43 +156,46 @@ def _last(keys: Iterable[Key]) -> list[Key]:
     return list({key.path: key for key in keys}.values())
 
 
-def _megatron(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
-    arguments = Arguments(str(path), _TABLE, complete=True)
-    base, modelled = _files(path, heads, "megatron", variables)
-    lora = {key.name: key for key in own if key.path[0] == "lora"}
-    for key in _last((*base, *own)):
+def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
+    heads, overrides = experiment.heads, experiment.overrides
+    _refuse_other_models(arguments.file, heads)
+    arguments.table = _TABLE
+    base, modelled = _files(arguments.file, experiment)
+    arguments.used |= experiment.variables.used
+    lora = {key.name: key for key in overrides if key.path[0] == "lora"}
+    for key in _last((*base, *overrides)):
         if key.path[0] != "lora":
             arguments.add_key(_RENAMED.get(key.name, key.name), key.values, key.line, key.file)
     model = None
     if not modelled and "model" in heads:
         model = _model(arguments, heads["model"])
         add_layers(arguments, model, heads["model"].line)
-    stated = {key.name.lower() for key in (*base, *own)}
+    stated = {key.name.lower() for key in (*base, *overrides)}
     arguments.add_defaults(_MEGATRON, heads["framework"].line, stated)
     if arguments.has("fp16"):
         arguments.entries.pop("bf16", None)
     if not arguments.has("fp8_format"):
         # Primus' files name a way to scale also where nothing is scaled.
         arguments.entries.pop("fp8_recipe", None)
-    arguments.note_unset(variables.assumed_unset)
-    recipe = megatron_recipe(arguments, None, "primus-yaml", "", None, None)
+    arguments.note_unset(experiment.variables.assumed_unset)
+    run = read(arguments, None)
     if not modelled:
-        recipe = with_model(recipe, model)
-        off = any(key.name == "multi_latent_attention" and key.values[0].text.lower() in OFF for key in own)
-        recipe = dataclasses.replace(recipe, model_fields=_whole_heads(recipe)) if off else recipe
+        run = take_model(arguments, run, model)
+        off = any(key.name == "multi_latent_attention" and key.values[0].text.lower() in OFF for key in overrides)
+        run = dataclasses.replace(run, model_fields=_whole_heads(run)) if off else run
     if "enabled" in lora and lora["enabled"].values[0].text.lower() not in OFF:
         rank = lora["dim"].values[0].text if "dim" in lora else str(_LORA_RANK)
-        recipe = dataclasses.replace(recipe, lora_rank=int(rank) if rank.isascii() and rank.isdigit() else None)
-    return recipe
+        run = dataclasses.replace(run, lora_rank=int(rank) if rank.isascii() and rank.isdigit() else None)
+    return run
 
 
-def _whole_heads(recipe: Recipe) -> dict[str, object]:
+def _whole_heads(run: AskedRun) -> dict[str, object]:
     """The fields of a model whose latent attention a recipe switches off: whole heads, normed, as its file has them.
 
     `models/megatron/deepseek_v*.yaml`: `kv_channels` is the width of a value, `qk_layernorm` is on.
     """
-    fields = dict(recipe.model_fields)
-    spec = models.load_model(recipe.model) if recipe.model else None
+    fields = dict(run.model_fields)
+    spec = models.load_model(run.model) if run.model else None
     if spec is None or spec.attention != "mla":
         return fields
     whole = {"attention": "gqa", "head_dim": spec.v_head_dim, "num_key_value_heads": spec.num_attention_heads}
@@ -185,29 +216,30 @@ def _model(arguments: Arguments, key: Key) -> str | None:
     return model
 
 
-def _torchtitan(path: Path, heads: Mapping[str, Key], own: list[Key], variables: Variables) -> Recipe:
-    base, modelled = _files(path, heads, "torchtitan", variables)
-    keys = _last((*base, *own))
-    arguments = Arguments(str(path), table_of("torchtitan"), complete=True)
+def _torchtitan(arguments: Arguments, experiment: _Experiment) -> AskedRun:
+    heads = experiment.heads
+    _refuse_other_models(arguments.file, heads)
+    base, modelled = _files(arguments.file, experiment)
+    arguments.used |= experiment.variables.used
+    keys = _last((*base, *experiment.overrides))
     ours = {key.dotted for key in keys if key.path[0] == "primus_turbo" or table_of("primus").passes(key.dotted)}
     arguments.passed = ours | {_DEPTH}
-    add_keys(arguments, str(path), keys)
+    add_keys(arguments, arguments.file, keys)
     if not modelled and "model" in heads:
         _flavor(arguments, heads["model"])
     arguments.add_defaults(_TORCHTITAN, heads["framework"].line)
-    arguments.note_unset(variables.assumed_unset)
+    arguments.note_unset(experiment.variables.assumed_unset)
     turbo = _turbo_products(arguments)
     layers = arguments.integer("num_hidden_layers", _DEPTH)
-    run = finished(arguments, torchtitan_run(arguments, layers))
-    run = dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(layers, run))
-    return recipe_of(run, str(path), dialect="primus-yaml")
+    run = torchtitan_run(arguments, layers)
+    return dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(layers, run))
 
 
-def _depth(layers: int | None, recipe: AskedRun) -> dict[str, object]:
+def _depth(layers: int | None, run: AskedRun) -> dict[str, object]:
     """The model's fields with as many layers as `model.n_layers` asks for (patches/model_override_patches.py)."""
-    if layers is None or recipe.model is None:
-        return dict(recipe.model_fields)
-    return models.differing(recipe.model, {**recipe.model_fields, "num_hidden_layers": layers})
+    if layers is None or run.model is None:
+        return dict(run.model_fields)
+    return models.differing(run.model, {**run.model_fields, "num_hidden_layers": layers})
 
 
 def _turbo_products(arguments: Arguments) -> dict[str, str]:

@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import InputError, UnsupportedError
+from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.home import kept_inside
-from simulator.recipes.readers.nemo import read_nemo
-from simulator.recipes.readers.networks import with_network
-from simulator.recipes.recipe import Recipe
+from simulator.frameworks.nemo.read import read_nemo
+from simulator.frameworks.run import AskedRun
 
 
-def is_flagscale(content: Mapping[str, Any]) -> bool:
-    """Whether a document is an experiment of FlagScale."""
-    experiment = content.get("experiment")
-    return isinstance(experiment, dict) and "task" in experiment and _named(content) != ""
+def is_experiment(names: Collection[str]) -> bool:
+    """Whether keys are those of an experiment."""
+    return "defaults" in names and any(name.startswith("experiment.task") for name in names)
 
 
-def read_flagscale(
-    path: Path, keys: Iterable[Key], content: Mapping[str, Any], settings: Mapping[str, str]
-) -> tuple[Recipe, set[str]]:
-    """The recipe of an experiment with the configuration that it names, and the settings that it used."""
-    own = list(keys)
+def read_experiment(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+    """The run of an experiment with the configuration that it names; None of one that names none.
+
+    Raises UnsupportedError for one on another trainer than Megatron-LM, and InputError where the file is not there.
+    """
+    content = read_document(Path(arguments.file))
+    if not _is_experiment(content):
+        return None
     name = f"train/{_named(content)}.yaml"
-    _require_megatron(path, own, name)
-    file = beside(str(path), name, 1)
-    return read_nemo(path, [*_of_file(file, read_document(file)), *own], settings)
+    _require_megatron(arguments.file, keys, name)
+    file = beside(arguments.file, name, 1)
+    return read_nemo(arguments, [*_of_file(file, read_document(file)), *keys])
 
 
-def is_fragment(path: Path) -> bool:
-    """Whether a file lies where an experiment of FlagScale looks for what it names."""
-    return path.parent.name == "train" and path.parent.parent.name == "conf"
-
-
-def read_fragment(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
-    """The recipe of a configuration with the experiment beside it that names it, and the settings that it used.
+def read_fragment(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+    """The run of a configuration with the experiment beside it that names it; None of a file that lies elsewhere.
 
     Where each experiment beside it names another configuration, they tell the program that is started, and nothing of
-    the machines.
+    the machines. Raises UnsupportedError as `read_experiment` does.
     """
-    own = list(keys)
+    path = Path(arguments.file)
+    if not (path.parent.name == "train" and path.parent.parent.name == "conf"):
+        return None
     experiments = list(_experiments(path))
     naming = next((pair for pair in experiments if _named(pair[1]) == path.stem), None)
     if naming is None and experiments:
@@ -52,9 +51,14 @@ def read_fragment(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) 
         more = [key for key in _of_file(file, content) if key.path[:2] == ("experiment", "task")]
     else:
         more = _of_file(*naming) if naming else []
-    _require_megatron(path, more, path.name)
-    recipe, used = read_nemo(path, [*own, *more], settings)
-    return with_network(recipe, more), used
+    _require_megatron(arguments.file, more, path.name)
+    arguments.keys_beside = tuple(more)
+    return read_nemo(arguments, [*keys, *more])
+
+
+def _is_experiment(content: Mapping[str, Any]) -> bool:
+    experiment = content.get("experiment")
+    return isinstance(experiment, dict) and "task" in experiment and _named(content) != ""
 
 
 def _experiments(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -62,7 +66,7 @@ def _experiments(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     for file in sorted(path.parent.parent.glob("*.yaml"))[:_MOST_EXPERIMENTS]:
         with suppress(InputError):
             content = read_document(kept_inside(file, path, str(file)))
-            if is_flagscale(content):
+            if _is_experiment(content):
                 yield file, content
 
 
@@ -73,14 +77,14 @@ def _of_file(file: Path, content: Mapping[str, Any]) -> list[Key]:
     return [dataclasses.replace(key, file=str(file)) for key in keys_of(file, content)]
 
 
-def _require_megatron(path: Path, keys: Iterable[Key], name: str) -> None:
+def _require_megatron(file: str, keys: Iterable[Key], name: str) -> None:
     """Raise UnsupportedError for an experiment on another trainer, and for one whose layout is searched as it runs."""
     for key in keys:
         if "auto_tuner" in key.path:
-            raise UnsupportedError(f"{path}:{key.line}: FlagScale's tuner chooses the layout as it runs; give {name}")
+            raise UnsupportedError(f"{file}:{key.line}: FlagScale's tuner chooses the layout as it runs; give {name}")
         if key.dotted == "experiment.task.backend" and key.values[0].text != "megatron":
             raise UnsupportedError(
-                f"{path}:{key.line}: FlagScale on {key.values[0].text[:40]} is not read; read is megatron"
+                f"{file}:{key.line}: FlagScale on {key.values[0].text[:40]} is not read; read is megatron"
             )
 
 

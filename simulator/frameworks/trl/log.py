@@ -1,0 +1,40 @@
+"""Logs of Hugging Face's Trainer: its progress bar and its summary, and the batch that it prints at the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from simulator.frameworks.logs import StepLogForm, counts, whole
+
+
+def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
+    """Batch of a Hugging Face run; its ranks, which are all data parallel, follow from it."""
+    columns = counts(where, facts, {"micro_batch_size": "micro", "global_batch_size": "batch"})
+    if {"micro_batch_size", "global_batch_size"} <= set(columns):
+        steps = whole(where, "gradient accumulation", facts.get("accumulation") or "1")
+        columns["devices"] = columns["global_batch_size"] // max(columns["micro_batch_size"] * steps, 1)
+    return columns
+
+
+STEP_LOG: Final = StepLogForm(
+    name="the Hugging Face trainer",
+    framework="torch",
+    order=20,
+    begins=re.compile(r"\*{5} Running training \*{5}|'train_steps_per_second':"),
+    step=re.compile(
+        r"\|\s{0,4}(?P<at>\d{1,9})/(?P<total>\d{1,9}) \[[0-9:]{1,12}<[0-9:?]{1,12},\s{0,4}"
+        r"(?:(?P<seconds>[0-9.]{1,20})s/it|(?P<rate>[0-9.]{1,20})it/s)"
+    ),
+    facts=(
+        re.compile(r"Instantaneous batch size per device = (?P<micro>[0-9,]{1,12})"),
+        re.compile(r"Total train batch size \(w\. [^)]{1,60}\) = (?P<batch>[0-9,]{1,12})"),
+        re.compile(r"Gradient Accumulation steps = (?P<accumulation>[0-9,]{1,12})"),
+        re.compile(r"Total optimization steps = (?P<total>[0-9,]{1,12})"),
+        re.compile(r"'train_runtime': '?(?P<runtime>[0-9.]{1,20})"),
+        re.compile(r"'train_steps_per_second': '?(?P<rate>[0-9.]{1,20})"),
+    ),
+    columns=_columns,
+    note="Its ranks are those that its batch implies, all data parallel.",
+)

@@ -1,0 +1,66 @@
+"""Records whose fields are rows of a table: their rows, and the values of cells. No value stands here.
+
+`gemm_efficiency: float = TABLED` says name and type of a coefficient; the row `gemm_efficiency` of `coefficients.csv`
+says its prior, unit, bounds and meaning.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from simulator.question import vocabulary
+
+TableRow = Mapping[str, str]
+"""Cells of a row by column."""
+TABLED: Final[Any] = object()
+"""Default of a field whose row says what is known of it; `fields_from` puts that in its place."""
+_Record = TypeVar("_Record")
+
+
+def rows_of(table: str) -> dict[str, dict[str, str]]:
+    """Rows of a table that stands here, `table`.csv, by their column `name`, in order."""
+    with Path(__file__).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
+        return {row["name"]: row for row in csv.DictReader(stream)}
+
+
+def fields_from(
+    rows: Mapping[str, TableRow], made: Callable[[TableRow, str], Any]
+) -> Callable[[type[_Record]], type[_Record]]:
+    """A decorator below `@dataclass`: every field that is `TABLED` becomes what `made` makes of its row and its type.
+
+    Raises TypeError where fields and rows are not the same, in the same order.
+    """
+
+    def decorated(record: type[_Record]) -> type[_Record]:
+        names = [name for name, value in vars(record).items() if value is TABLED]
+        if names != list(rows):
+            wrong = sorted(set(names) ^ set(rows)) or "their order"
+            raise TypeError(f"{record.__name__}: fields and rows of its table differ: {wrong}")
+        for name in names:
+            setattr(record, name, made(rows[name], record.__annotations__[name]))
+        return record
+
+    return decorated
+
+
+def words_of(cell: str) -> tuple[Any, ...]:
+    """The words and whole numbers of a cell; `*NAME` stands for all of a list of `question.vocabulary`."""
+    lists = (getattr(vocabulary, word[1:]) if word.startswith("*") else (word,) for word in cell.split())
+    return tuple(int(word) if word.isdecimal() else word for words in lists for word in words)
+
+
+def number_of(cell: str) -> float:
+    """The number of a cell, a whole one where it is written as one."""
+    return int(cell) if cell.isdecimal() else float(cell)
+
+
+def value_of(cell: str, annotation: str) -> Any:
+    """The value of a cell, of the type that a field's annotation says: a number, true or false, words, or text."""
+    if annotation.startswith("tuple["):
+        return words_of(cell)
+    if annotation in ("int", "float"):
+        return number_of(cell)
+    return cell == "true" if annotation == "bool" else cell
