@@ -49,8 +49,6 @@ _STEP = 0.01
 """Change of a coefficient's logarithm by which slopes are taken."""
 _SHARED = 8.0
 """Sources' worth of belief that a coefficient differs between clusters as the others do."""
-_STATED = 2.0
-"""Coefficients' worth of belief that those of all devices differ from the priors by the priors' spreads."""
 _SHRINK = 4.0
 """Rows' worth of belief that a source scatters as the others do."""
 
@@ -385,7 +383,7 @@ def learned(state: Linearization, rounds: int, without: Collection[str] = ()) ->
     """Learn the spreads and the scatter from the sources asked: expectation maximisation, and who is far off."""
     for _ in range(rounds):
         left, about = _left(state, without)
-        clusters, families, top, count = [], [], state.top(without), len(state.design.names)
+        clusters, families, top = [], [], state.top(without)
         for family in dict.fromkeys(state.design.families.tolist()):
             sources = state.sources(family, without)
             if not sources:
@@ -397,9 +395,7 @@ def learned(state: Linearization, rounds: int, without: Collection[str] = ()) ->
                 clusters.append(_second_moment(above, state.cluster(source, cap=True), state.hyper.cluster))
         asked = ~np.isin(state.design.sources, list(without))
         hyper = Hyper(
-            shared=float(
-                np.sqrt((np.sum(np.square(top.mean) + np.diag(top.covariance)) + _STATED) / (count + _STATED))
-            ),
+            shared=float(np.sqrt(np.mean(np.square(top.mean) + np.diag(top.covariance)))),
             family=float(np.sqrt(np.mean(families))),
             cluster=np.sqrt((np.sum(clusters, axis=0) + _SHARED * np.mean(clusters)) / (len(clusters) + _SHARED)),
             noise=_scatter(state.design, asked, (left**2 + about) / state.pull),
