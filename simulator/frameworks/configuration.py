@@ -14,7 +14,8 @@ from simulator.frameworks.home import told
 from simulator.frameworks.launch import LaunchCommand, plain_path
 from simulator.frameworks.values import PlainValue, known_value
 
-_SUFFIXES: Final = (".json", ".yaml", ".yml")
+SUFFIXES: Final = (".json", ".yaml", ".yml")
+"""Ends of the names of configuration files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
         name, equals, text = word.text.partition("=")
         if equals and word.known:
             arguments.add(name, [known_value(text, word.line)], word.line)
-        elif word.text.endswith(_SUFFIXES) and (word.known or launch.written(word.text) is not None):
+        elif word.text.endswith(SUFFIXES) and (word.known or launch.written(word.text) is not None):
             take_file(arguments, launch, word, take)
 
 

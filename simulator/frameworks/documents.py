@@ -154,7 +154,9 @@ def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
     if not isinstance(document, dict):
         raise InputError(f"{where}: must hold a mapping of keys to values")
     keys = []
-    for key in _keys(where, document, text, max(content.line, 1)):
+    # What is made of another file has all its lines at that of the command.
+    last = max((piece.line for piece in content.pieces), default=1)
+    for key in _keys(where, document, text, max(content.line, 1), max(last, 1)):
         values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
         keys.append(dataclasses.replace(key, values=tuple(values)))
     return keys
@@ -174,11 +176,14 @@ def _marked(content: PlainValue, *, quotes: bool) -> tuple[str, dict[str, PlainV
     return text, holes
 
 
-def _keys(path: str, document: Mapping[str, Any], text: str, first_line: int) -> list[Key]:
+def _keys(
+    path: str, document: Mapping[str, Any], text: str, first_line: int, last_line: int | None = None
+) -> list[Key]:
     finder = _Lines(text.split("\n"))
     leaves: list[Key] = []
     for keys, value in _flat(document, ()):
         line = finder.of(keys) + first_line - 1
+        line = line if last_line is None else min(line, last_line)
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, list) and all(isinstance(part, str) for part in item) for item in items):
             items = [f"[{', '.join(item)}]" for item in items]

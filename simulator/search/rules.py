@@ -1,13 +1,16 @@
 """The rules a layout must keep, each with a stable id, a message and a fix.
 
-A rule is a mask over a block of layouts; a ranking drops what any rule marks and counts it under the first such rule.
+A rule is a mask over a block of layouts and a row of `rules.csv`, which says what is told of a layout that breaks it; a
+ranking drops what any rule marks and counts it under the first such rule.
 Whether memory is enough is no rule.
 """
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
@@ -22,16 +25,28 @@ from simulator.question.vocabulary import RECOMPUTE_MODULES
 from simulator.search import pipelines
 from simulator.search.pipelines import every, mask
 
+Masks = Callable[[Pricing], Mask]
+"""Which layouts of a block break a rule."""
+
 
 class Rule(NamedTuple):
     """One rule."""
 
     id: str
+    broken: Masks
     about: str
     """What must hold, as a sentence."""
-    broken: Callable[[Pricing], Mask]
-    message: Callable[[Scenario, Layout], str]
-    fix: Callable[[Scenario, Layout], str]
+    template: str
+    """What is wrong, with the names of figures in braces: fields of the layout, or those of `_FIGURES`."""
+    fix_template: str
+
+    def message(self, scenario: Scenario, layout: Layout) -> str:
+        """What of this layout breaks the rule."""
+        return self.template.format_map(_Figures(scenario, layout))
+
+    def fix(self, scenario: Scenario, layout: Layout) -> str:
+        """What keeps it."""
+        return self.fix_template.format_map(_Figures(scenario, layout))
 
 
 def _divisors(number: int) -> str:
@@ -248,235 +263,30 @@ def _uneven_chunks(scenario: Scenario, layout: Layout) -> str:
     return f"{chunks} virtual stages on {ranks} pipeline ranks: {remedy}"
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "devices",
-        "tensor x pipeline x context x data parallel equals the devices",
-        _devices,
-        lambda s, x: f"the layout takes {x.devices} devices, the cluster has {s.devices}",
-        lambda s, _: f"choose sizes whose product is {s.devices}",
-    ),
-    Rule(
-        "heads",
-        "attention heads divide by tensor parallel",
-        _heads,
-        lambda s, x: (
-            f"{' or '.join(map(str, dict.fromkeys(_head_counts(s))))} attention heads do not divide by tensor parallel "
-            f"{x.tensor_parallel}"
-        ),
-        lambda s, _: f"tensor parallel of {_divisors(math.gcd(*_head_counts(s)))}",
-    ),
-    Rule(
-        "undivided_attention",
-        "attention that no framework cuts is whole on every device",
-        _undivided,
-        lambda s, _x: f"no framework cuts the attention of {s.model.name} over tensor or context parallelism",
-        lambda _s, _x: "--tp 1 --cp 1, and expert or pipeline parallelism",
-    ),
-    Rule(
-        "kv_heads",
-        "key-value heads divide by tensor parallel",
-        _kv_heads,
-        lambda s, x: (
-            f"{' or '.join(map(str, _kv_head_counts(s)))} key-value heads do not divide by tensor parallel "
-            f"{x.tensor_parallel}"
-        ),
-        lambda s, _: f"tensor parallel of {_divisors(math.gcd(*_kv_head_counts(s)))}",
-    ),
-    Rule(
-        "ffn",
-        "feed-forward widths divide by tensor parallel, expert widths by expert tensor parallel",
-        _ffn,
-        _refused_widths,
-        lambda _s, _x: "a smaller tensor or expert tensor parallel size",
-    ),
-    Rule(
-        "vocabulary",
-        "the vocabulary divides by tensor parallel where the framework does not pad it",
-        _vocabulary,
-        lambda s, x: f"vocabulary {s.model.vocab_size} does not divide by tensor parallel {x.tensor_parallel}",
-        lambda _s, _x: "a smaller tensor parallel size or a padded vocabulary",
-    ),
-    Rule(
-        "layers",
-        "every pipeline rank has a layer and the cut adds up",
-        pipelines.cut,
-        lambda s, x: (
-            f"the cut {list(x.stage_layers)} has {sum(x.stage_layers)} layers on {len(x.stage_layers)} ranks; "
-            f"{s.model.name} has {s.model.num_hidden_layers}, the pipeline {x.pipeline_parallel} ranks"
-        ),
-        lambda s, _: f"pipeline parallel of at most {s.model.num_hidden_layers}, and a cut with that sum",
-    ),
-    Rule(
-        "expert_overlap",
-        "an overlapped exchange of experts has model chunks in a pipeline and no full recompute",
-        pipelines.expert_overlap,
-        lambda _s, x: (
-            "the exchange of experts overlaps only with model chunks where there is a pipeline, and without full "
-            f"recompute; the layout has pipeline parallel {x.pipeline_parallel}, virtual stages {x.virtual_stages}, "
-            f"recompute {x.recompute}"
-        ),
-        lambda _s, _x: "virtual stages of 2 or more, recompute of modules, or --option overlap_expert_exchange=false",
-    ),
-    Rule(
-        "node_groups",
-        "every pipeline rank lies inside one node group",
-        pipelines.node_groups,
-        lambda s, x: (
-            f"pipeline parallel {x.pipeline_parallel} puts a rank on devices of two kinds: the groups have "
-            f"{', '.join(str(g.devices) for g in s.groups)} devices"
-        ),
-        lambda _s, _x: "a pipeline size that divides the devices at the groups' borders",
-    ),
-    Rule(
-        "schedule",
-        "framework, ranks, chunks and micro batches are those of the schedule",
-        pipelines.schedule,
-        pipelines.refused_schedule,
-        lambda s, _: f"--schedule {' or '.join(s.framework.limits.schedules)}",
-    ),
-    Rule(
-        "virtual_stages",
-        "virtual stages need a pipeline, layers that divide, and micro batches that divide by pipeline ranks",
-        pipelines.virtual_stages,
-        _uneven_chunks,
-        lambda _s, _x: "fewer virtual stages, or micro batches that are a multiple of pipeline parallel",
-    ),
-    Rule(
-        "batch",
-        "the global batch divides by micro batch x data parallel",
-        _batch,
-        lambda s, x: (
-            f"global batch {s.global_batch_size} does not divide by micro batch {x.micro_batch_size} x data "
-            f"parallel {x.data_parallel}"
-        ),
-        lambda _s, x: f"a global batch that is a multiple of {x.micro_batch_size * x.data_parallel}",
-    ),
-    Rule(
-        "sequence",
-        "the sequence divides by 2 x context parallel (x tensor parallel with sequence parallelism)",
-        _sequence,
-        lambda s, x: (
-            f"sequence length {s.seq_length} does not divide over context parallel {x.context_parallel} in "
-            f"two pieces each and tensor parallel {x.tensor_parallel}"
-        ),
-        lambda _s, x: f"a multiple of {2 * x.context_parallel * x.tensor_parallel}",
-    ),
-    Rule(
-        "context_heads",
-        "all-to-all context parallelism splits heads",
-        _context,
-        lambda s, x: (
-            f"all-to-all needs {_exchanged_heads(s)} "
-            f"{'' if s.framework.repeat_kv else 'key-value '}heads to divide by tensor parallel "
-            f"{x.tensor_parallel} x the ranks that exchange, of context parallel {x.context_parallel}"
-        ),
-        lambda _s, _x: "--option cp_communication=ring, or less context parallelism",
-    ),
-    Rule(
-        "experts",
-        "experts divide by expert parallel, and expert groups fill the ranks of a stage",
-        _experts,
-        lambda s, x: (
-            f"expert parallel {x.expert_parallel} x expert tensor parallel {x.expert_tensor_parallel} does not divide "
-            f"{s.model.num_experts} experts over {x.tensor_parallel * x.context_parallel * x.data_parallel} ranks of a "
-            "stage"
-            if s.model.is_moe
-            else f"{s.model.name} has no experts"
-        ),
-        lambda s, _x: "an expert parallel size that divides both" if s.model.is_moe else "--ep 1 --etp 1",
-    ),
-    Rule(
-        "sequence_parallel",
-        "sequence parallelism needs tensor parallelism; Megatron's experts with tensor parallelism need it",
-        _sequence_parallel,
-        lambda _s, x: (
-            f"sequence parallelism {'on' if x.sequence_parallel else 'off'} with tensor parallel {x.tensor_parallel}"
-        ),
-        lambda _s, x: "--no-sequence-parallel" if x.sequence_parallel else "--sequence-parallel",
-    ),
-    Rule(
-        "zero_stage",
-        "the framework offers the ZeRO stage",
-        _zero_stage,
-        lambda s, x: (
-            f"{s.framework.name} does not offer ZeRO stage {x.zero_stage} with pipeline parallel {x.pipeline_parallel}"
-        ),
-        lambda _s, _x: "--zero-stage 1",
-    ),
-    Rule(
-        "sharding_groups",
-        "the ranks with the same parameters divide into groups that ZeRO shards over",
-        _sharding_degree,
-        lambda s, x: (
-            f"{x.data_parallel * x.context_parallel} ranks with the same parameters do not divide into "
-            + (
-                f"{n} groups"
-                if (n := s.framework.sharding_replicas) > 1
-                else f"groups of {s.framework.sharding_degree}"
-            )
-        ),
-        lambda _s, _x: "--option sharding_degree=0, or a degree or sharding_replicas that divides them",
-    ),
-    Rule(
-        "parameters_on_host",
-        "parameters on the host need ZeRO 3",
-        _offload_parameters,
-        lambda _s, x: f"parameters are kept on the host with ZeRO stage {x.zero_stage}",
-        lambda _s, _x: "--zero-stage 3, or --option offload_parameters=false",
-    ),
-    Rule(
-        "offload_pipeline",
-        "Megatron refuses activation offloading with a pipeline",
-        _offload,
-        lambda _s, x: (
-            f"activations offloaded beside pipeline parallel {x.pipeline_parallel}: the framework answers "
-            "'Currently there is no support for Pipeline parallelism with CPU offloading'"
-        ),
-        lambda _s, _x: "--pp 1, or recompute instead of offload",
-    ),
-    Rule(
-        "offload_recompute",
-        "Megatron refuses activation offloading beside recomputation",
-        _offload_recompute,
-        lambda _s, x: f"activations offloaded beside recompute {x.recompute}",
-        lambda _s, _x: "--recompute none, or --offload none",
-    ),
-    Rule(
-        "two_stages",
-        "Megatron interleaves two pipeline ranks only with overlapped sends",
-        pipelines.two_stages,
-        lambda _s, x: f"{x.virtual_stages} virtual stages on 2 pipeline ranks whose sends nothing overlaps",
-        lambda _s, _x: "--vpp 1, --pp 4, or --option overlap_p2p=true",
-    ),
-    Rule(
-        "recompute_layers",
-        "recomputed layers exist on every chunk",
-        _recompute_layers,
-        lambda s, x: (
-            f"recompute layers {list(x.recompute_layer_list)}: the model's are 0 to {s.model.num_hidden_layers - 1}"
-            if x.recompute_layer_list
-            else f"{x.recompute_layers} recomputed layers a chunk: {s.model.num_hidden_layers} layers on "
-            f"{x.pipeline_parallel} x {x.virtual_stages} chunks have fewer"
-        ),
-        lambda _s, _x: "a number from 1 to the layers of a chunk, indices within the model",
-    ),
-    Rule(
-        "recompute_modules",
-        "framework and model have the modules that are recomputed",
-        _recompute_modules,
-        _refused_modules,
-        lambda _s, _x: "--recompute selective --recompute-modules core_attn, or another --recompute",
-    ),
-    Rule(
-        "recompute_operations",
-        "only torch keeps what a list of operations puts out and does the others again",
-        _recompute_operations,
-        lambda s, _x: f"recompute operations: {s.framework.name} recomputes modules or whole layers",
-        lambda _s, _x: "--framework torch, or --recompute selective",
-    ),
-)
-"""In the order they are checked."""
+def _refused_layers(scenario: Scenario, layout: Layout) -> str:
+    """Which layers to recompute the model, or a chunk, does not have."""
+    layers, listed = scenario.model.num_hidden_layers, layout.recompute_layer_list
+    if listed:
+        return f"recompute layers {list(listed)}: the model's are 0 to {layers - 1}"
+    return (
+        f"{layout.recompute_layers} recomputed layers a chunk: {layers} layers on "
+        f"{layout.pipeline_parallel} x {layout.virtual_stages} chunks have fewer"
+    )
+
+
+def _refused_experts(scenario: Scenario, layout: Layout) -> str:
+    if not scenario.model.is_moe:
+        return f"{scenario.model.name} has no experts"
+    ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
+    return (
+        f"expert parallel {layout.expert_parallel} x expert tensor parallel {layout.expert_tensor_parallel} does not "
+        f"divide {scenario.model.num_experts} experts over {ranks} ranks of a stage"
+    )
+
+
+def _sharding_groups(scenario: Scenario, _: Layout) -> str:
+    groups = scenario.framework.sharding_replicas
+    return f"{groups} groups" if groups > 1 else f"groups of {scenario.framework.sharding_degree}"
 
 
 def tensor_parallel_across_nodes(pricing: Pricing) -> Mask:
@@ -489,13 +299,85 @@ def tensor_parallel_across_nodes(pricing: Pricing) -> Mask:
     return across
 
 
-ACROSS_NODES = Rule(
-    "tensor_parallel_across_nodes",
-    "tensor-parallel groups stay inside a node",
-    tensor_parallel_across_nodes,
-    lambda s, x: (
-        f"tensor parallel {x.tensor_parallel} leaves the {s.hardware.joined_devices(s.devices)} devices of a node"
-    ),
-    lambda _s, _x: "--allow-tp-across-nodes, or a smaller tensor parallel size",
-)
-"""A ranking drops these unless told otherwise; an estimate prices them."""
+_BROKEN: Mapping[str, Masks] = {
+    "devices": _devices,
+    "heads": _heads,
+    "undivided_attention": _undivided,
+    "kv_heads": _kv_heads,
+    "ffn": _ffn,
+    "vocabulary": _vocabulary,
+    "layers": pipelines.cut,
+    "expert_overlap": pipelines.expert_overlap,
+    "node_groups": pipelines.node_groups,
+    "schedule": pipelines.schedule,
+    "virtual_stages": pipelines.virtual_stages,
+    "batch": _batch,
+    "sequence": _sequence,
+    "context_heads": _context,
+    "experts": _experts,
+    "sequence_parallel": _sequence_parallel,
+    "zero_stage": _zero_stage,
+    "sharding_groups": _sharding_degree,
+    "parameters_on_host": _offload_parameters,
+    "offload_pipeline": _offload,
+    "offload_recompute": _offload_recompute,
+    "two_stages": pipelines.two_stages,
+    "recompute_layers": _recompute_layers,
+    "recompute_modules": _recompute_modules,
+    "recompute_operations": _recompute_operations,
+    "tensor_parallel_across_nodes": tensor_parallel_across_nodes,
+}
+_FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
+    "scenario": lambda s, _: s,
+    "model": lambda s, _: s.model,
+    "framework": lambda s, _: s.framework,
+    "heads": lambda s, _: " or ".join(map(str, dict.fromkeys(_head_counts(s)))),
+    "divisors_of_heads": lambda s, _: _divisors(math.gcd(*_head_counts(s))),
+    "kv_heads": lambda s, _: " or ".join(map(str, _kv_head_counts(s))),
+    "divisors_of_kv_heads": lambda s, _: _divisors(math.gcd(*_kv_head_counts(s))),
+    "exchanged_heads": lambda s, _: f"{_exchanged_heads(s)} {'' if s.framework.repeat_kv else 'key-value '}".rstrip(),
+    "widths": _refused_widths,
+    "cut": lambda _, x: list(x.stage_layers),
+    "layers_of_cut": lambda _, x: sum(x.stage_layers),
+    "ranks_of_cut": lambda _, x: len(x.stage_layers),
+    "devices_of_groups": lambda s, _: ", ".join(str(group.devices) for group in s.groups),
+    "devices_of_node": lambda s, _: s.hardware.joined_devices(s.devices),
+    "schedule_refused": pipelines.refused_schedule,
+    "schedules": lambda s, _: " or ".join(s.framework.limits.schedules),
+    "chunks": _uneven_chunks,
+    "batch_piece": lambda _, x: x.micro_batch_size * x.data_parallel,
+    "sequence_piece": lambda _, x: 2 * x.context_parallel * x.tensor_parallel,
+    "experts": _refused_experts,
+    "expert_fix": lambda s, _: "an expert parallel size that divides both" if s.model.is_moe else "--ep 1 --etp 1",
+    "on_or_off": lambda _, x: "on" if x.sequence_parallel else "off",
+    "switch_of_sequence_parallel": lambda _, x: f"--{'no-' if x.sequence_parallel else ''}sequence-parallel",
+    "replicas": lambda _, x: x.data_parallel * x.context_parallel,
+    "sharding_groups": _sharding_groups,
+    "layers_recomputed": _refused_layers,
+    "modules": _refused_modules,
+}
+"""What messages say beside fields of the layout."""
+
+
+class _Figures(dict[str, object]):
+    """Figures of a message, each worked out where a template names it."""
+
+    def __init__(self, scenario: Scenario, layout: Layout) -> None:
+        super().__init__()
+        self.scenario, self.layout = scenario, layout
+
+    def __missing__(self, name: str) -> object:
+        figure = _FIGURES.get(name)
+        return getattr(self.layout, name) if figure is None else figure(self.scenario, self.layout)
+
+
+def _rules() -> Iterator[Rule]:
+    table = files("simulator.search").joinpath("rules.csv").read_text("utf-8")
+    for row in csv.DictReader(table.splitlines()):
+        yield Rule(row["id"], _BROKEN[row["id"]], row["about"], row["message"], row["fix"])
+
+
+*_ALWAYS, ACROSS_NODES = _rules()
+RULES = tuple(_ALWAYS)
+"""Those of every layout, in the order they are checked; a ranking drops what breaks `ACROSS_NODES` unless told
+otherwise, an estimate prices it."""

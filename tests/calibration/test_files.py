@@ -107,7 +107,7 @@ def test_priors_have_no_interval() -> None:
 
 
 def document() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((FOLDER / "z2000.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.load((FOLDER / "z2000.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     return found
 
 
@@ -155,7 +155,7 @@ def test_a_wrong_file_is_refused_in_one_line(
     path: tuple[str | int, ...], value: object, said: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text(yaml.safe_dump(changed(path, value)), encoding="utf-8")
+    file.write_text(yaml.dump(changed(path, value), Dumper=yaml.CSafeDumper), encoding="utf-8")
     with pytest.raises(InputError) as error:
         ask(calibration=str(file))
     assert said in str(error.value)
@@ -217,7 +217,7 @@ def test_no_file_ends_in_a_traceback(tmp_path: Path, changes: list[tuple[tuple[s
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took the place away
     file = tmp_path / "own.yaml"
-    file.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    file.write_text(yaml.dump(whole, Dumper=yaml.CSafeDumper), encoding="utf-8")
     try:
         found = ask(calibration=str(file))
     except SimulateError:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.running import refusal, run
+
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="streams close in another way there")
 COMMAND = f"{sys.executable} -m simulator"
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,17 +28,11 @@ def shell(text: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
         ("{} models 2>&-", 0),
         ("{} models <&-", 0),
         ("{} models 2>/dev/full", 0),
-        ("{} modls 2>&-", 2),
         ("{} modls 2>/dev/full", 2),
         ("{} models >&-", 2),
         ("{} models >&- 2>&-", 2),
         ("{} --help >&-", 2),
         ("{} emit - --framework megatron <&-", 2),
-        ("{} emit - --framework megatron < /dev/null", 2),
-        ("{} emit - --framework megatron < <(head -c 100000 /dev/urandom)", 2),
-        ("{} emit /dev/zero --framework megatron", 2),
-        ("{} check x.sh --baseline /dev/zero", 2),
-        ("{} check x.sh --baseline <(echo 1)", 2),
         ("{} estimate --model llama3.2-1b --hardware h20 2>&- --output /dev/null", 0),
     ],
 )
@@ -45,6 +41,22 @@ def test_exit_codes(command: str, code: int) -> None:
     assert done.returncode == code, done.stderr
     assert done.stderr.count("\n") <= 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("stdin", [b"", bytes(range(256)) * 400])
+def test_what_is_no_estimate_is_refused(stdin: bytes) -> None:
+    refused = run("emit", "-", "--framework", "megatron", input=stdin)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("words", ["emit /dev/zero --framework megatron", "check x.sh --baseline /dev/zero"])
+def test_a_file_without_end_is_refused(words: str) -> None:
+    refusal(*words.split())
+
+
+def test_a_baseline_from_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert refusal("check", "x.sh", "--baseline", str(tmp_path / "pipe")).endswith("not a regular file")
 
 
 @pytest.mark.parametrize("command", ["--help", "models", "check --help"])

@@ -381,11 +381,11 @@ STACKS = [
 ]
 ONE_OF_EACH_STACK = {load_hardware(name).stack: name for name in hardware_names()}.values()
 EVERYWHERE = [
-    *((target, SMALL[target][0], name, None) for target in SMALL for name in hardware_names()),
+    *(("megatron", SMALL["megatron"][0], name, None) for name in hardware_names()),
     *(
         (target, question, name, None)
         for target in SMALL
-        for question in SMALL[target][1:]
+        for question in SMALL[target][target == "megatron" :]
         for name in ONE_OF_EACH_STACK
     ),
 ]

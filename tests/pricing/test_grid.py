@@ -34,7 +34,7 @@ QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("deepseek-v3", "h800-sxm-80g", {"devices": 256, "options": {"mtp": "true", "expert_imbalance": "1.3"}}),
     ("ernie-4.5-300b-a47b", "ascend-910b-64g", {"devices": 128, "options": {"flash_attention": "false"}}),
 ]
-SAMPLES = 30
+SAMPLES = 15
 
 
 @cache

@@ -137,8 +137,36 @@ def test_sequences_split_by_ulysses(size: int, exchange: str | None, tmp_path: P
 def test_a_configuration_that_a_command_makes_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}', encoding="utf-8")
     launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py {' '.join(FLAGS.split())} --deepspeed --zero-stage 1"
-    for before, is_known in (("", True), ("sed s/STAGE/1/ template.json > ds.json", False)):
+    for before, is_known in (("", True), ("jq . template.json > ds.json", False)):
         file = tmp_path / "run.sh"
         file.write_text(f"{before}\n{launch} --deepspeed_config ds.json\n", encoding="utf-8")
         (recipe,) = read_recipe(file)
         assert is_known == (not [unknown for unknown in recipe.unknowns if unknown.name == "ds.json"])
+
+
+@pytest.mark.parametrize(("experts", "is_dense"), [("1", True), ("8", False), ("$EXPERTS", False)])
+def test_groups_of_experts_are_nothing_to_a_dense_model(experts: str, is_dense: bool, tmp_path: Path) -> None:
+    more = f"--num-experts {experts} --moe-expert-parallel-size $SIZE"
+    recipe = read(tmp_path, '{"zero_optimization": {"stage": 1}}', more)
+    assert ("not-modelled" in rules(recipe)) != is_dense
+
+
+@pytest.mark.parametrize(
+    ("template", "flags", "cause"),
+    [
+        ('{"zero_optimization": {"stage": STAGE}}', "", ""),
+        ('{"zero_optimization": {"stage": STAGE}}', "--zero-stage 1", ""),
+        ("", "", "template.json"),
+        ("", "--zero-stage 1", "template.json"),
+    ],
+)
+def test_a_configuration_is_made_of_a_template(template: str, flags: str, cause: str, tmp_path: Path) -> None:
+    if template:
+        (tmp_path / "template.json").write_text(template, encoding="utf-8")
+    made = "sed s/STAGE/1/ template.json > ds.json"
+    launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py {' '.join(FLAGS.split())} --deepspeed {flags}"
+    file = tmp_path / "run.sh"
+    file.write_text(f"{made}\n{launch} --deepspeed_config ds.json\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert [unknown.name for unknown in recipe.unknowns if "zero_stage" in unknown.affects] == [cause] * bool(cause)
+    assert (None if recipe.layout is None else recipe.layout.zero_stage) == (None if cause else 1)

@@ -99,6 +99,9 @@ def test_tasks_that_train_an_encoder(tmp_path: Path) -> None:
     assert ("not-modelled", "main.py --task MNLI: models with an encoder are not modelled") in [
         (remark.rule, remark.message) for remark in recipe.remarks if remark.severity == "error"
     ]
+    file.write_text(f"torchrun tasks/main.py --task $TASK {FLAGS} --bf16\n", encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert [unknown.name for unknown in recipe.unknowns if "model" in unknown.affects] == ["TASK"]
 
 
 @pytest.mark.parametrize(

@@ -131,3 +131,42 @@ def test_the_command_line_replaces_keys_of_the_configuration(tmp_path: Path) -> 
     assert recipe.places["cp"].line == 5
     missing = read(tmp_path, "NODES=2\n" + NEMO.format(flags="--config-name other"))
     assert rules(missing) == {"base-configuration"}
+
+
+TEMPLATE = JSON.replace("2,", "STAGE,").replace("cpu", "WHERE")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'sed "s/STAGE/${stage}/" template.json | sed "s/WHERE/cpu/g" > ds.json',
+        'cat template.json \\\n  | sed -e "s#STAGE#$stage#" -e s/WHERE/cpu/ \\\n  >| ./ds.json',
+        'sed s/STAGE/3/ "$(dirname $0)/template.json" | sed "s/WHERE/cpu/" > ds.json',
+    ],
+)
+def test_a_template_is_filled_in(command: str, tmp_path: Path) -> None:
+    (tmp_path / "template.json").write_text(TEMPLATE, encoding="utf-8")
+    recipe = read(tmp_path, f"stage=3\n{command}\n{LAUNCH}")
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.layout.offload) == (3, "optimizer_tensorwise")
+    assert recipe.places["zero_stage"].line <= command.count("\n") + 2
+
+
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [
+        ("sed s/STAGE/$STAGE/ template.json | sed s/WHERE/cpu/ > ds.json", "STAGE"),
+        ("sed 's/ST.*/3,/' template.json > ds.json", "ds.json"),
+        ("sed s/STAGE/3/ template.json >> ds.json", "ds.json"),
+        ("sed s/STAGE/3/ template.json | jq . > ds.json", "ds.json"),
+        ("sed s/STAGE/3/ absent.json > ds.json", "absent.json"),
+        ("sed s/STAGE/3/ ../template.json > ds.json", "../template.json"),
+    ],
+)
+def test_what_is_made_of_a_template_may_be_unknown(command: str, cause: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for place in (tmp_path, folder):
+        (place / "template.json").write_text(TEMPLATE, encoding="utf-8")
+    recipe = read(folder, f"{command}\n{LAUNCH}")
+    assert [unknown.name for unknown in recipe.unknowns if "zero_stage" in unknown.affects] == [cause]

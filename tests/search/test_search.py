@@ -114,7 +114,7 @@ def outcome(scenario: Scenario, answer: Estimate) -> str:
 
 
 QUESTIONS: list[Scenario] = [
-    scenario_of("llama3.1-8b", "a100-sxm-40g", devices=8),
+    scenario_of("llama3.1-8b", "a100-sxm-80g", devices=4),
     scenario_of("llama3.2-1b", "bi150-32g", devices=4, seq_length=4096, global_batch_size=36),
     scenario_of(small_moe(num_hidden_layers=3), devices=4, profile="paddle", global_batch_size=24),
     scenario_of("deepseek-v2-lite", "b200-sxm", devices=2, precision="fp8", seq_length=2048),

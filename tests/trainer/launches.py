@@ -1,5 +1,6 @@
 """Jobs of a tiny model, and launches of the reference trainer on this machine's processor."""
 
+import importlib
 import importlib.util
 import os
 import re
@@ -22,6 +23,18 @@ NEEDS_TORCH = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
     reason="torch is not installed; pip install '.[runner]' in a checkout brings it",
 )
+
+
+class Late:
+    """A module that is imported at its first use: every worker collects this folder, and one runs it."""
+
+    def __init__(self, name: str) -> None:
+        self._module = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._module), name)
+
+
 TINY = ROOT / "examples" / "models" / "tiny.yaml"
 TRAINER = "simulator.lab.trainer"
 LIMIT_SECONDS = 240

@@ -2,25 +2,27 @@
 
 import gc
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed: the counter counts its tensors")
+from tests.trainer.launches import NEEDS_TORCH, Late
 
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+pytestmark = NEEDS_TORCH
 
-from simulator.lab.trainer.live_bytes import ACTIVATIONS, TEMPORARY, LiveBytes  # noqa: E402
-
+torch: Any = Late("torch")
+fake_tensor: Any = Late("torch._subclasses.fake_tensor")
+live: Any = Late("simulator.lab.trainer.live_bytes")
 KIB = 1024
 
 
 def modes() -> list[AbstractContextManager[object]]:
-    return [nullcontext(), FakeTensorMode()]
+    return [nullcontext(), fake_tensor.FakeTensorMode()]
 
 
 @pytest.mark.parametrize("fake", [False, True], ids=["real", "fake"])
 def test_a_storage_counts_once_and_until_its_last_view_is_gone(fake: bool) -> None:
-    with modes()[fake], LiveBytes() as counter:
+    with modes()[fake], live.LiveBytes() as counter:
         whole = torch.empty(KIB, dtype=torch.uint8)
         part = whole[:10]
         assert counter.current == KIB
@@ -33,14 +35,14 @@ def test_a_storage_counts_once_and_until_its_last_view_is_gone(fake: bool) -> No
 
 @pytest.mark.parametrize("fake", [False, True], ids=["real", "fake"])
 def test_the_peak_is_the_most_at_once_by_category(fake: bool) -> None:
-    with modes()[fake], LiveBytes() as counter:
+    with modes()[fake], live.LiveBytes() as counter:
         kept = torch.zeros(KIB, dtype=torch.float32)
         counter.register("parameters", [kept, None])
         passing = kept + 1.0
         with counter.born_as("optimizer", "step"):
             state = kept * 2.0
         assert counter.peak == 12 * KIB
-        assert counter.peak_parts == {"parameters": 4 * KIB, ACTIVATIONS: 4 * KIB, "optimizer": 4 * KIB}
+        assert counter.peak_parts == {"parameters": 4 * KIB, live.ACTIVATIONS: 4 * KIB, "optimizer": 4 * KIB}
         assert counter.peak_moment == "step"
         del passing, state
         assert counter.current == 4 * KIB
@@ -51,7 +53,7 @@ def test_the_peak_is_the_most_at_once_by_category(fake: bool) -> None:
 
 def test_what_was_there_before_counts_when_it_is_declared() -> None:
     early = torch.zeros(KIB, dtype=torch.uint8)
-    with LiveBytes() as counter:
+    with live.LiveBytes() as counter:
         assert counter.current == 0
         counter.register("parameters", [early])
         counter.register("other", [early])
@@ -62,7 +64,7 @@ def test_what_was_there_before_counts_when_it_is_declared() -> None:
 
 @pytest.mark.parametrize("fake", [False, True], ids=["real", "fake"])
 def test_a_storage_resized_in_place_counts_for_its_new_size(fake: bool) -> None:
-    with modes()[fake], LiveBytes() as counter:
+    with modes()[fake], live.LiveBytes() as counter:
         tensor = torch.empty(KIB, dtype=torch.uint8)
         tensor.untyped_storage().resize_(0)
         assert counter.current == 0
@@ -71,23 +73,23 @@ def test_a_storage_resized_in_place_counts_for_its_new_size(fake: bool) -> None:
 
 
 def test_a_backward_pass_is_told_from_a_forward_pass() -> None:
-    with LiveBytes() as counter:
+    with live.LiveBytes() as counter:
         weight = torch.ones(KIB, requires_grad=True)
         counter.register("parameters", [weight])
         kept = weight.sin()
-        assert counter.parts == {"parameters": 4 * KIB, ACTIVATIONS: 4 * KIB}
+        assert counter.parts == {"parameters": 4 * KIB, live.ACTIVATIONS: 4 * KIB}
         kept.backward(torch.ones(KIB))
         del kept
         counter.register("gradients", [weight.grad])
         assert counter.parts == {"parameters": 4 * KIB, "gradients": 4 * KIB}
         assert counter.peak_moment == "backward"
-        assert counter.peak_parts[TEMPORARY] > 0
+        assert counter.peak_parts[live.TEMPORARY] > 0
         assert sum(counter.peak_parts.values()) == counter.peak
 
 
 def test_counting_ends_with_the_context() -> None:
     resize = torch.UntypedStorage.resize_
-    with LiveBytes() as counter:
+    with live.LiveBytes() as counter:
         kept = torch.empty(KIB, dtype=torch.uint8)
     later = torch.empty(KIB, dtype=torch.uint8)
     assert counter.peak == KIB
@@ -99,7 +101,7 @@ def test_counting_ends_with_the_context() -> None:
 
 def test_a_figure_does_not_depend_on_the_run() -> None:
     def peak() -> tuple[int, dict[str, int]]:
-        with FakeTensorMode(), LiveBytes() as counter:
+        with fake_tensor.FakeTensorMode(), live.LiveBytes() as counter:
             layer = torch.nn.Linear(64, 64)
             optimizer = torch.optim.AdamW(layer.parameters(), foreach=True)
             for _ in range(2):

@@ -2,19 +2,20 @@
 
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulator.lab.trainer.measured_rates import RatesJob, Timing
-from tests.trainer.launches import NEEDS_TORCH
+from tests.trainer.launches import NEEDS_TORCH, Late
 
-torch = pytest.importorskip("torch", reason=NEEDS_TORCH.kwargs["reason"])
+pytestmark = NEEDS_TORCH
 
-from torch import distributed  # noqa: E402  behind the skip
-from torch.nn.attention import SDPBackend  # noqa: E402
-
-from simulator.lab.trainer import backend as devices  # noqa: E402
-from simulator.lab.trainer import rates  # noqa: E402
+torch: Any = Late("torch")
+distributed: Any = Late("torch.distributed")
+attention: Any = Late("torch.nn.attention")
+devices: Any = Late("simulator.lab.trainer.backend")
+rates: Any = Late("simulator.lab.trainer.rates")
 
 ADD = Timing(operation="add", precision="fp32", sizes={"elements": 64})
 ATTENTION = Timing(
@@ -39,7 +40,7 @@ def test_attention_is_timed_with_the_kernels_of_the_trainer_and_left_out_without
     job = RatesJob(timings=(ATTENTION, ADD), devices=1, repeats=1, threads=torch.get_num_threads())
     assert timed(job) == ["attention", "add"]
     # A kernel that no processor has.
-    monkeypatch.setattr(rates, "KERNELS", [SDPBackend.CUDNN_ATTENTION])
+    monkeypatch.setattr("simulator.lab.trainer.rates.KERNELS", [attention.SDPBackend.CUDNN_ATTENTION])
     assert timed(job) == ["add"]
     assert "not timed" in capsys.readouterr().err
 
@@ -49,7 +50,7 @@ def test_memory_that_the_file_cache_gives_back_counts_as_usable(
 ) -> None:
     file = tmp_path / "meminfo"
     file.write_text("MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    7000 kB\n", encoding="ascii")
-    monkeypatch.setattr(rates, "Path", lambda _name: file)
+    monkeypatch.setattr("simulator.lab.trainer.rates.Path", lambda _name: file)
     assert rates._available(123) == 7000 * 1024
     file.unlink()
     assert rates._available(123) == 123
@@ -61,7 +62,7 @@ def test_a_system_that_does_not_tell_what_a_process_has_is_not_limited(
     def set_anyway(*_limit: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(devices, "Path", lambda _name: tmp_path / "missing")
+    monkeypatch.setattr("simulator.lab.trainer.backend.Path", lambda _name: tmp_path / "missing")
     monkeypatch.setattr(resource, "setrlimit", set_anyway)
     job = RatesJob(timings=(), devices=1, threads=torch.get_num_threads())
     devices.Backend(job).limit_memory(1)

@@ -1,8 +1,7 @@
 """Real launches of the reference trainer: any way of cutting it, the model computes the same."""
 
 import json
-import subprocess
-import sys
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ import pytest
 
 from simulator.lab.trainer.__main__ import main
 from simulator.lab.trainer.job import RankResult, TrainingJob
-from tests.project.tree import ROOT
+from tests.trainer import forked
 from tests.trainer.launches import (
     LIMIT_SECONDS,
     NEEDS_TORCH,
+    TRAINER,
     job_of,
     last_failure,
     launch,
@@ -159,10 +159,9 @@ def test_a_job_it_cannot_run_is_refused_by_every_rank(tmp_path: Path) -> None:
 def test_what_the_machine_does_not_have_is_an_error(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
     path = written(job_of(), tmp_path)
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
-    command = [sys.executable, "-m", "simulator.lab.trainer", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
-    assert done.returncode == 1
-    failure = last_failure(done.stderr)
+    process = forked.start(TRAINER, [str(path)], os.environ, tmp_path)
+    assert forked.ended(process, LIMIT_SECONDS) == 1
+    failure = last_failure((tmp_path / "stderr").read_text(encoding="utf-8"))
     assert failure.kind == "error"
     assert says in failure.text
 

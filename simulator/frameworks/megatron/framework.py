@@ -36,6 +36,9 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     other = no_decoder(script.name) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "")
     if reason := other or encoder_task(launch):
         arguments.not_modelled(reason)
+    task = arguments.entry("task") if script.name == "main.py" else None
+    if task is not None and task.causes:
+        arguments.need(task.causes, "model")
     return read(arguments, launch.environment, own=True)
 
 

@@ -11,12 +11,13 @@ import re
 from typing import Final
 
 from simulator.frameworks.arguments import OFF, Arguments
+from simulator.frameworks.configuration import SUFFIXES
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.remarks import Remark
 from simulator.frameworks.run import AskedRun
-from simulator.frameworks.values import known_value
+from simulator.frameworks.values import Cause, known_value
 
 _BY_EMBEDDINGS: Final = "type:transformer|embedding"
 _STAGE: Final = re.compile(r"([0-3])(?:\.0*)?")
@@ -28,6 +29,10 @@ def prepare(arguments: Arguments) -> None:
     if engine is None:
         return
     line = engine.place.line
+    experts = arguments.entry("num-experts")
+    if experts is None or experts.text == "1":
+        # `--num-experts 1` is a dense model, whose layers no such group spreads.
+        arguments.entries.pop("moe_expert_parallel_size", None)
     if not arguments.has("use-flash-attn"):
         arguments.add("transformer-impl", [known_value("local", line)], line)
     method = arguments.text("stage_layers", "pp-partition-method")
@@ -49,11 +54,15 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
     stated = _told_stage(arguments)
     entry = arguments.entry("deepspeed-config")
     written = launch.written(entry.text) if launch is not None and entry is not None else None
-    if written is not None and any(entry is not None and cause.name == entry.text for cause in written.causes):
-        # Made by a command of the script: what else than the stage it says, as compression, is not known.
-        arguments.need(written.causes, "zero_stage")
-    elif stage is None and stated is None and "zero_stage" in keys.incomplete:
-        arguments.need(entry.causes if entry is not None else (), "zero_stage")
+    files = [cause for cause in (written.causes if written is not None else ()) if cause.name.endswith(SUFFIXES)]
+    # Made by a command, or of a template that is not at hand: what else than the stage it says, as compression, is not
+    # known.
+    arguments.note(files, ("zero_stage",))
+    if stage is None and stated is None:
+        waiting = (unknown for unknown in keys.unknowns() if "zero_stage" in unknown.affects)
+        arguments.note([Cause(unknown.place.line, unknown.name) for unknown in waiting], ("zero_stage",))
+    if files or (stage is None and stated is None and "zero_stage" in keys.incomplete):
+        arguments.incomplete.add("zero_stage")
     stage = stated or 0 if stage is None else stage
     # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.
     kind = keys.text("gradient_dtype", "data_types.grad_accum_dtype") or ("fp32" if stage == 0 else "")

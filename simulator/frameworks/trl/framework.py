@@ -9,10 +9,11 @@ from typing import Final
 
 from simulator.frameworks.accelerate.words import cluster
 from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.configuration import SUFFIXES
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.trl.log import STEP_LOG
-from simulator.frameworks.trl.read import OWN_MODULES, SUFFIXES, as_accelerate, read, read_file, take_words
+from simulator.frameworks.trl.read import OWN_MODULES, as_accelerate, read, read_file, take_words
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")

@@ -15,7 +15,7 @@ from typing import Final
 
 from simulator.frameworks.accelerate.words import take_accelerate
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.configuration import take_file
+from simulator.frameworks.configuration import SUFFIXES, take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
@@ -24,7 +24,6 @@ from simulator.frameworks.transformers.read import note_samples, note_unsharded,
 from simulator.frameworks.values import PlainValue, known_value
 
 OWN_MODULES: Final = "trl.scripts."
-SUFFIXES: Final = (".yaml", ".yml", ".json")
 _SECTIONS: Final = frozenset(
     (
         *("gradient_checkpointing_kwargs", "lr_scheduler_kwargs", "model_init_kwargs"),

@@ -47,7 +47,7 @@ def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
     machine = runner.machine
     if len(argv) < 2 or _SURROUNDINGS.search(argv[1].text):
         return True
-    text = _text_of(machine, argv[1], line)
+    text = text_of(machine, argv[1], line)
     if text is None:
         remark = f"{argv[1].text[:100]} is not read: what it sets is not known"
         machine.remark("not-read", "warning", remark, line, "--set NAME=VALUE")
@@ -84,7 +84,7 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     """
     machine = runner.machine
     open_words = any(not value.known and not _begins_known(value) for value in argv[1:])
-    text = _text_of(machine, argv[0], line)
+    text = text_of(machine, argv[0], line)
     name = _shown_name(argv[0])
     if text is None:
         machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
@@ -115,7 +115,7 @@ def _begins_known(value: Value) -> bool:
     return bool(value.pieces) and value.pieces[0].known and value.pieces[0].text != ""
 
 
-def _text_of(machine: Machine, target: Value, line: int) -> Value | None:
+def text_of(machine: Machine, target: Value, line: int) -> Value | None:
     """Return the text of a file that a command names, every line of it at the line of the command; None without one."""
     name = _name_below(target)
     text = machine.open_file(name, line) if name else None

@@ -13,6 +13,7 @@ from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import SILENT, without_tabs
 from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
+from simulator.recipes.shell.filters import filtered
 from simulator.recipes.shell.heredocs import changed_files, redirected_names, unknown_files, written_files
 from simulator.recipes.shell.includes import start, started_script
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
@@ -86,7 +87,7 @@ class Runner(Walk):
         return self.all(node.children)
 
     def _redirected(self, node: Node) -> Truth:
-        """A command with redirections; what `cat` or `tee` writes from a here document is kept."""
+        """A command with redirections; what `cat`, `tee` or `sed` writes of a known text is kept."""
         outer = self.machine.output, self.stdin
         document = next((child for child in node.children if child.type == "heredoc_redirect"), None)
         if document is not None:
@@ -94,7 +95,13 @@ class Runner(Walk):
             self.machine.state.files |= dict(written_files(node, document, self._words, self.source))
         else:
             names = redirected_names(node.children[1:], self._words)
-            self.machine.state.files |= unknown_files(names, self._line(node))
+            written = unknown_files(names, self._line(node))
+            if written and not any(
+                child.type == "file_redirect" and child.children[0].type == ">>" for child in node.children
+            ):
+                text = filtered(node.children[0], self._words, self.machine, self._line(node))
+                written = written if text is None else dict.fromkeys(written, text)
+            self.machine.state.files |= written
         redirects = (child for child in node.children[1:] if child.type == "file_redirect")
         if any(_takes_output(self.source.raw(child)) for child in redirects):
             self.machine.output = None

@@ -28,7 +28,6 @@ from simulator.question.specs.catalogue import load_hardware
 from simulator.recipes.emit.stand_in import stand_in
 from simulator.show.cli.layouts import framework_options
 from simulator.show.cli.options import handled
-from simulator.show.cli.probe import check_probe_options
 from simulator.show.cli.streams import answer, note, presentation, verbosity_of, write
 from simulator.show.report.formats import ANSWERS
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from simulator.question.coefficients.values import CoefficientKind
 
 _KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
+_ONLY_PROBE = ("devices", "precision", "launches", "backend", "time_limit", "resume", "dry_run")
 
 
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -44,7 +44,9 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["probe"]:
         handled("probe", "probing")(**values)  # needs POSIX, which fitting does not
         return
-    check_probe_options(values)
+    for name in _ONLY_PROBE:
+        if values[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --probe")
     if values["list"]:
         _list(ctx, values)
         return

@@ -11,16 +11,13 @@ import click
 
 from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.show.cli.options import (
-    OUTPUT,
-    QUESTION,
-    Option,
     Sectioned,
     answer_options,
-    general_options,
     layout_options,
+    listed,
     question_options,
 )
-from simulator.show.cli.parameters import Percentage, Setting, WordSet, shown
+from simulator.show.cli.parameters import shown
 from simulator.show.cli.streams import answer, note, presentation, progress_bar, verbosity_of
 
 if TYPE_CHECKING:
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from simulator.recipes.check.verdict import Gates
     from simulator.show.answers.program import Checks
     from simulator.show.report.presentation import Presentation
-
-RECIPE, PASS = "Recipe", "What passes"
 
 
 def _open(params: list[click.Parameter]) -> list[click.Parameter]:
@@ -43,40 +38,26 @@ def _open(params: list[click.Parameter]) -> list[click.Parameter]:
 
 def open_options(*, without: str = "") -> list[click.Parameter]:
     """Return the options of an estimate without their defaults, and those that replace a number of the model."""
-    field = Setting("such as num_hidden_layers=32")
     return [
         *_open([param for param in question_options() if param.name != without]),
-        Option("--model-field", QUESTION, "Replace one number of the model; repeatable.", type=field, multiple=True),
+        *listed("replaced"),
         *_open(layout_options(many=False)),
     ]
 
 
 def check_command() -> click.Command:
     """Return the command that judges recipes."""
-    recipe = [
-        Option("--set settings", RECIPE, _SET, type=Setting(_SUCH, empty=True), multiple=True),
-        Option("--root", RECIPE, _ROOT, metavar="FOLDER"),
-        Option("--from-environment", RECIPE, "Take such values from this environment too.", is_flag=True),
-    ]
-    gates = [
-        Option("--max-memory-fraction", PASS, "Share of the usable memory that may be needed.", type=Percentage()),
-        Option("--min-fit-probability", PASS, "Least probability to fit.", type=Percentage()),
-        Option("--fail-on", PASS, _FAIL_ON, type=WordSet(FAILING), multiple=True),
-        Option("--skip-non-recipes", PASS, "Pass over files that start no training.", is_flag=True),
-        Option("--exit-zero", PASS, "Exit 0 where a recipe fails.", is_flag=True),
-        Option("--baseline", PASS, "A stored --format json: what fails there fails no more.", metavar="FILE"),
-    ]
     return Sectioned(
         "check",
         callback=_check,
         params=[
             click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
-            *recipe,
+            *listed("recipe"),
             *open_options(),
-            *gates,
+            *listed("gates"),
             *answer_options("verdicts"),
-            Option("--diff", OUTPUT, _DIFF, is_flag=True),
-            *general_options(),
+            *listed("patches"),
+            *listed("general"),
         ],
         help=(
             "Judge launch scripts and configuration files before they are launched: do they fit, and would the "
@@ -84,18 +65,6 @@ def check_command() -> click.Command:
         ),
         epilog="Exit code: 0 all pass, 1 some fail, 2 a file or its use is wrong, 3 something cannot be told.",
     )
-
-
-FAILING = ("does-not-fit", "refused", "starved", "cannot-tell", "not-modelled", "unreadable")
-"""Outcomes that may be asked to fail, as the command line spells them."""
-_FAIL_ON = "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable."
-_SUCH = "such as WORLD_SIZE=4; the answer names what is missing"
-_SET = (
-    "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw, or a field of a recipe in Python, such as "
-    "model.tensor_model_parallel_size=4; repeatable."
-)
-_ROOT = "Folder that reading does not leave, by default the repository of each recipe."
-_DIFF = "Print each change that helps as a patch of the recipe, the fastest first."
 
 
 def _check(**values: Any) -> None:

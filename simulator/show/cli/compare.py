@@ -16,8 +16,7 @@ from simulator.show.cli.options import (
     Sectioned,
     answer_options,
     batch_in_sequences,
-    general_options,
-    min_fit_probability_option,
+    listed,
 )
 from simulator.show.cli.streams import answer, default_text, presentation
 
@@ -50,7 +49,7 @@ def compare_command() -> click.Command:
             click.Argument(["b"], required=False, type=str, metavar="B"),
             *open_options(),
             *answer_options("comparison"),
-            *general_options(),
+            *listed("general"),
         ],
         help=(
             f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
@@ -67,9 +66,9 @@ def explain_command() -> click.Command:
         params=[
             click.Argument(["what"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
-            min_fit_probability_option(),
+            *listed("sure"),
             *answer_options("explanation"),
-            *general_options(),
+            *listed("general"),
         ],
         help=(
             "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "

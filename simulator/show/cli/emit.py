@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.question.vocabulary import RECIPE_FORMATS
-from simulator.show.cli.check import RECIPE, asked, open_options
-from simulator.show.cli.options import OUTPUT, Option, Sectioned, general_options
-from simulator.show.cli.parameters import Whole, Word
+from simulator.show.cli.check import asked, open_options
+from simulator.show.cli.options import Option, Sectioned, listed
+from simulator.show.cli.parameters import Word
 from simulator.show.cli.streams import note, tell, verbosity_of, write
 
 if TYPE_CHECKING:
@@ -26,20 +26,16 @@ DOES_NOT_FIT = 1
 def emit_command() -> click.Command:
     """Return the command that writes a recipe."""
     framework = "Whose recipe to write; by default the one that the layout was priced for, else megatron."
-    own = [
-        click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-        Option("--framework", RECIPE, framework, type=Word((*RECIPE_FORMATS, *_ALSO))),
-        Option("--rank", RECIPE, "Which layout of a ranking, best first.", type=Whole(1, 10_000), default=1),
-        Option("--force", RECIPE, "Write a layout that does not fit too.", is_flag=True),
-    ]
     return Sectioned(
         "emit",
         callback=_emit,
         params=[
-            *own,
+            click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
+            Option("--framework", "Recipe", framework, type=Word((*RECIPE_FORMATS, *_ALSO))),
+            *listed("emit"),
             *open_options(without="framework"),
-            Option("--output", OUTPUT, "Write the recipe there.", metavar="FILE"),
-            *general_options(),
+            *listed("recipe-file"),
+            *listed("general"),
         ],
         help=(
             "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "

@@ -22,14 +22,13 @@ from simulator.show.cli.options import (
     GENERAL,
     Option,
     Sectioned,
-    accuracy_options,
     answer_options,
-    calibrate_options,
-    general_options,
+    files_argument,
     given_on_command_line,
     handled,
     layout_options,
-    output_options,
+    listed,
+    output_format,
     question_options,
 )
 from simulator.show.cli.parameters import ListedName, SpecName, Word, shown
@@ -205,8 +204,9 @@ def _ranking_options() -> list[click.Parameter]:
     return [
         *question_options(many=True),
         *layout_options(many=True),
-        *output_options(ranking=True),
-        *general_options(),
+        *answer_options("ranking"),
+        *listed("ranking"),
+        *listed("general"),
     ]
 
 
@@ -242,7 +242,7 @@ def _listing(name: str, kind: click.ParamType[Any], text: str = "") -> Builder:
         params=[
             click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
             *answer_options("spec listing" if isinstance(kind, SpecName) else "listing"),
-            *general_options(),
+            *listed("general"),
         ],
         help=text or _COMMANDS[name][0],
     )
@@ -276,20 +276,27 @@ def _estimate() -> click.Command:
         params=[
             *question_options(),
             *layout_options(many=False),
-            *output_options(ranking=False),
-            *general_options(),
+            *answer_options("estimate"),
+            *listed("estimate"),
+            *listed("general"),
         ],
         help="Price one layout: memory by stage, time by part, verdict.",
     )
 
 
 def _calibrate() -> click.Command:
-    from simulator.show.cli.probe import probe_options  # noqa: PLC0415  start-up time
-
     return Sectioned(
         "calibrate",
         callback=handled("calibrate", "calibration"),
-        params=[*calibrate_options(), *probe_options(), *general_options()],
+        params=[
+            *files_argument(),
+            *listed("logs"),
+            *listed("calibrate"),
+            output_format("calibration"),
+            *listed("fitted"),
+            *listed("probe"),
+            *listed("general"),
+        ],
         help=(
             "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
             "logs; with --probe to runs of this machine, which it plans and makes."
@@ -301,7 +308,7 @@ def _accuracy() -> click.Command:
     return Sectioned(
         "accuracy",
         callback=handled("accuracy", "calibration"),
-        params=[*accuracy_options(), *general_options()],
+        params=[*files_argument(), *listed("accuracy"), *answer_options("accuracy"), *listed("general")],
         help=(
             "Compare predictions with measured runs, each also after a fit without it: the shipped tables, or FILES of "
             "the same schema."

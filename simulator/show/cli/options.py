@@ -1,9 +1,18 @@
-"""Options, each defined once; a ranking takes sets of values where an estimate takes one. No command acts here."""
+"""Options, each defined once: in a table, or by the setting of the question that it sets. No command acts here.
+
+A row of `options.csv` is an option: the groups of options that it belongs to (`listed("gates")`), what it is called,
+the section of the help that it stands in, what of click's attributes is true of it (`is_flag`, `multiple`, `count`) and
+how its value is read (`Whole 1 64`; `type_of`). Of what a question is asked, a ranking takes sets of values where an
+estimate takes one.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, assert_never
 
 import click
@@ -14,17 +23,14 @@ from simulator.question.scenario.settings import REQUIRED, InputSetting
 from simulator.show.cli.parameters import (
     Length,
     Nodes,
-    Percentage,
-    PositiveAmount,
-    Price,
     Setting,
     SpecName,
-    Tokens,
     Whole,
     WholeList,
     WholeSet,
     Word,
     WordSet,
+    type_of,
 )
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.report.formats import ANSWERS
@@ -114,8 +120,7 @@ def question_options(*, many: bool = False) -> list[click.Parameter]:
     for setting in INPUTS:
         options.append(_question_option(setting, many=many))
         if setting.name == "global_batch_size":
-            text = "Tokens in a step, instead; 4M."
-            options.append(Option("--global-batch-tokens", QUESTION, text, type=Length(1, 2**50)))
+            options += listed("batch")
     return options
 
 
@@ -136,118 +141,43 @@ def _question_option(setting: InputSetting, *, many: bool) -> Option:
 def layout_options(*, many: bool) -> list[click.Parameter]:
     """Return the layout: sets to choose from if ``many``, else one value each."""
     options: list[click.Parameter] = [_layout_option(setting, many=many) for setting in SETTINGS]
-    if many:
-        text = "Also consider tensor parallelism across nodes."
-        options.append(Option("--allow-tp-across-nodes", LAYOUT, text, is_flag=True))
-    return options
+    return [*options, *(listed("search") if many else ())]
 
 
-def output_options(*, ranking: bool) -> list[click.Parameter]:
-    """Return how the answer is shown."""
-    options = answer_options("ranking" if ranking else "estimate")
-    if ranking:
-        text = "Show every layout, not only the best of each split into TP, PP, CP and EP."
-        deadline = "With --nodes auto and --train-tokens: days that the run may take."
-        options += [
-            Option("--top", OUTPUT, "Layouts to show.", type=Whole(1, 10_000), default=10),
-            min_fit_probability_option(),
-            Option("--variants", OUTPUT, text, is_flag=True),
-        ]
-    else:
-        text = "Write a step pass by pass there: trace events that Perfetto opens."
-        options.append(Option("--timeline", OUTPUT, text, metavar="FILE"))
-    tokens, price = "Tokens of the whole run, such as 100B: adds days to train.", "With --train-tokens: adds the cost."
-    options.append(Option("--train-tokens", OUTPUT, tokens, type=Tokens()))
-    options.append(Option("--price-per-device-hour", OUTPUT, price, type=Price()))
-    if ranking:
-        options.append(Option("--deadline-days", OUTPUT, deadline, type=PositiveAmount("DAYS")))
-    return options
+def listed(group: str) -> list[click.Parameter]:
+    """Return the options of a group of `options.csv`, in its order; new ones, as some commands change theirs."""
+    return [_of_row(row) for row in _rows() if group in row["groups"].split()]
 
 
-def min_fit_probability_option() -> Option:
-    """Return how sure a recommendation is to fit."""
-    text = "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all."
-    return Option("--min-fit-probability", OUTPUT, text, type=Percentage(zero=True), default=0.95)
+@lru_cache(maxsize=1)
+def _rows() -> tuple[dict[str, str], ...]:
+    with Path(__file__).with_name("options.csv").open(newline="", encoding="utf-8") as stream:
+        return tuple(csv.DictReader(stream))
 
 
-def calibrate_options() -> list[click.Parameter]:
-    """Return what is fitted, and where the result goes."""
-    template = "Print a table of the columns that a run needs, with one example, on --hardware where given."
-    listed = "Print what each coefficient means; with --family NAME the values that ship for it. Nothing is fitted."
-    output = "Write FAMILY.yaml there for each family too; a probe writes everything there."
-    return [
-        *_rows_options(),
-        *_log_options(),
-        Option("--list", ROWS, listed, is_flag=True),
-        Option("--template", ROWS, template, is_flag=True),
-        Option("--rows-only", ROWS, "Turn the logs into rows and stop there.", is_flag=True),
-        output_format(ANSWERS["calibration"].formats),
-        Option("--output", OUTPUT, output, metavar="FOLDER"),
-    ]
+def _of_row(row: Mapping[str, str]) -> Option:
+    attributes: dict[str, Any] = {name: row[name] for name in ("metavar", "default") if row[name]}
+    if row["true"]:
+        attributes[row["true"]] = True
+    if row["type"]:
+        attributes["type"] = type_of(row["type"])
+    return Option(row["names"], row["section"], row["text"], **attributes)
 
 
-def _log_options() -> list[click.Parameter]:
-    """Return the logs that become rows, and what is known beside them."""
-    hardware = "Hardware that the logs or the template's run ran on, or that is probed."
-    model = "Model of the logs, where none shipped has its shape; or the only one that a probe launches."
-    switch = "Switch of the framework that the logs do not show; repeatable."
-    recipe = "Recipe, or estimate saved with --format json, of the logged run: says what the log does not."
-    column = Setting("the names are a table's columns")
-    return [
-        Option("--from-log", ROWS, "Own training log; repeatable.", multiple=True, metavar="LOG"),
-        Option("--hardware", ROWS, hardware, type=SpecName("hardware")),
-        Option("--model", ROWS, model, type=SpecName("model")),
-        Option("--option", ROWS, switch, type=Setting(), multiple=True),
-        Option("--recipe", ROWS, recipe, metavar="FILE"),
-        Option(
-            "--set", ROWS, "A column of the logs' rows, whatever the logs say; repeatable.", type=column, multiple=True
-        ),
-        Option("--warmup", ROWS, "Logged steps to leave out at the start of a run.", type=Whole(0, 10_000), default=2),
-    ]
-
-
-def accuracy_options() -> list[click.Parameter]:
-    """Return which rows are judged, and how the answer is shown."""
-    calibration = "Show the rows of the files with what ships, with this calibration, and left out one by one."
-    rows = "Show every row instead of classes; always so as CSV."
-    return [
-        *_rows_options(),
-        Option("--table", ROWS, "Show only the rows of this table; the fit uses all.", metavar="NAME"),
-        Option("--calibration", ROWS, calibration, metavar="FILE"),
-        Option("--rows", OUTPUT, rows, is_flag=True),
-        *answer_options("accuracy"),
-    ]
-
-
-def _rows_options() -> list[click.Parameter]:
-    return [
-        click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]..."),
-        Option("--family", ROWS, "Only this hardware family; repeatable.", multiple=True, metavar="NAME"),
-    ]
+def files_argument() -> list[click.Parameter]:
+    """Return the files of measured rows that a command takes, and which of their rows."""
+    return [click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]..."), *listed("family")]
 
 
 def answer_options(name: str) -> list[click.Parameter]:
     """Return format and destination of an answer."""
-    return [
-        output_format(ANSWERS[name].formats),
-        Option("--output", OUTPUT, "Write the answer there instead of stdout.", metavar="FILE"),
-    ]
+    return [output_format(name), *listed("answer")]
 
 
-def output_format(words: tuple[str, ...]) -> Option:
-    """Return the forms an answer may have."""
-    return Option("--format", OUTPUT, "Form of the answer.", type=Word(words), default=words[0])
-
-
-def general_options() -> list[click.Parameter]:
-    """Return what every command takes."""
-    colours = "Colours on a terminal; NO_COLOR and FORCE_COLOR are respected."
-    return [
-        Option("--color", GENERAL, colours, type=Word(("auto", "always", "never")), default="auto"),
-        Option("-v --verbose", GENERAL, "Show every assumption.", count=True),
-        Option("-q --quiet", GENERAL, "Show the tables alone.", count=True),
-        Option("--debug", GENERAL, "Show where a defect of the simulator arose.", is_flag=True),
-    ]
+def output_format(name: str) -> Option:
+    """Return the forms that an answer may have, the first by default."""
+    forms = ANSWERS[name].formats
+    return Option("--format", OUTPUT, "Form of the answer.", type=Word(forms), default=forms[0])
 
 
 def given_on_command_line(ctx: click.Context, params: Sequence[click.Parameter]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from simulator.errors import InputError, did_you_mean
+from simulator.question.specs.tables import words_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,6 +31,7 @@ LARGEST_SET = 4096
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
 _REPEATED = re.compile(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
+_SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 _BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
 """The names in a text of one or several kinds of hardware, each with its network or its nodes behind it."""
 
@@ -253,9 +255,8 @@ class Percentage(Read):
 
     name = "SHARE"
 
-    def __init__(self, *, zero: bool = False) -> None:
-        self.zero = zero
-        """Whether 0 is a share too."""
+    zero = False
+    """Whether 0 is a share too."""
 
     def read(self, text: str) -> Any:
         """Return the share."""
@@ -268,6 +269,12 @@ class Percentage(Read):
             low = "from 0 to" if self.zero else "above 0 and up to"
             raise InputError(f"{shown(text)} is not {low} 1, such as 0.9 or 90%")
         return share
+
+
+class PercentageOrZero(Percentage):
+    """A share from 0 to 1, 0 too."""
+
+    zero = True
 
 
 class OfferText(Read):
@@ -291,10 +298,11 @@ class Setting(Read):
 
     name = "NAME=VALUE"
 
-    def __init__(self, hint: str = "`simulate frameworks` lists the names", *, empty: bool = False) -> None:
+    empty = False
+    """Whether the value may be empty."""
+
+    def __init__(self, hint: str = "`simulate frameworks` lists the names") -> None:
         self.hint = hint
-        self.empty = empty
-        """Whether the value may be empty."""
 
     def read(self, text: str) -> Any:
         """Return name and value."""
@@ -316,6 +324,12 @@ class Setting(Read):
             if spec.name == name
             for word in (("true", "false") if isinstance(spec.default, bool) else spec.metadata["choices"])
         ]
+
+
+class EmptySetting(Setting):
+    """A name and its value, which may be empty."""
+
+    empty = True
 
 
 class SpecName(Read):
@@ -383,3 +397,37 @@ class ListedName(Read):
         if text not in names:
             raise InputError(f"{shown(text)} is not one of {', '.join(names)}{did_you_mean(text, names)}")
         return text
+
+
+class Shard(Read):
+    """A share of the work: ``3/64``."""
+
+    name = "K/N"
+
+    def read(self, text: str) -> Any:
+        """Return which of how many."""
+        match = _SHARD.fullmatch(text.strip())
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise InputError(f"{shown(text)} is not K/N with K from 1 to N, such as 3/64")
+        return int(match[1]), int(match[2])
+
+
+_TYPES: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(Whole, Length, Word, WordSet, Tokens, Price, PositiveAmount, Percentage, PercentageOrZero),
+        *(OfferText, Setting, EmptySetting, SpecName, Shard),
+    )
+}
+
+
+def type_of(text: str) -> ParamType:
+    """Return the type that the table of options states: `Whole 1 64`, `Word local slurm`, `Price MINUTES`, `Tokens`."""
+    name, _, rest = text.partition(" ")
+    kind = _TYPES[name]
+    arguments: Sequence[Any] = [rest] if rest else []
+    if issubclass(kind, Whole | Word):
+        words = words_of(rest)
+        arguments = words if issubclass(kind, Whole) else [words]
+    parameter: ParamType = kind(*arguments)
+    return parameter

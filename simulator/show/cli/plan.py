@@ -7,72 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.question.vocabulary import PRECISIONS
 from simulator.show.cli.options import (
-    QUESTION,
-    Option,
     Sectioned,
     answer_options,
-    general_options,
     layout_options,
     left_to_default,
-    min_fit_probability_option,
+    listed,
     question_options,
 )
-from simulator.show.cli.parameters import OfferText, Percentage, PositiveAmount, Price, Tokens, WordSet
 from simulator.show.cli.streams import answer, presentation, progress_bar, verbosity_of
 
 if TYPE_CHECKING:
     from simulator.show.answers.availability import Availability
 
-AVAILABILITY = "Availability"
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _ASKED = ("seq_length", "global_batch_size", "framework")
 _OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share")
 
 
-def _figures() -> list[Option]:
-    """Return what fails, and what is done beside training: each is a field of `Availability`."""
-    mtbf, minutes = "Mean time between failures of one device.", "Between checkpoints; by default what loses least."
-    share = "Evaluation, as a share of the steps' time."
-    return [
-        Option("--device-mtbf-hours", AVAILABILITY, mtbf, type=PositiveAmount("HOURS")),
-        Option("--restart-minutes", AVAILABILITY, "From a failure to loading the checkpoint.", type=Price("MINUTES")),
-        Option("--checkpoint-minutes", AVAILABILITY, minutes, type=PositiveAmount("MINUTES")),
-        Option("--evaluation-share", AVAILABILITY, share, type=Percentage(zero=True)),
-    ]
-
-
 def plan_command() -> click.Command:
     """Return the command that compares offers."""
-    offer = (
-        "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; repeatable."
-    )
-    budget, precision = (
-        "What it may cost, in the currency of the offers.",
-        "Types of matrix products to compare: bf16,fp8.",
-    )
-    count = "Count failures, checkpoints and evaluation; implied by the options below."
-    own = [
-        Option("--offer", QUESTION, offer, type=OfferText(), multiple=True),
-        Option("--train-tokens", QUESTION, "Tokens of the whole run, such as 300B.", type=Tokens()),
-        Option("--deadline-days", QUESTION, "Days that the run may take.", type=PositiveAmount("DAYS")),
-        Option("--budget", QUESTION, budget, type=PositiveAmount()),
-        Option("--precision", QUESTION, precision, type=WordSet(PRECISIONS), default="bf16"),
-    ]
     question = [param for param in question_options() if param.name not in _OF_OFFERS]
     return Sectioned(
         "plan",
         callback=_plan,
         params=[
-            *own,
+            *listed("plan"),
             *question,
             *layout_options(many=True),
-            Option("--availability", AVAILABILITY, count, is_flag=True),
-            *_figures(),
-            min_fit_probability_option(),
+            *listed("availability"),
+            *listed("sure"),
             *answer_options("plan"),
-            *general_options(),
+            *listed("general"),
         ],
         help=(
             "Say which hardware to book for a training run: of every offer the best layout, with days and cost as 90 % "

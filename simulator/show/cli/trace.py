@@ -5,16 +5,13 @@ from __future__ import annotations
 import click
 
 from simulator.show.cli.options import (
-    LAYOUT,
-    Option,
     Sectioned,
     answer_options,
-    general_options,
     handled,
     layout_options,
+    listed,
     question_options,
 )
-from simulator.show.cli.parameters import Whole
 
 _NOT_ASKED = ("lora_rank", "framework", "option", "stack", "calibration")
 """Options of a question that a trace has no use for: it runs PyTorch, all weights, and counts tensors."""
@@ -22,16 +19,15 @@ _NOT_ASKED = ("lora_rank", "framework", "option", "stack", "calibration")
 
 def trace_command() -> click.Command:
     """Return the command."""
-    stage = "Pipeline rank to trace, from 0; the one that needs most where none is given."
     return Sectioned(
         "trace",
         callback=handled("trace", "tracing"),
         params=[
             *(param for param in question_options() if param.name not in _NOT_ASKED),
             *layout_options(many=False),
-            Option("--stage", LAYOUT, stage, type=Whole(0, 2**20)),
+            *listed("stage"),
             *answer_options("trace"),
-            *general_options(),
+            *listed("general"),
         ],
         help=(
             "Run one pipeline stage of the reference trainer at full size on tensors that hold no data, and show the "
