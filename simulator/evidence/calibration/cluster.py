@@ -228,7 +228,7 @@ def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
 
 
 def _spreads(found: Design, noise: float) -> Hyper:
-    return Hyper(1.0, 0.0, 0.0, dict.fromkeys(found.groups.tolist(), noise))
+    return Hyper(0.0, 0.0, dict.fromkeys(found.groups.tolist(), noise))
 
 
 def is_starved(sample: Sample, coefficients: Coefficients) -> bool:

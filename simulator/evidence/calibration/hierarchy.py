@@ -1,12 +1,12 @@
 """The hierarchical fit: coefficients of all devices, how a device family deviates from them, and a cluster from both.
 
 `ln(measured) = ln(predicted(x)) + noise` with `x = g + d(family) + u(source)`, x the logarithms of the coefficients:
-`g` has the priors' spreads times one factor, `d` the same times another, `u` the same times a factor of each
-coefficient, all learned from the rows: what sources differ in passes on little. Around a point the model is linear and
-everything is Gaussian: a source says of its coefficients one information matrix and vector, which pass to its family
-and from there to all. Leaving a source out is leaving its message out, and a few rows of one are a smaller message.
-The point is moved to the solution until it stays (Gauss-Newton). A source counts for at most `MOST_ROWS` rows in what
-it says of others, and a row beyond two deviations pulls less (Huber).
+`g` has the priors' spreads, `d` the same times one factor, `u` the same times a factor of each coefficient, both
+learned from the rows: what sources differ in passes on little. Around a point the model is linear and everything is
+Gaussian: a source says of its coefficients one information matrix and vector, which pass to its family and from there
+to all. Leaving a source out is leaving its message out, and a few rows of one are a smaller message. The point is
+moved to the solution until it stays (Gauss-Newton). A source counts for at most `MOST_ROWS` rows in what it says of
+others, and a row beyond two deviations pulls less (Huber).
 """
 
 from __future__ import annotations
@@ -174,8 +174,6 @@ SORTS: Mapping[CoefficientKind, tuple[str, ...]] = {
 class Hyper:
     """What the rows say of the spreads."""
 
-    shared: float
-    """Spread of all devices' coefficients around the priors, in spreads of the priors."""
     family: float
     """Spread of a device family's coefficients, in spreads of the priors."""
     cluster: float | Vector
@@ -206,17 +204,16 @@ class Linearization:
         weighted = self.slopes[rows].T / variance
         return Message(weighted @ self.slopes[rows], weighted @ self.target[rows])
 
-    def top(self, without: Collection[str] = (), family: str = "") -> Gauss:
-        """What is known of all devices; sources in `without` are not asked, nor a `family`."""
-        said = (self._of_family(other, without)[1] for other in self._by_family if other != family)
-        count = len(self.design.names)
-        return Gauss(np.zeros(count), self.hyper.shared**2 * np.eye(count)).told(sum(said, start=self._nothing))
-
     def shared(self, without: Collection[str], family: str) -> Gauss:
         """What all other families say of one, deviation included; sources in `without` are not asked."""
         others = frozenset(without).difference(self._by_family.get(family, ()))
         if (family, others) not in self._shared:
-            self._shared[family, others] = self.top(others, family).wider(self.hyper.family)
+            count = len(self.design.names)
+            said = Message(np.zeros((count, count)), np.zeros(count))
+            for other in self._by_family:
+                if other != family:
+                    said += self._of_family(other, others)[1]
+            self._shared[family, others] = Gauss(np.zeros(count), np.eye(count)).told(said).wider(self.hyper.family)
         return self._shared[family, others]
 
     def family(self, name: str, without: Collection[str] = ()) -> Gauss:
@@ -285,8 +282,15 @@ class Linearization:
     def restricted(self, rows: Mask) -> Linearization:
         """The model with only some of the rows."""
         found, at = self.design, np.flatnonzero(rows)
-        labels = {name: getattr(found, name)[at] for name in ("families", "sources", "organisations", "groups")}
-        part = replace(found, samples=tuple(found.samples[i] for i in at), logs=found.logs[at], **labels)
+        part = replace(
+            found,
+            samples=tuple(found.samples[i] for i in at),
+            logs=found.logs[at],
+            families=found.families[at],
+            sources=found.sources[at],
+            organisations=found.organisations[at],
+            groups=found.groups[at],
+        )
         return Linearization(part, self.hyper, self.slopes[at], self.target[at], self.pull[at])
 
     def point(self, found: Gauss) -> Vector:
@@ -306,11 +310,6 @@ class Linearization:
         slopes = self.slopes[index]
         scatter = scatter_of(self.hyper, group, str(self.design.families[index]))
         return float(np.sqrt(slopes @ found.covariance @ slopes + scatter**2))
-
-    @property
-    def _nothing(self) -> Message:
-        count = len(self.design.names)
-        return Message(np.zeros((count, count)), np.zeros(count))
 
     @cached_property
     def _variance(self) -> Vector:
@@ -352,7 +351,10 @@ class Linearization:
         """What the sources of a family say of it, and of the level above."""
         asked = tuple(self.sources(family, without))
         if asked not in self._messages:
-            said = sum((self._said[source] for source in asked), start=self._nothing)
+            count = len(self.design.names)
+            said = Message(np.zeros((count, count)), np.zeros(count))
+            for source in asked:
+                said += self._said[source]
             self._messages[asked] = (said, said.passed(self.hyper.family))
         return self._messages[asked]
 
@@ -383,7 +385,7 @@ def learned(state: Linearization, rounds: int, without: Collection[str] = ()) ->
     """Learn the spreads and the scatter from the sources asked: expectation maximisation, and who is far off."""
     for _ in range(rounds):
         left, about = _left(state, without)
-        clusters, families, top = [], [], state.top(without)
+        clusters, families = [], []
         for family in dict.fromkeys(state.design.families.tolist()):
             sources = state.sources(family, without)
             if not sources:
@@ -395,7 +397,6 @@ def learned(state: Linearization, rounds: int, without: Collection[str] = ()) ->
                 clusters.append(_second_moment(above, state.cluster(source, cap=True), state.hyper.cluster))
         asked = ~np.isin(state.design.sources, list(without))
         hyper = Hyper(
-            shared=float(np.sqrt(np.mean(np.square(top.mean) + np.diag(top.covariance)))),
             family=float(np.sqrt(np.mean(families))),
             cluster=np.sqrt((np.sum(clusters, axis=0) + _SHARED * np.mean(clusters)) / (len(clusters) + _SHARED)),
             noise=_scatter(state.design, asked, (left**2 + about) / state.pull),
@@ -466,9 +467,7 @@ def hierarchical(found: Design, *, passes: int = 4, rounds: int = 8) -> Lineariz
     """Fit all levels to all rows."""
     sources = dict.fromkeys(found.sources.tolist())
     slopes, target = linearised(found, dict.fromkeys(sources, found.centre))
-    state = Linearization(
-        found, Hyper(1.0, 0.5, np.full(len(found.names), 0.5), {}), slopes, target, np.ones(len(target))
-    )
+    state = Linearization(found, Hyper(0.5, np.full(len(found.names), 0.5), {}), slopes, target, np.ones(len(target)))
     for _ in range(passes):
         state = learned(state, rounds)
         by_source = {source: state.point(state.cluster(source)) for source in sources}
