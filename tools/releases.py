@@ -124,7 +124,7 @@ SOURCES: Mapping[str, Source] = {
 _LAYOUT_SHARES = ("recomputed_", "swapped_")
 """Starts of switches that say how many layers of a recipe's own layout do something."""
 _SWITCHES = {switch.name: switch for switch in switches()}
-_ASIDE = ("_large_scale", "_dev_config")
+_ASIDE = ("_large_scale", "_dev_config", "_vl_")
 """Recipes that stand in for another one, by parts of their names."""
 _PRECISION = re.compile(r"-(?:BF16|FP8)\b.*")
 _UNREAD = ("not-modelled", "unknown-flag")

@@ -44,9 +44,9 @@ Megatron-DeepSpeed f4157be (`tools/generate_samples_gpt.py`, `tasks/eval_harness
 Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/generate/test_generate.py`,
 `convert_meta_to_dcp_with_gpus.py`).
 """
-_SURE: Final = ("inference", "evaluation", "preprocess_data")
+_SURE: Final = ("inference", "evaluation", "preprocess_data", "hf2megads_weight_converter")
 """Programs whose own scripts keep flags of training that they pass over: MindSpeed-LLM c77308a, inference.py and
-evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py."""
+evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py; Megatron-DeepSpeed f4157be, tools."""
 _LENGTHS: Final = frozenset(
     (
         *("train_iters", "train_samples", "num_train_epochs", "train_epochs", "num_epochs", "max_steps"),

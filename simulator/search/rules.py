@@ -7,10 +7,8 @@ Whether memory is enough is no rule.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator, Mapping
-from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +19,9 @@ from simulator.question.arrays import Mask
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.mixers import TRAITS, UNDIVIDED
+from simulator.question.specs.tables import read_table
 from simulator.question.vocabulary import RECOMPUTE_MODULES
-from simulator.search import pipelines
+from simulator.search import offloads, pipelines
 from simulator.search.pipelines import every, mask
 
 Masks = Callable[[Pricing], Mask]
@@ -188,22 +187,14 @@ def _sharding_degree(pricing: Pricing) -> Mask:
     return mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
 
 
-def _offload_parameters(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    return mask((block.zero_stage < 3) & scenario.framework.offload_parameters)
+def _fp4_of_device(scenario: Scenario) -> str:
+    return "nvfp4" if scenario.hardware.vendor == "NVIDIA" else "mxfp4"
 
 
-def _offload(pricing: Pricing) -> Mask:
-    scenario, block = pricing.scenario, pricing.block
-    refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
-    return mask(pricing.offloads("activations") & refused)
-
-
-def _offload_recompute(pricing: Pricing) -> Mask:
+def _fp4_recipe(pricing: Pricing) -> Mask:
     scenario = pricing.scenario
-    if scenario.framework.limits.activation_offload_with_recompute:
-        return every(pricing, broken=False)
-    return mask(pricing.offloads("activations") & ~pricing.recomputes("none"))
+    foreign = scenario.framework.fp4_recipe != _fp4_of_device(scenario)
+    return every(pricing, broken=scenario.precision == "fp4" and foreign)
 
 
 def _recompute_layers(pricing: Pricing) -> Mask:
@@ -318,9 +309,11 @@ _BROKEN: Mapping[str, Masks] = {
     "sequence_parallel": _sequence_parallel,
     "zero_stage": _zero_stage,
     "sharding_groups": _sharding_degree,
-    "parameters_on_host": _offload_parameters,
-    "offload_pipeline": _offload,
-    "offload_recompute": _offload_recompute,
+    "fp4_recipe": _fp4_recipe,
+    "parameters_on_host": offloads.parameters,
+    "offload_pipeline": offloads.activations,
+    "offload_recompute": offloads.beside_recompute,
+    "offloaded_modules": offloads.modules,
     "two_stages": pipelines.two_stages,
     "recompute_layers": _recompute_layers,
     "recompute_modules": _recompute_modules,
@@ -353,8 +346,11 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "switch_of_sequence_parallel": lambda _, x: f"--{'no-' if x.sequence_parallel else ''}sequence-parallel",
     "replicas": lambda _, x: x.data_parallel * x.context_parallel,
     "sharding_groups": _sharding_groups,
+    "hardware": lambda s, _: s.hardware_name,
+    "fp4_of_device": lambda s, _: _fp4_of_device(s),
     "layers_recomputed": _refused_layers,
     "modules": _refused_modules,
+    "offloaded_modules": offloads.refused_modules,
 }
 """What messages say beside fields of the layout."""
 
@@ -372,8 +368,7 @@ class _Figures(dict[str, object]):
 
 
 def _rules() -> Iterator[Rule]:
-    table = files("simulator.search").joinpath("rules.csv").read_text("utf-8")
-    for row in csv.DictReader(table.splitlines()):
+    for row in read_table(__file__, "rules"):
         yield Rule(row["id"], _BROKEN[row["id"]], row["about"], row["message"], row["fix"])
 
 

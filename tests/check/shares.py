@@ -27,7 +27,8 @@ _NODES: Final = (None, *sorted(step << power for power in range(12) for step in 
 _FIRM: Final = ("fits", "starved", "does_not_fit", "refused")
 _NONE: Final = re.compile(
     r"starts no training|before it starts any training|no such file beside|no recipe of a framework|is no recipe"
-    r"|flags of no framework|keeps what it sets in Python|keeps its values in Python|v1 format is not read"
+    r"|flags of no framework|(?:keeps (?:what it sets|its values)|recipes) in Python"
+    r"|(?:v1 format|mcore_adapter) is not read|a part of a training; give the script"
     r"|a file of [^,]{1,40}, which is not read"
     r"|must hold a mapping|tuner chooses the layout|names no model; give the script|nothing is trained"
 )

@@ -102,6 +102,7 @@ LAYOUTS = [
     ("torchtitan", "--model llama3.1-8b --nodes 4 --global-batch-size 64 --option sharding_replicas=4"),
     ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 4 --global-batch-size 64 --option cp_communication=ring"),
     ("megatron", "--model llama3.1-8b --nodes 2 --cp 4 --option cp_communication=all_gather"),
+    ("megatron", "--model qwen3-30b-a3b --nodes 2 --ep 8 --option offloaded_modules=core_attn,attn_proj,moe_act"),
     (
         "megatron",
         "--model llama3.1-8b --nodes 2 --cp 8 --option cp_communication=all_to_all_ring --option cp_inner_degree=2",

@@ -176,3 +176,10 @@ def test_the_published_layout_is_near_the_best() -> None:
     assert ours >= 0.95 * theirs
     # NVIDIA-NeMo/Megatron-Bridge 067f987df docs/performance-summary.md:45, the container of this release.
     assert ours == pytest.approx(6288, rel=0.10)
+
+
+def test_recipes_that_tune_count_only_where_none_trains_from_scratch() -> None:
+    found = scenario(model="llama3-70b", devices=32).framework
+    assert "llama3_70b_pretrain_64gpu_gb300_fp8mx_config" in found.release
+    assert "_sft_" in scenario(model="glm-5.2", hardware="gb200-nvl72", precision="bf16").framework.release
+    assert "_peft_" in scenario(model="llama3-70b", devices=8, lora_rank=16).framework.release

@@ -69,6 +69,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
     ),
     ({"model": "llama3.1-8b", "devices": 8, "options": {"frozen_reference": "true"}}, {"zero_stage": 0}),
+    ({"model": "llama3.1-8b", "devices": 8, "hardware": "mi355x", "precision": "fp4"}, {}),
 ]
 DEEPSPEED = {"live_parameters": "1000000000", "fully_shard": "false"}
 # A switch that only acts beside another one.
@@ -126,7 +127,7 @@ def other(name: str, current: object) -> str:
         named = {"fp8_recipe": "mxfp8", "optimizer": "lion"}
         return named.get(name) or next(choice for choice in spec.metadata["choices"] if choice != current)
     values = {"cross_entropy_chunk_tokens": "64", "expert_imbalance": "1.5"}
-    values |= {"gradient_passes": "2.0", "cp_inner_degree": "1"}
+    values |= {"gradient_passes": "2.0", "cp_inner_degree": "1", "offloaded_modules": "core_attn,attn_proj"}
     values |= {"kept_dispatches": "3.0", "labelled_token_fraction": "0.5", "offload_fraction": "0.5"}
     values |= {"quantised_scale_bytes": "4.0", "expert_capacity": "1.5"}
     values |= {"expert_stash": "1.2", "step_parameters": "1000000000000"}

@@ -113,6 +113,19 @@ def test_attention_that_is_swapped_is_on_the_host() -> None:
     assert memory.host_pinned_bytes == memory.host_bytes_per_node > GIB
 
 
+def test_offloaded_modules_take_time_where_the_link_is_slow() -> None:
+    scenario = scenario_of(
+        model="qwen3-30b-a3b", hardware="h100-sxm-80g", nodes=1, options={"offloaded_modules": "expert_fc1,moe_act"}
+    )
+    layout = replace(LAYOUT, expert_parallel=4, stage_layers=(24, 24))
+    slow = scenario.hardware.host_bandwidth.model_copy(update={"value": "1 GB/s"})
+    slower = replace(scenario, hardware=scenario.hardware.model_copy(update={"host_bandwidth": slow}))
+    fast, late = (estimate_layout(each, layout) for each in (scenario, slower))
+    assert set(fast.memory.host_parts_bytes) == {"activations"}
+    assert fast.memory.host_pinned_bytes == fast.memory.host_bytes_per_node > GIB
+    assert fast.throughput.parts_seconds["offload"] < late.throughput.parts_seconds["offload"]
+
+
 def test_pipeline_ranks_that_share_a_node_are_added_up() -> None:
     """Of two nodes with a rank each the fuller one counts; on one node both ranks do."""
     together, apart = (

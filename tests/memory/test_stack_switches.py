@@ -120,6 +120,13 @@ def test_attention_swapped_to_the_host_leaves_two_layers() -> None:
     assert swapped["temporary"][0, 0] - plain["temporary"][0, 0] == 2 * T * ATTENTION
 
 
+def test_offloaded_modules_leave_three_layers() -> None:
+    """All that attention saves but its row sums of four heads."""
+    plain, less = memory(dense(), {}).parts(), memory(dense(), {"offloaded_modules": "core_attn,attn_proj"}).parts()
+    assert plain["activations"][0, 0] - less["activations"][0, 0] == T * 4 * (ATTENTION - 16)
+    assert less["temporary"][0, 0] - plain["temporary"][0, 0] == 3 * T * (ATTENTION - 16)
+
+
 @pytest.mark.parametrize(
     ("name", "of_dense", "of_experts"),
     [

@@ -264,14 +264,15 @@ PROFILE = Extension(
     ),
 )
 
+ESTIMATES_CSV = 'csv,"ranking, estimate",report.as_csv:estimates_csv\n'
 FORMAT = Extension(
     heading="An output format",
     most=2,
     edits={
-        "simulator/show/report/formats.py": (
+        "simulator/show/report/formats.csv": (
             (
-                '"csv": "report.as_csv:estimates_csv"}\n',
-                '"csv": "report.as_csv:estimates_csv", "tsv": "report.as_csv:estimates_tsv"}\n',
+                ESTIMATES_CSV,
+                ESTIMATES_CSV + ESTIMATES_CSV.replace("csv", "tsv").replace("as_tsv", "as_csv"),
             ),
         ),
         "simulator/show/report/as_csv.py": (

@@ -84,6 +84,12 @@ def test_an_unknown_flag_leaves_no_verdict(word: str, tmp_path: Path) -> None:
         ("--moe-paged-stash-page-size 64", "fits"),
         ("--moe-paged-stash-page-size 128", "fits"),
         ("--fine-grained-activation-offloading", "not_modelled"),
+        ("--fine-grained-activation-offloading --offload-modules core_attn attn_proj qkv_linear", "fits"),
+        (
+            "--fine-grained-activation-offloading --offload-modules core_attn --activation-offload-fraction .5",
+            "not_modelled",
+        ),
+        ("--fine-grained-activation-offloading --offload-modules attn_proj", "refused"),
         ("--window-size 0", "fits"),
         ("--swap-optimizer", "fits"),
     ],

@@ -17,7 +17,8 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import inputs
 from simulator.cost.operations.extents import extent, total
-from simulator.cost.operations.layer import SWAPPED, layer_operations, whole_operations
+from simulator.cost.operations.layer import layer_operations, whole_operations
+from simulator.cost.operations.offload import sent
 from simulator.cost.operations.recompute import Modules, freed, returning
 from simulator.cost.operations.record import Amount, Spread, summed
 from simulator.cost.operations.sums import kept_amounts
@@ -132,27 +133,33 @@ def _bytes_back(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules:
 
 @of_work
 def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """What comes back in a layer's backward pass, shape (n,): two layers swapped to the host, or one done again."""
+    """What is back on the device beside what stays there, shape (n,): layers that move to the host, or one done again.
+
+    Attention that is swapped holds two layers, the one computed and the one copied. With offloaded modules one is
+    computed, one on its way out and one on its way in, as backward and forward passes alternate.
+    """
     profile, conditions = pricing.scenario.framework, conditions_of(pricing.scenario)
-    if not profile.swapped_attention and not profile.recomputed_expert_share and not profile.recomputed_network_share:
+    moves = profile.swapped_attention or profile.offloaded_modules
+    if not moves and not profile.recomputed_expert_share and not profile.recomputed_network_share:
         return np.zeros(len(pricing))
     whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.kept)
-    layers = 2.0 if profile.swapped_attention else 1.0
+    layers = 3.0 if profile.offloaded_modules else 2.0 if moves else 1.0
     return layers * (total(pricing, whole) - kept_bytes(pricing, kind))
 
 
-def swapped_bytes(pricing: Pricing) -> KindArray | float:
-    """Bytes of attention that a micro batch swaps to the host on every kind of rank, where the stack does so."""
-    if not pricing.scenario.framework.swapped_attention:
+def sent_bytes(pricing: Pricing) -> KindArray | float:
+    """Bytes of a micro batch that every kind of rank sends to the host from within its layers, where the stack does."""
+    profile, contents = pricing.scenario.framework, pricing.contents
+    if not profile.swapped_attention and not profile.offloaded_modules:
         return 0.0
-    contents = pricing.contents
-    return over_layers(contents.layers, [_swapped_bytes(pricing, kind) for kind in contents.layer_kinds])
+    return over_layers(contents.layers, [_sent_bytes(pricing, kind) for kind in contents.layer_kinds])
 
 
 @of_work
-def _swapped_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    operations = whole_operations(conditions_of(pricing.scenario), kind)
-    return total(pricing, summed(tensor for part in operations if part.group in SWAPPED for tensor in part.kept))
+def _sent_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    conditions = conditions_of(pricing.scenario)
+    operations = whole_operations(conditions, kind)
+    return total(pricing, summed(tensor for part in operations for tensor in sent(conditions, kind, part)))
 
 
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:

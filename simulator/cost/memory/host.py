@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.activations import swapped_bytes
+from simulator.cost.memory.activations import sent_bytes
 from simulator.cost.memory.parameters import device_parameters, model_totals, shard, whole_layer
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.rank_activations import in_flight
@@ -40,7 +40,7 @@ def uses_host(pricing: Pricing) -> bool:
     """Whether any layout of a block moves something to the host."""
     profile = pricing.scenario.framework
     moved = pricing.offloads("optimizer", "optimizer_tensorwise", "activations").any()
-    return bool(moved) or profile.offload_parameters or profile.swapped_attention
+    return bool(moved) or profile.offload_parameters or profile.swapped_attention or bool(profile.offloaded_modules)
 
 
 def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
@@ -52,7 +52,7 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     weights = np.where(first, profile.host_weight_bytes, 0.0)
     optimizer = state.optimizer - resident_optimizer(pricing, state.optimizer)
     staged = np.where(first & (away > 0.0), profile.host_accumulation_bytes, 0.0) * _largest_parameter(pricing)
-    activations = contents.on_ranks(memory.activations.offload_traffic + swapped_bytes(pricing)) * in_flight(pricing)
+    activations = contents.on_ranks(memory.activations.offload_traffic + sent_bytes(pricing)) * in_flight(pricing)
     parts = {
         "optimizer": contents.on_ranks(optimizer),
         "parameters": contents.on_ranks(state.parameters_on_host),

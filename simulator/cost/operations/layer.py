@@ -24,6 +24,7 @@ from simulator.cost.operations.latent import latent
 from simulator.cost.operations.layer_embedding import layer_embedding
 from simulator.cost.operations.lightning import lightning
 from simulator.cost.operations.mamba import mamba
+from simulator.cost.operations.offload import moved
 from simulator.cost.operations.record import Kept, Operation
 from simulator.cost.operations.reused import reused
 from simulator.cost.operations.streams import aggregated, collapsed, expanded
@@ -78,7 +79,7 @@ FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
 def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """The operations of one layer, in the order of its forward pass; kept is what stays on the device."""
     return tuple(
-        _captured(conditions, _left(conditions, operation)) for operation in whole_operations(conditions, kind)
+        _captured(conditions, _left(conditions, kind, operation)) for operation in whole_operations(conditions, kind)
     )
 
 
@@ -102,11 +103,11 @@ CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
 Megatron's `--cuda-graph-scope`."""
 
 
-def _left(conditions: Conditions, operation: Operation) -> Operation:
-    """An operation with what is swapped to the host, or done again by a share of the experts, not kept."""
+def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Operation:
+    """An operation with what is moved to the host, or done again by a share of the experts, not kept."""
     profile = conditions.framework
-    if profile.swapped_attention and operation.group in SWAPPED:
-        return operation._replace(kept=())
+    if away := moved(conditions, kind, operation):
+        operation = operation._replace(kept=tuple(tensor for tensor in operation.kept if tensor not in away))
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
     return operation._replace(kept=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.kept))
@@ -132,8 +133,6 @@ def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float
 
 _EXPERTS = frozenset(("experts", "dispatch"))
 _NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_experts"))
-SWAPPED = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))
-"""Groups whose tensors move to the host with attention (mindspeed/core/memory/adaptive_recomputing, swap_attention)."""
 
 
 def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:

@@ -14,7 +14,7 @@ from simulator.cost.dtypes import (
     optimizer_bytes_per_parameter,
     parameter_dtype,
 )
-from simulator.cost.memory.activations import swapped_bytes
+from simulator.cost.memory.activations import sent_bytes
 from simulator.cost.memory.matrices import orthogonal_flops
 from simulator.cost.memory.parameters import DeviceParameters, device_parameters, shard
 from simulator.cost.memory.peak import MemoryByStage
@@ -177,13 +177,13 @@ class HostMoves(NamedTuple):
 def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
     """What offload moves between device and host, one after the other (T22).
 
-    Optimizer state goes out after and comes back before the step. Activations, or attention's alone
-    (`swapped_attention`), go out in the forward and come back in the backward pass; parameters on the host come in for
-    both passes of every micro batch, and go out after the step.
+    Optimizer state goes out after and comes back before the step. Activations, or those of parts of a layer
+    (`swapped_attention`, `offloaded_modules`), go out in the forward and come back in the backward pass; parameters on
+    the host come in for both passes of every micro batch, and go out after the step.
     """
     profile = pricing.scenario.framework
     per_byte = on_own_devices(pricing, lambda member: 1.0 / member.hardware.host_bandwidth_bytes_per_second)
-    each_pass = (memory.activations.offload_traffic + swapped_bytes(pricing)) * per_byte
+    each_pass = (memory.activations.offload_traffic + sent_bytes(pricing)) * per_byte
     optimizer = pricing.offloads("optimizer", "optimizer_tensorwise")
     state = 2.0 * _largest(memory.state.optimizer * per_byte) * profile.offload_fraction
     each_step = np.where(optimizer, state, 0.0)

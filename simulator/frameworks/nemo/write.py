@@ -83,7 +83,7 @@ def _keys(scenario: Scenario, layout: Layout) -> Iterator[tuple[str, Any]]:
             yield from _INSTEAD[name].items()
         elif name == "num_layers_per_virtual_pipeline_stage":
             yield "virtual_pipeline_model_parallel_size", layout.virtual_stages
-        elif name == "recompute_modules":
+        elif name in ("recompute_modules", "offload_modules"):
             yield name, text.split()
         else:
             yield _key(name), _value(text)

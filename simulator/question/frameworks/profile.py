@@ -13,7 +13,7 @@ from typing import Any, Literal
 from simulator.question.frameworks.limits import FrameworkLimits
 from simulator.question.frameworks.switch import Switches, switch_of_row
 from simulator.question.specs.tables import TABLED, fields_from, rows_of
-from simulator.question.vocabulary import ExpertDispatch, StackName
+from simulator.question.vocabulary import ExpertDispatch, OffloadedModule, StackName
 
 DType = Literal["fp32", "bf16"]
 MomentDType = Literal["fp32", "bf16", "fp8"]
@@ -66,6 +66,7 @@ class FrameworkProfile(Switches):
     recomputed_expert_share: float = TABLED
     recomputed_network_share: float = TABLED
     swapped_attention: bool = TABLED
+    offloaded_modules: tuple[OffloadedModule, ...] = TABLED
     composed_scan: bool = TABLED
     keep_gathered_inputs: bool = TABLED
 
@@ -122,6 +123,7 @@ class FrameworkProfile(Switches):
     fully_shard: bool = TABLED
     fp8_weight_cache: bool = TABLED
     fp8_recipe: str = TABLED
+    fp4_recipe: str = TABLED
     fp8_param_gather: bool = TABLED
     fp8_attention: bool = TABLED
     fp8_output_layer: bool = TABLED

@@ -56,6 +56,16 @@ class ReleaseRecipe:
     lines: Mapping[str, str]
     """File and line of each value that one line sets."""
 
+    @property
+    def trains_adapters(self) -> bool:
+        """Whether it trains adapters alone."""
+        return any(word in self.recipe for word in ("_peft_", "_lora_"))
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it goes on from a trained model."""
+        return self.trains_adapters or "_sft_" in self.recipe
+
 
 @lru_cache(maxsize=16)
 def release_recipes(stack: str) -> tuple[ReleaseRecipe, ...]:
@@ -90,12 +100,12 @@ def _recipes_of(stack: str, asked: tuple[str, str, str]) -> list[ReleaseRecipe]:
 def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe | None:
     """The recipe of a model, device and precision, of several that of the nearest number of devices; None of none.
 
-    Of several ways to scale fp8, `wanted`.
+    Of several ways to scale fp8, `wanted`; one that tunes a trained model where none trains it from scratch.
     """
     alike = _recipes_of(stack, (case.model, case.hardware, case.precision))
-    recipes = [recipe for recipe in alike if ("_peft_" in recipe.recipe) == case.adapters]
+    recipes = [recipe for recipe in alike if recipe.trains_adapters == case.adapters]
     scaled = [recipe for recipe in recipes if recipe.switches.get(_RECIPE, wanted) == wanted] or recipes
-    return min(scaled, key=lambda recipe: (abs(recipe.devices - case.devices), recipe.recipe), default=None)
+    return min(scaled, key=lambda each: (each.tunes, abs(each.devices - case.devices), each.recipe), default=None)
 
 
 def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
@@ -145,6 +155,7 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
 def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:
     """Switches of more than half of the nearest recipes, and which those are; of fp8, those scaled as `wanted`."""
     alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
+    alike = [recipe for recipe in alike if case.adapters or not recipe.tunes] or alike
     if case.precision == "fp8":
         alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike
     same = [recipe for recipe in alike if recipe.precision == case.precision]

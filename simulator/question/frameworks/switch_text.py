@@ -18,6 +18,11 @@ def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> ob
         if text.lower() not in (*_ON, *_OFF):
             raise InputError(f"--option {spec.name}={text}: allowed are true and false")
         return text.lower() in _ON
+    if isinstance(current, tuple):
+        words = [word for word in text.split(",") if word]
+        if wrong := next((word for word in words if word not in spec.metadata["choices"]), None):
+            raise InputError(f"--option {spec.name}={wrong}: allowed are {', '.join(spec.metadata['choices'])}")
+        return tuple(word for word in spec.metadata["choices"] if word in words)
     if isinstance(current, str):
         if text not in spec.metadata["choices"]:
             raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")

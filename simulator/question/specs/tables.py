@@ -20,10 +20,15 @@ TABLED: Final[Any] = object()
 _Record = TypeVar("_Record")
 
 
+def read_table(beside: str, table: str) -> list[dict[str, str]]:
+    """Rows of the table `table`.csv that stands beside the module whose file is given."""
+    with Path(beside).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
 def rows_of(table: str) -> dict[str, dict[str, str]]:
-    """Rows of a table that stands here, `table`.csv, by their column `name`, in order."""
-    with Path(__file__).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
-        return {row["name"]: row for row in csv.DictReader(stream)}
+    """Rows of a table that stands here by their column `name`, in order."""
+    return {row["name"]: row for row in read_table(__file__, table)}
 
 
 def fields_from(

@@ -84,12 +84,16 @@ def _edited(text: Value, edit: Value) -> Value | None:
     pieces: list[Piece] = []
     is_done = False
     for piece in text.pieces:
-        for own in piece.text.splitlines(keepends=True) if piece.known else ():
-            charge(len(own))
-            parts = own.split(pattern, -1 if flag else 0 if is_done else 1)
-            for number, part in enumerate(parts):
-                pieces += inserted if number else ()
-                pieces += [replace(piece, text=part)] if part else ()
-            is_done = not own.endswith("\n") and (is_done or len(parts) > 1)
-        pieces += () if piece.known else (piece,)
-    return Value(tuple(pieces))
+        if not piece.known:
+            pieces.append(piece)
+            continue
+        before = 0
+        for hit in re.finditer(rf"{pattern}|\n", piece.text):
+            charge(1)
+            if hit[0] == "\n":
+                is_done = False
+            elif flag or not is_done:
+                pieces += (replace(piece, text=piece.text[before : hit.start()]), *inserted)
+                before, is_done = hit.end(), True
+        pieces.append(replace(piece, text=piece.text[before:]))
+    return Value(tuple(piece for piece in pieces if piece.text))

@@ -8,11 +8,9 @@ estimate takes one.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, assert_never
 
 import click
@@ -20,6 +18,7 @@ import click
 from simulator.question.scenario.inputs import INPUTS
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.scenario.settings import REQUIRED, InputSetting
+from simulator.question.specs.tables import read_table
 from simulator.show.cli.parameters import (
     Length,
     Nodes,
@@ -146,13 +145,10 @@ def layout_options(*, many: bool) -> list[click.Parameter]:
 
 def listed(group: str) -> list[click.Parameter]:
     """Return the options of a group of `options.csv`, in its order; new ones, as some commands change theirs."""
-    return [_of_row(row) for row in _rows() if group in row["groups"].split()]
+    return [_of_row(row) for row in _rows(__file__, "options") if group in row["groups"].split()]
 
 
-@lru_cache(maxsize=1)
-def _rows() -> tuple[dict[str, str], ...]:
-    with Path(__file__).with_name("options.csv").open(newline="", encoding="utf-8") as stream:
-        return tuple(csv.DictReader(stream))
+_rows = cache(read_table)
 
 
 def _of_row(row: Mapping[str, str]) -> Option:

@@ -1,26 +1,23 @@
-"""Every answer and the forms it is written in: the one place that a form is added to.
+"""Every answer and the forms it is written in, `formats.csv`: the one place that a form is added to. Writes none.
 
-A writer is a function of an answer and of a `Presentation`; those of `table` and `markdown` are one function, which
-takes the form as well. Each is imported when its form is asked for, so that choices of an option cost no start-up time.
+A row is a form, the answers that have it (`*`: all that have no row of their own for it above), and what writes it: a
+function of an answer and of a `Presentation`, or the form whose function it shares; that of `table` and `markdown`
+takes the form as well. The first row of an answer is its default. Each writer is imported when its form is asked for,
+so that choices of an option cost no start-up time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from simulator.question.specs.tables import read_table
 
 if TYPE_CHECKING:
     from simulator.show.report.presentation import Presentation
 
 _STYLES = ("table", "markdown")
-_EVERY = {"json": "report.as_json:json_text"}
-"""Forms of every answer."""
-_ROWS = {"jsonl": "report.as_json:json_lines", "csv": "report.as_csv:estimates_csv"}
-"""Forms of estimates, alone or ranked."""
-_RECORDS = {form: f"report.listing:listing_{form}" for form in ("json", "jsonl", "csv")}
-"""Forms of a listing."""
 
 
 class AnswerFormats(NamedTuple):
@@ -47,69 +44,15 @@ class AnswerFormats(NamedTuple):
         return "".join(self.write(value, form, presentation))
 
 
-def _answer(name: str, table: str, /, *, page: str = "", **more: str) -> AnswerFormats:
-    """Return an answer whose table is a page of Markdown too, and whose JSON follows from its type."""
-    html = {"html": f"pages.{page}"} if page else {}
-    return AnswerFormats(
-        name, MappingProxyType({"table": f"report.{table}", **(_EVERY | more), "markdown": f"report.{table}", **html})
-    )
+def _answers() -> Iterator[AnswerFormats]:
+    rows = [(row["form"], row["answers"].split(", "), row["writer"]) for row in read_table(__file__, "formats")]
+    for name in (name for form, names, _ in rows if form == "table" for name in names):
+        writers: dict[str, str] = {}
+        for form, names, writer in rows:
+            if name in names or names == ["*"]:
+                writers.setdefault(form, writers.get(writer, writer))
+        yield AnswerFormats(name, writers)
 
 
-ANSWERS: Mapping[str, AnswerFormats] = MappingProxyType(
-    {
-        answer.name: answer
-        for answer in (
-            _answer(
-                "ranking",
-                "ranking_table:ranking_table",
-                page="answers:ranking_page",
-                sliders="pages.sliders:sliders_page",
-                **_ROWS,
-            ),
-            _answer("estimate", "estimate_table:estimate_table", page="answers:estimate_page", **_ROWS),
-            _answer("plan", "plan_table:plan_table", page="plan:plan_page", csv="report.plan_table:plan_csv"),
-            _answer("comparison", "compare_table:compare_table", page="compare:compare_page"),
-            _answer("explanation", "explain_table:explain_table"),
-            _answer("sweep", "sweep:sweep_table"),
-            _answer("validation", "validate_table:validate_table"),
-            _answer("trace", "trace_table:trace_table"),
-            _answer("probe", "probe_table:probe_table"),
-            _answer("probe plan", "probe_table:outlook_table"),
-            _answer(
-                "verdicts",
-                "check_table:check_table",
-                page="check:check_page",
-                github="report.check_github:check_github",
-                junit="report.check_ci:check_junit",
-                sarif="report.check_ci:check_sarif",
-            ),
-            *(
-                _answer(
-                    name,
-                    f"accuracy:{table}",
-                    page="accuracy:accuracy_page",
-                    json="report.accuracy:accuracy_json",
-                    csv="report.accuracy:rows_csv",
-                )
-                for name, table in (("accuracy", "class_table"), ("accuracy by row", "row_table"))
-            ),
-            _answer(
-                "own accuracy",
-                "accuracy:own_table",
-                page="accuracy:own_page",
-                json="report.accuracy:own_json",
-                csv="report.accuracy:own_csv",
-            ),
-            _answer(
-                "calibration",
-                "calibration:calibration_table",
-                json="report.calibration:calibration_json",
-                yaml="report.calibration:calibration_yaml",
-            ),
-            _answer("coefficients", "calibration:meaning_table", json="report.calibration:meaning_json"),
-            _answer("listing", "listing:listing_table", **_RECORDS),
-            _answer("spec listing", "listing:listing_table", **_RECORDS, yaml="report.listing:listing_yaml"),
-        )
-    }
-)
+ANSWERS: Mapping[str, AnswerFormats] = {answer.name: answer for answer in _answers()}
 """Answers by name."""

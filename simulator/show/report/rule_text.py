@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
-from importlib.resources import files
 
+from simulator.question.specs.tables import read_table
 from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.search.rules import RULES
 
 
 @cache
 def _titles() -> dict[str, str]:
-    table = files("simulator.show.report").joinpath("rules.csv").read_text("utf-8")
-    titles = {row["rule"]: row["about"] for row in csv.DictReader(table.splitlines())}
+    titles = {row["rule"]: row["about"] for row in read_table(__file__, "rules")}
     titles |= {rule.id.replace("_", "-"): rule.about for rule in RULES}
     return titles | {rule.id: rule.about for rule in FRAMEWORK_RULES}
 
