@@ -1,4 +1,4 @@
-"""Text with units to base units and back, exactly.
+"""Text with units to base units and back, exactly: `80 GiB` is 85,899,345,920 bytes.
 
 Inside the simulator every quantity is a float (or an int, for counts) in base
 units: bytes, seconds, FLOP/s and bytes/s. Text with units is read here and

@@ -69,6 +69,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
     ),
     ({"model": "llama3.1-8b", "devices": 8, "options": {"frozen_reference": "true"}}, {"zero_stage": 0}),
+    ({"model": "llama3.1-8b", "devices": 8, "hardware": "mi355x", "precision": "fp4"}, {}),
 ]
 DEEPSPEED = {"live_parameters": "1000000000", "fully_shard": "false"}
 # A switch that only acts beside another one.

@@ -60,7 +60,7 @@ def _text(asked: str) -> str:
 def _added(extension: Extension, to: Path) -> set[str]:
     """Add an extension to a copy of the project; the files of the project that this touched."""
     for name in ("simulator", *DATA_FOLDERS, "examples"):
-        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, to / name)  # with what is compiled of files that stay as they are
     for name, asked in ({**extension.new, **extension.data}).items():
         (to / name).parent.mkdir(exist_ok=True)
         (to / name).write_text(_text(asked), encoding="utf-8")

@@ -17,7 +17,7 @@ BUDGETS = {
     "evidence": 20,
     "lab": 0,
     "question": 1,
-    "recipes": 1,
+    "recipes": 0,
     "search": 0,
     "show": 0,
 }

@@ -171,7 +171,7 @@ def test_a_search_interleaves_layers_that_do_not_divide(model: str, pipeline: in
         global_batch_size=1024,
         space=Space(pipeline_parallel=(pipeline,), tensor_parallel=(4,), micro_batch_size=(1,)),
         variants=True,
-        top=1000,
+        top=60,
     )
     interleaved = [one for one in found.estimates if one.layout.chunk_layers]
     assert interleaved

@@ -65,10 +65,6 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
         {"num_layers": 4, "micro_batch_size": 2, "global_batch_size": 16, "recompute": "operations"},
         0,
     ),
-    "operations, first of four": (
-        {"num_layers": 8, "devices": 32, "pipeline_parallel": 4, "global_batch_size": 64, "recompute": "operations"},
-        0,
-    ),
     "operations, TP 8, middle": (
         {
             "model": "llama3.1-70b",

@@ -51,7 +51,7 @@ def job_of(
     model = model or tiny_model()
     values = dict(layout or {})
     values.setdefault("stage_layers", default_cut(model.num_hidden_layers, values.get("pipeline_parallel", 1)))
-    usual: dict[str, Any] = {"seq_length": 128, "precision": "fp32", "steps": 1, "warmup_steps": 1}
+    usual: dict[str, Any] = {"seq_length": 64, "precision": "fp32", "steps": 1, "warmup_steps": 1}
     return TrainingJob(model=model, layout=Layout(**values), global_batch_size=global_batch_size, **usual | fields)
 
 

@@ -1,4 +1,7 @@
-"""Matrices of layers as an optimizer sees them: sizes on a device, and what making an update orthogonal takes."""
+"""Matrices of layers as an optimizer sees them: sizes on a device, and what making an update orthogonal takes.
+
+Muon works on such a matrix whole. The bytes of its state are not counted here.
+"""
 
 from __future__ import annotations
 

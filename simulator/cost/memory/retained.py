@@ -2,6 +2,7 @@
 
 Read from MindSpeed-LLM v1.0 to v26 (mindspeed_llm/training, core/pipeline_parallel) and found again in the allocated
 bytes that its continuous integration measures after the first step (tests/st/baseline_results).
+What lives within a step alone is not here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Attention of DeepSeek-V4: one tensor of keys and values for all heads, a window, and compressed keys behind it.
 
 Read from transformers 5.23.0, models/deepseek_v4/modeling_deepseek_v4.py. Megatron-LM runs it whole on every
-tensor-parallel rank (009276b, transformer/experimental_attention_variant/deepseek_v4_hybrid_attention.py).
+tensor-parallel rank (009276b, transformer/experimental_attention_variant/deepseek_v4_hybrid_attention.py). Lists
+operations and shapes; their bytes and seconds are counted elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head that a delta rule updates, in chunks."""
+"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head that a delta rule updates, in chunks.
+
+Lists operations and shapes; their bytes and seconds are counted elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Zero bubble schedules (Qi et al. 2023, arXiv:2401.10241): weight gradients fill the time in which ranks would wait.
 
 Orders as torch.distributed.pipelining builds them (schedules.py of PyTorch 2.6 and later), to which a test holds them.
+Puts passes in order; their seconds come from outside.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ data, pipeline (Megatron's default order); expert tensor parallel, then expert p
 
 Link levels are nested islands: level j joins islands of level j-1. A group has `m` members in an island of `D`
 devices, `m = min(size, D / stride)`. Data that must leave an island leaves over the links of all its members at once.
-All levels move data at the same time (rings are pipelined), so the slowest level sets the time.
+All levels move data at the same time (rings are pipelined), so the slowest level sets the time. Which
+collectives a layout needs, and what hides them, is decided elsewhere.
 """
 
 from __future__ import annotations

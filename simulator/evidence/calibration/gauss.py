@@ -1,4 +1,7 @@
-"""Normal distributions of coefficients, and messages between the levels of a hierarchy: the algebra of the fit."""
+"""Normal distributions of coefficients, and messages between the levels of a hierarchy: the algebra of the fit.
+
+Knows no row, no device and no formula.
+"""
 
 from __future__ import annotations
 

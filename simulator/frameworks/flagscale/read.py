@@ -1,4 +1,8 @@
-"""FlagScale's experiments: a file that names the configuration of the training beside it, and what starts it."""
+"""FlagScale's experiments: a file that names the configuration of the training beside it, and what starts it.
+
+`experiment.task.backend` names the trainer, `defaults: - train: 7b` the file `train/7b.yaml`. Keys of that file mean
+what Megatron-Bridge's do: NeMo's reader says it, nothing here.
+"""
 
 from __future__ import annotations
 

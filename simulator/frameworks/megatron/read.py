@@ -1,4 +1,7 @@
-"""A run of Megatron-LM by its words: one reading of command lines, of keys that spell its flags, and of logs."""
+"""A run of Megatron-LM by its words: one reading of command lines, of keys that spell its flags, and of logs.
+
+What a word sets stands in `words.csv`; here is what takes several of them at once. Prices nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Logs of Hugging Face's Trainer: its progress bar and its summary, and the batch that it prints at the start."""
+"""Logs of Hugging Face's Trainer: its progress bar and its summary, and the batch that it prints at the start.
+
+States patterns and the batch; the steps are read from them by `evidence.measurements`.
+"""
 
 from __future__ import annotations
 

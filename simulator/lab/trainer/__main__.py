@@ -1,6 +1,6 @@
 """One rank of the reference trainer: `torchrun --nproc-per-node N -m simulator.lab.trainer JOB.json`, or by srun.
 
-Ends with an exit code that launchers read; `worker` does the training.
+Ends with an exit code that launchers read; `worker` does the training. Starts no other rank.
 """
 
 from __future__ import annotations

@@ -123,6 +123,7 @@ class FrameworkProfile(Switches):
     fully_shard: bool = TABLED
     fp8_weight_cache: bool = TABLED
     fp8_recipe: str = TABLED
+    fp4_recipe: str = TABLED
     fp8_param_gather: bool = TABLED
     fp8_attention: bool = TABLED
     fp8_output_layer: bool = TABLED

@@ -1,4 +1,7 @@
-"""Verdicts on recipe files: each read, asked, priced and compared with what passes. Every file gets an answer."""
+"""Verdicts on recipe files: each read, asked, priced and compared with what passes. Every file gets an answer.
+
+Calls what reads, asks and prices; holds no rule of a framework and writes no text of an answer but the reasons.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def with_variable(text: str, name: str, value: str) -> str:
         match = own.match(line)
         if match:
             more = f"{match[3]},{value}" if match[3] else value
-            lines[number] = own.sub(lambda found, more=more: f"{found[1]}{found[2]}{more}{found[2]}", line)  # type: ignore[misc]  # binds the loop's value
+            lines[number] = own.sub(lambda match, more=more: f"{match[1]}{match[2]}{more}{match[2]}", line)  # type: ignore[misc]  # binds the loop's value
             return "".join(lines)
     first = next((number for number, line in enumerate(lines) if not _HEADER.match(line)), len(lines))
     return "".join([*lines[:first], f"export {name}={value}\n", *lines[first:]])

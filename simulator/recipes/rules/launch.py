@@ -1,4 +1,7 @@
-"""A launch as the rules of a framework see it: question, flags, marks of its code. The names that rules may use."""
+"""A launch as the rules of a framework see it: question, flags, marks of its code. The names that rules may use.
+
+States no rule: each framework's stand in its `rules.yaml`.
+"""
 
 from __future__ import annotations
 

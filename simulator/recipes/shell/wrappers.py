@@ -1,4 +1,7 @@
-"""Commands that start another one: on other machines, in a container, under a scheduler. The inner one is read."""
+"""Commands that start another one: on other machines, in a container, under a scheduler. The inner one is read.
+
+`srun -N 2 singularity exec IMAGE torchrun ...` launches torchrun. Nothing is run; one not known here is no wrapper.
+"""
 
 from __future__ import annotations
 
