@@ -45,7 +45,7 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
         ("accelerate launch --num_processes 8 lm_evaluate.py", "lm_evaluate.py evaluates a model"),
         ("python tools/run_text_generation_server.py", "run_text_generation_server.py serves a model"),
         ("python convert_ckpt_v2.py", "convert_ckpt_v2.py converts weights or data"),
-        ("torchrun hf2megads_weight_converter.py --train-iters 1", "hf2megads_weight_converter.py converts weights or data"),
+        ("torchrun hf2megads_weight_converter.py --max_steps 1", "hf2megads_weight_converter.py converts weights or data"),
         ("torchrun quantize.py", "quantize.py quantises weights"),
         ("python merge_lora_weights.py", "merge_lora_weights.py merges weights or data"),
         ("paddleformers-cli export", "paddleformers-cli export writes weights out"),
