@@ -1,4 +1,4 @@
-"""Tensors of a layer that its forward pass sends to the host and its backward pass brings back (M9).
+"""Tensors of a layer that its forward pass sends to the host and its backward pass brings back (M27).
 
 Megatron-LM d98e8a6, core/pipeline_parallel/fine_grained_activation_offload.py: a module of `--offload-modules` moves
 what autograd saves between its start and its end (core/transformer/attention.py, multi_latent_attention.py,
