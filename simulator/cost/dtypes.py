@@ -15,8 +15,9 @@ from simulator.question.vocabulary import NARROW
 HALF: Final = 2.0
 """Bytes of a bf16 or fp16 number."""
 FP32: Final = 4.0
-FP4: Final = 0.5 + 1.0 / 16.0
-"""Bytes of a number of NVFP4: 4 bits, and 8 of scale for every 16 (TransformerEngine, `NVFP4BlockScaling`)."""
+_FP4: Final = {"nvfp4": 0.5 + 1.0 / 16.0, "mxfp4": 0.5 + 1.0 / 32.0}
+"""Bytes of a 4-bit number: 8 bits of scale for every 16 (TransformerEngine, `NVFP4BlockScaling`) or 32 (that of ROCm,
+`MXFP4BlockScaling`, common/recipe)."""
 
 
 class Typed(Protocol):
@@ -36,12 +37,17 @@ def element_bytes(scenario: Typed) -> float:
     return FP32 if scenario.precision == "fp32" else HALF
 
 
+def fp4_bytes(scenario: Typed) -> float:
+    """Bytes of a 4-bit number with its share of a scale."""
+    return _FP4[scenario.framework.fp4_recipe]
+
+
 def narrow_element_bytes(scenario: Typed) -> float:
     """Bytes of what fp8 keeps in 8 bits, fp4 in 4: inputs of the layers' matrix products, with their scales."""
     if scenario.precision not in NARROW or not scenario.framework.fp8_inputs:
         return element_bytes(scenario)
     if scenario.precision == "fp4":
-        return FP4
+        return fp4_bytes(scenario)
     return 1.0 + _SCALES[scenario.framework.fp8_recipe]
 
 
@@ -77,13 +83,13 @@ def narrow_weight_bytes(scenario: Typed) -> float:
     if scenario.precision not in NARROW or not scenario.framework.fp8_weight_cache:
         return 0.0
     if scenario.precision == "fp4":
-        return 2.0 * FP4
+        return 2.0 * fp4_bytes(scenario)
     return 2.0 * (1.0 + (_SCALES["mxfp8"] if scenario.framework.fp8_recipe == "mxfp8" else 0.0))
 
 
 def narrow_number_bytes(scenario: Typed) -> float:
     """Bytes of one number as fp8 or fp4 computes with it; scales of fp4 included."""
-    return FP4 if scenario.precision == "fp4" else 1.0
+    return fp4_bytes(scenario) if scenario.precision == "fp4" else 1.0
 
 
 def gathered_narrow(scenario: Typed) -> bool:

@@ -31,7 +31,7 @@ else:
     StackName = Literal[STACKS]
     """Named sets of switches; `default` is what the framework's own arguments set."""
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
-"""Types of matrix products; `fp4` is NVFP4: 4 bits, an 8-bit scale for every 16 numbers."""
+"""Types of matrix products; `fp4` is NVFP4 or MXFP4: 4 bits, an 8-bit scale for every 16 or 32 numbers."""
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
 """Those of fewer than 16 bits, to which operands are cast."""
 RecomputeMode = Literal["none", "selective", "full", "attention", "operations"]
@@ -66,12 +66,16 @@ by rank, as PyTorch does; gathered before attention; tokens for heads; tokens fo
 Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
 """How fp8 scales numbers, by Megatron's names (`--fp8-recipe`)."""
 
+Fp4Recipe = Literal["nvfp4", "mxfp4"]
+"""How fp4 scales numbers, by Megatron's names (`--fp4-recipe`): NVIDIA's by 16 numbers, AMD's by 32."""
+
 Capture = Literal["none", "attention", "attention_router", "network", "layers", "full_iteration"]
 """What CUDA graphs hold: nothing, some operations of every layer, all of them, or all passes of a step."""
 
 CAPTURES: tuple[Capture, ...] = get_args(Capture)
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)
 FP8_RECIPES: tuple[Fp8Recipe, ...] = get_args(Fp8Recipe)
+FP4_RECIPES: tuple[Fp4Recipe, ...] = get_args(Fp4Recipe)
 
 ATTENTION_KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

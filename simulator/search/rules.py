@@ -187,6 +187,16 @@ def _sharding_degree(pricing: Pricing) -> Mask:
     return mask((block.zero_stage >= 1) & (block.replicas % np.minimum(degree, block.replicas) != 0))
 
 
+def _fp4_of_device(scenario: Scenario) -> str:
+    return "nvfp4" if scenario.hardware.vendor == "NVIDIA" else "mxfp4"
+
+
+def _fp4_recipe(pricing: Pricing) -> Mask:
+    scenario = pricing.scenario
+    foreign = scenario.framework.fp4_recipe != _fp4_of_device(scenario)
+    return every(pricing, broken=scenario.precision == "fp4" and foreign)
+
+
 def _recompute_layers(pricing: Pricing) -> Mask:
     scenario, block = pricing.scenario, pricing.block
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
@@ -299,6 +309,7 @@ _BROKEN: Mapping[str, Masks] = {
     "sequence_parallel": _sequence_parallel,
     "zero_stage": _zero_stage,
     "sharding_groups": _sharding_degree,
+    "fp4_recipe": _fp4_recipe,
     "parameters_on_host": offloads.parameters,
     "offload_pipeline": offloads.activations,
     "offload_recompute": offloads.beside_recompute,
@@ -335,6 +346,8 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "switch_of_sequence_parallel": lambda _, x: f"--{'no-' if x.sequence_parallel else ''}sequence-parallel",
     "replicas": lambda _, x: x.data_parallel * x.context_parallel,
     "sharding_groups": _sharding_groups,
+    "hardware": lambda s, _: s.hardware_name,
+    "fp4_of_device": lambda s, _: _fp4_of_device(s),
     "layers_recomputed": _refused_layers,
     "modules": _refused_modules,
     "offloaded_modules": offloads.refused_modules,

@@ -69,6 +69,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"expert_parallel": 8, "zero_stage": 1, "recompute": "full"},
     ),
     ({"model": "llama3.1-8b", "devices": 8, "options": {"frozen_reference": "true"}}, {"zero_stage": 0}),
+    ({"model": "llama3.1-8b", "devices": 8, "hardware": "mi355x", "precision": "fp4"}, {}),
 ]
 DEEPSPEED = {"live_parameters": "1000000000", "fully_shard": "false"}
 # A switch that only acts beside another one.
@@ -78,7 +79,6 @@ BESIDE = {
     "fused_loss_bytes_per_logit": {"fused_cross_entropy": "true", "fully_shard": "false"},
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},
-    "fused_collectives": {"tp_comm_overlap": "true", "functional_collectives": "false"},
     "overlap_tensor_gradients": {"tp_comm_overlap": "false", "functional_collectives": "false"},
     # Where gradients are in fp32 that is no other type.
     "reduce_dtype": {"gradient_dtype": "bf16"},

@@ -41,6 +41,18 @@ def test_fp4_is_faster_than_fp8_and_keeps_less() -> None:
     assert all(parts[0][name] < parts[1][name] for name in ("parameters", "activations"))
 
 
+def test_amds_devices_train_in_mxfp4() -> None:
+    """32 numbers share a scale, and no number of the whole tensor has to be known: less is kept and moved."""
+    asked: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "mi355x", "precision": "fp4", "tp": 1}
+    found = simulator.estimate(**asked, options={"fp4_recipe": "mxfp4"})
+    wide = simulator.estimate(**(asked | {"precision": "fp8"}), options={"fp8_recipe": "mxfp8"})
+    assert found.throughput.step_seconds < wide.throughput.step_seconds
+    kept = [one.memory.stages[0].parts_bytes["activations"] for one in (found, wide)]
+    assert kept[0] < kept[1]
+    (refused,) = simulator.estimate(**asked).violations
+    assert (refused.rule, refused.fix) == ("fp4_recipe", "--option fp4_recipe=mxfp4")
+
+
 @pytest.mark.parametrize("hardware", ["h100-sxm-80g", "a100-sxm-80g", "mi300x"])
 def test_a_device_without_4_bit_products_refuses(hardware: str) -> None:
     with pytest.raises(UnsupportedError, match="has no fp4 peak; it has: "):

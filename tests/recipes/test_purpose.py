@@ -12,6 +12,7 @@ from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from tests.recipes.test_megatron import BASE
 
+CONVERTS = "hf2megads_weight_converter.py converts weights or data"
 FLAGS = " ".join(BASE.split())
 PADDLE = "--model_name_or_path meta-llama/Llama-2-7b --tensor_parallel_degree 2 --per_device_train_batch_size 1 --bf16"
 
@@ -45,7 +46,7 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
         ("accelerate launch --num_processes 8 lm_evaluate.py", "lm_evaluate.py evaluates a model"),
         ("python tools/run_text_generation_server.py", "run_text_generation_server.py serves a model"),
         ("python convert_ckpt_v2.py", "convert_ckpt_v2.py converts weights or data"),
-        ("torchrun hf2megads_weight_converter.py --lr 1", "hf2megads_weight_converter.py converts weights or data"),
+        ("torchrun hf2megads_weight_converter.py --max_steps 1", CONVERTS),
         ("torchrun quantize.py", "quantize.py quantises weights"),
         ("python merge_lora_weights.py", "merge_lora_weights.py merges weights or data"),
         ("paddleformers-cli export", "paddleformers-cli export writes weights out"),

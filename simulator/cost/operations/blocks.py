@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from simulator.cost.dtypes import (
-    FP4,
     FP32,
     HALF,
     activation_input_bytes,
     element_bytes,
+    fp4_bytes,
     narrow_element_bytes,
 )
 from simulator.cost.operations.conditions import Conditions
@@ -109,12 +109,14 @@ def residual(conditions: Conditions, name: str) -> Operation:
 
 
 def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
-    """fp8 reads the 16-bit input of a matrix product and writes it and its transpose in 8 bits; fp4 reads it twice.
+    """fp8 reads the 16-bit input of a matrix product and writes it and its transpose in 8 bits; NVFP4 reads it twice.
 
-    The largest number of a tensor has to be known before any is cast (TransformerEngine, NVFP4 quantization).
+    The largest number of a tensor has to be known before any is cast (TransformerEngine, NVFP4 quantization); MXFP4
+    scales blocks alone.
     """
     if conditions.precision == "fp4":
-        return (Amount(2.0 * HALF * width + 2.0 * FP4 * width, spread),)
+        reads = 2.0 if conditions.framework.fp4_recipe == "nvfp4" else 1.0
+        return (Amount((reads * HALF + 2.0 * fp4_bytes(conditions)) * width, spread),)
     return (Amount(4.0 * width, spread),) if conditions.precision == "fp8" else ()
 
 

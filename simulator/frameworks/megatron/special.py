@@ -17,7 +17,7 @@ from simulator.frameworks.take import Targets
 from simulator.frameworks.values import PlainValue
 from simulator.question.frameworks.profiles import MEGATRON
 from simulator.question.scenario.layout import Layout
-from simulator.question.vocabulary import FP8_RECIPES, OFFLOADED_MODULES
+from simulator.question.vocabulary import FP4_RECIPES, FP8_RECIPES, OFFLOADED_MODULES
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Variables that set up PyTorch's allocator."""
@@ -182,8 +182,8 @@ def precision(arguments: Arguments) -> str | None:
         return None
     if arguments.text("precision", "fp4-format") is not None:
         recipe = arguments.text("precision", "fp4-recipe") or "nvfp4"
-        if recipe != "nvfp4":
-            arguments.not_modelled(f"--fp4-recipe {recipe[:40]}: of 4-bit products NVFP4's are priced", "fp4-recipe")
+        if recipe not in FP4_RECIPES:
+            arguments.not_modelled(f"--fp4-recipe {recipe[:40]}: known are {', '.join(FP4_RECIPES)}", "fp4-recipe")
         return "fp4"
     if narrow:
         return "fp8"
@@ -286,6 +286,9 @@ def _set_types(arguments: Arguments, targets: Targets) -> None:
         targets["option.fp8_recipe"] = recipe
     elif recipe is not None:
         arguments.not_modelled(f"--fp8-recipe {recipe[:40]}: known are {', '.join(FP8_RECIPES)}", "fp8-recipe")
+    scaling = arguments.text("fp4_recipe", "fp4-recipe")
+    if scaling in FP4_RECIPES and arguments.has("fp4-format"):
+        targets["option.fp4_recipe"] = scaling
 
 
 def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None:

@@ -15,7 +15,7 @@ from simulator.question.scenario.scenario import Scenario
 
 _NAMED: Final = (
     *("expandable_segments", "flash_attention", "optimizer_dtype", "cp_communication", "cp_inner_degree"),
-    *("fp8_recipe", "expert_dispatch", "splits_last_backward", "optimizer", "offloaded_modules"),
+    *("fp8_recipe", "fp4_recipe", "expert_dispatch", "splits_last_backward", "optimizer", "offloaded_modules"),
 )
 """Switches without a row of their own that are written here."""
 _MINDSPEED: Final = "mindspeed-llm"
@@ -174,6 +174,7 @@ def _workload(case: Writing) -> Iterator[WordPair]:
         case "fp4":
             yield "bf16", ""
             yield "fp4_format", "e2m1"
+            yield "fp4_recipe", scenario.framework.fp4_recipe
         case "fp32":
             pass
         case _:

@@ -123,6 +123,7 @@ class FrameworkProfile(Switches):
     fully_shard: bool = TABLED
     fp8_weight_cache: bool = TABLED
     fp8_recipe: str = TABLED
+    fp4_recipe: str = TABLED
     fp8_param_gather: bool = TABLED
     fp8_attention: bool = TABLED
     fp8_output_layer: bool = TABLED
@@ -149,7 +150,6 @@ class FrameworkProfile(Switches):
 
     # Communication.
     tp_comm_overlap: bool = TABLED
-    fused_collectives: bool = TABLED
     functional_collectives: bool = TABLED
     overlap_tensor_gradients: bool = TABLED
     gradient_passes: float = TABLED

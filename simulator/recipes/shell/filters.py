@@ -88,12 +88,12 @@ def _edited(text: Value, edit: Value) -> Value | None:
             pieces.append(piece)
             continue
         before = 0
-        for hit in re.finditer(rf"{pattern}|\n", piece.text):
+        for match in re.finditer(rf"{pattern}|\n", piece.text):
             charge(1)
-            if hit[0] == "\n":
+            if match[0] == "\n":
                 is_done = False
             elif flag or not is_done:
-                pieces += (replace(piece, text=piece.text[before : hit.start()]), *inserted)
-                before, is_done = hit.end(), True
+                pieces += (replace(piece, text=piece.text[before : match.start()]), *inserted)
+                before, is_done = match.end(), True
         pieces.append(replace(piece, text=piece.text[before:]))
     return Value(tuple(piece for piece in pieces if piece.text))
