@@ -1,4 +1,7 @@
-"""Megatron-Bridge's performance recipes get verdicts on their devices. Reads a checkout that SIMULATE_BRIDGE names."""
+"""Megatron-Bridge's performance recipes get verdicts on their devices, and runs of them are said to fit.
+
+Reads a checkout that SIMULATE_BRIDGE names, and published rows of the folder that SIMULATE_SHARED names.
+"""
 
 import os
 from pathlib import Path
@@ -6,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bridge_recipes import judged
+from benchmarks.bridge_rows import FILE, answer, published_rows
 
 CHECKOUT = Path(os.environ.get("SIMULATE_BRIDGE") or "absent")
 
@@ -15,3 +19,17 @@ def test_fifty_files_of_performance_recipes_get_a_verdict() -> None:
     found = list(judged(CHECKOUT))
     assert len(found) >= 59
     assert sum(file.is_firm for file in found) >= 50, [file.name for file in found if not file.is_firm]
+
+
+@pytest.mark.skipif(not FILE.is_file(), reason="needs NVIDIA's published rows (SIMULATE_SHARED)")
+def test_no_published_run_of_its_containers_recipe_is_said_not_to_fit() -> None:
+    rows = list(published_rows())
+    assert len(rows) == 72
+    # Three rows of 26.02.01 print sizes that no recipe of that container has.
+    others = [row for row in rows if not row.is_recipe]
+    assert {row.question["stack"] for row in others} == {"megatron-bridge@26.02.01"}
+    assert len(others) == 3
+    dense = [row for row in rows if row.is_recipe and row.question["model"] == "llama3-70b"]
+    found = [answer(row, row.sizes, lambda scenario: scenario) for row in dense]
+    assert {each.verdict for each in found} == {"fits"}
+    assert max(abs(each.error) for each in found) < 0.15

@@ -79,7 +79,6 @@ BESIDE = {
     "fused_loss_bytes_per_logit": {"fused_cross_entropy": "true", "fully_shard": "false"},
     "cp_inner_degree": {"cp_communication": "all_to_all_ring"},
     "attention_matrix_bytes": {"flash_attention": "false"},
-    "fused_collectives": {"tp_comm_overlap": "true", "functional_collectives": "false"},
     "overlap_tensor_gradients": {"tp_comm_overlap": "false", "functional_collectives": "false"},
     # Where gradients are in fp32 that is no other type.
     "reduce_dtype": {"gradient_dtype": "bf16"},

@@ -23,7 +23,6 @@ from tests.scenario.cases import layout_of, scenario_of
 HARDWARE = ("z2000", "ascend-910b-64g", "h100-pcie-80g", "b200-sxm")
 OVERLAPS = (
     "tp_comm_overlap",
-    "fused_collectives",
     "functional_collectives",
     "overlap_tensor_gradients",
     "overlap_expert_exchange",

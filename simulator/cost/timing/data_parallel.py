@@ -147,8 +147,10 @@ def _reduction(pricing: Pricing) -> Exchange:
     """Reducing all gradients once, in the type that they are reduced in."""
     scenario, block = pricing.scenario, pricing.block
     trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
-    # An all-reduce is a reduction and a gather.
-    each = reduced_bytes(scenario) * (scenario.coefficients.time.reduce_slowdown + (block.zero_stage == 0))
+    # An all-reduce is a reduction and a gather; what broadcasts parameters keeps all gradients (InternEvo 00a2a34,
+    # solver/optimizer/hybrid_zero_optim.py: `reduce_rank` is none, and `reduce_tensor` then an all-reduce).
+    whole = (block.zero_stage == 0) | (scenario.framework.zero_broadcasts & (block.zero_stage == 1))
+    each = reduced_bytes(scenario) * (scenario.coefficients.time.reduce_slowdown + whole)
     dense, routed = shard_seconds_per_byte(pricing)
     seconds = each * (dense * trained.dense + routed * trained.routed)
     if scenario.framework.sharding_degree or scenario.framework.sharding_replicas > 1:

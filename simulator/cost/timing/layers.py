@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from simulator.cost.derived import Pricing, derived
+from simulator.cost.dtypes import element_bytes, narrow_element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.extents import extent, inner_context, tokens_per_device, total
 from simulator.cost.operations.recompute import Modules
@@ -106,7 +107,7 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
         tensor = gathers + scatters
         products = products + gathers
     elif scenario.framework.tp_comm_overlap:
-        tensor = _overlapped(pricing, work, tensor, gemm, index)
+        tensor = _overlapped(pricing, work, index)
         products = products + tensor
     elif index and scenario.framework.overlap_tensor_gradients:
         alone, left = beside_weight_gradients(pricing, work, tensor, gemm)
@@ -145,17 +146,22 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
     return parts
 
 
-def _overlapped(pricing: Pricing, work: Work, tensor: Array, gemm: Array, index: int) -> Array:
-    """What is left of tensor-parallel collectives beside matrix products, of all of them or each beside its own."""
-    share, left = pricing.scenario.coefficients.time.tensor_exposed, np.zeros_like(tensor)
-    if not pricing.scenario.framework.fused_collectives:
-        return exposed(share, tensor, gemm)
+def _overlapped(pricing: Pricing, work: Work, index: int) -> Array:
+    """What is left of tensor-parallel collectives, each beside the product of its own operation (T10).
+
+    Gathered are inputs of products, in 8 bits under fp8.
+    """
+    share, nothing = pricing.scenario.coefficients.time.tensor_exposed, np.zeros(len(pricing))
+    left = nothing
+    narrow = narrow_element_bytes(pricing.scenario) / element_bytes(pricing.scenario)
     for collective, products in work.paired:
         # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
-        name = ("weights" if collective.pattern == "gather" else "inputs") if index else "forward"
+        gather = collective.pattern == "gather"
+        name = ("weights" if gather else "inputs") if index else "forward"
         seconds = (getattr(product_passes(pricing, product), name) for product in products)
-        exchange = (collective.backward if index else 1.0) * collective_seconds(pricing, collective)
-        left = left + exposed(share, exchange, sum(seconds, np.zeros_like(tensor)))
+        size = (collective.backward if index else 1.0) * (narrow if gather != bool(index) else 1.0)
+        exchange = size * collective_seconds(pricing, collective)
+        left = left + exposed(share, exchange, sum(seconds, nothing))
     return left
 
 

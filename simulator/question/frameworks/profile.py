@@ -150,7 +150,6 @@ class FrameworkProfile(Switches):
 
     # Communication.
     tp_comm_overlap: bool = TABLED
-    fused_collectives: bool = TABLED
     functional_collectives: bool = TABLED
     overlap_tensor_gradients: bool = TABLED
     gradient_passes: float = TABLED

@@ -12,6 +12,10 @@ _ON = ("true", "1", "on", "yes")
 _OFF = ("false", "0", "off", "no")
 
 
+NO_WORD = "none"
+"""Text of a switch of several words that has none."""
+
+
 def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
     """`text` as the switch's own type, checked against its choices or range. Raises InputError."""
     if isinstance(current, bool):
@@ -19,7 +23,7 @@ def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> ob
             raise InputError(f"--option {spec.name}={text}: allowed are true and false")
         return text.lower() in _ON
     if isinstance(current, tuple):
-        words = [word for word in text.split(",") if word]
+        words = [word for word in text.split(",") if word and text != NO_WORD]
         if wrong := next((word for word in words if word not in spec.metadata["choices"]), None):
             raise InputError(f"--option {spec.name}={wrong}: allowed are {', '.join(spec.metadata['choices'])}")
         return tuple(word for word in spec.metadata["choices"] if word in words)

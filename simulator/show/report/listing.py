@@ -16,6 +16,7 @@ from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.frameworks.stacks import on_stack, stacks_of, unreleased
+from simulator.question.frameworks.switch_text import NO_WORD
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
@@ -298,6 +299,8 @@ def _cell(value: str | float | None) -> str:
 def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or NO_WORD
     return str(value)
 
 
