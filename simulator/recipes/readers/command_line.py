@@ -1,7 +1,7 @@
 """Splits the words of a command line into flags with values and into positional words, for a framework's reader.
 
-A variable such as `$EXTRA_ARGS` whose text is unknown may hold any flag, and is noted as such. What a flag means is left
-to its framework's folder.
+A variable such as `$EXTRA_ARGS` whose text is unknown may hold any flag, and is noted as such. What a flag means
+is left to its framework's folder.
 """
 
 from __future__ import annotations
