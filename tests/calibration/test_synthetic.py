@@ -46,7 +46,7 @@ def fit_both(samples: list[Sample]) -> OwnFit:
 
 def deviations(found: ClusterFit, truth: np.ndarray) -> np.ndarray:
     """How far each coefficient is from the truth, in standard errors of its logarithm."""
-    deviation = found.state.design.spread * np.sqrt(np.diag(found.found.covariance))
+    deviation = found.state.design.spread * np.sqrt(np.diag(found.known.covariance))
     return np.asarray((np.log(found.values) - np.log(truth)) / deviation)
 
 
