@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
 
 def short_line(text: str) -> str:
     """Return ``one_line`` of a message, with what it echoes at length cut in the middle."""
-    line = _LONG_WORD.sub(lambda found: f"{found[0][:120]}...{found[0][-60:]}", one_line(text))
+    line = _LONG_WORD.sub(lambda word: f"{word[0][:120]}...{word[0][-60:]}", one_line(text))
     return line if len(line) <= _LONGEST else f"{line[:1400]} ... {line[-500:]}"
 
 

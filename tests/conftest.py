@@ -33,7 +33,17 @@ LANES: Final = {
     "traces": ("trace/", "project/test_regenerate.py"),
 }
 """Files or folders that one worker runs: their tests start processes that train, or share what takes long to make."""
-LONG: Final = ("calibration/", "probe/test_run.py", "answers/test_sweep.py", "project/")
+LONG: Final = (
+    "pages/",
+    "calibration/",
+    "project/",
+    "answers/test_sweep.py",
+    "check/",
+    "emit/",
+    "search/",
+    "probe/",
+    "pricing/",
+)
 """What takes longest of the rest begins first."""
 
 

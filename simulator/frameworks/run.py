@@ -1,4 +1,8 @@
-"""One training run in this project's words, whatever framework's words asked for it. Readers return it."""
+"""The type `AskedRun`: one training run in this project's terms, which every framework's reader returns.
+
+`--tensor-model-parallel-size 2` of Megatron-LM and `--tensor_parallel_degree 2` of Paddle both set
+`layout.tensor_parallel` here. Reads no flags and computes nothing: readers stand in the frameworks' folders.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,12 @@ LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", 
 """Settings without which there is no layout."""
 
 A_NODE: Final = "node"
-"""What the switch sharding_degree is in a run whose state is sharded over the devices of a node, however many."""
+"""Value of the switch `sharding_degree` where a run shards its state within each node, whatever the node's size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun(StatedWorkload):
-    """Model, workload and layout of one run, as far as its words fix them, with the line of each."""
+    """Model, workload and layout of one run, as far as its words fix them, with the line of the file that sets each."""
 
     framework: FrameworkName
     model: str | None = None
@@ -30,7 +34,7 @@ class AskedRun(StatedWorkload):
     model_fields: Mapping[str, object] = field(default_factory=dict)
     """ModelSpec fields that the words set themselves (Megatron's shapes); they replace the model's."""
     shape: Mapping[str, object] = field(default_factory=dict)
-    """All ModelSpec fields that the words state, whatever model they are those of."""
+    """All ModelSpec fields that the words state, also where they are those of the named model."""
     gradient_accumulation_steps: int | None = None
     """Where given instead of a global batch."""
     stack: StackName | None = None

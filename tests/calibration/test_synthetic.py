@@ -46,7 +46,7 @@ def fit_both(samples: list[Sample]) -> OwnFit:
 
 def deviations(found: ClusterFit, truth: np.ndarray) -> np.ndarray:
     """How far each coefficient is from the truth, in standard errors of its logarithm."""
-    deviation = found.state.design.spread * np.sqrt(np.diag(found.found.covariance))
+    deviation = found.state.design.spread * np.sqrt(np.diag(found.known.covariance))
     return np.asarray((np.log(found.values) - np.log(truth)) / deviation)
 
 
@@ -100,8 +100,7 @@ def test_few_coefficients_are_fitted() -> None:
     assert len(names_of("time")) <= 37
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("factor", [0.75, 1.3])
+@pytest.mark.parametrize(("kind", "factor"), [("memory", 1.3), ("time", 0.75)])
 def test_an_outlier_is_left_out_and_bends_nothing(kind: CoefficientKind, factor: float) -> None:
     random = np.random.default_rng(3)
     truth = drawn(kind, random)

@@ -16,7 +16,13 @@ from simulator.recipes.recipe import Place, Remark, Unknown
 from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.recipes.rules.texts import other_heads
 from simulator.search.rules import RULES
+from tests.check.bare import without_advice
 from tests.check.recipes import judged, recipe, rules
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_advice(monkeypatch)
 
 
 def test_a_recipe_that_fits() -> None:
@@ -69,6 +75,7 @@ def test_experts_are_spread() -> None:
     assert any("--ep " in change.text for change in result.changes)
 
 
+@pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize(
     ("framework", "changes", "rule"),
     [
@@ -229,6 +236,7 @@ def test_other_sizes_change_what_follows_from_them() -> None:
     assert not alone.layout.sequence_parallel
 
 
+@pytest.mark.usefixtures("bare")
 def test_gates() -> None:
     fits: dict[str, Any] = {"tensor_parallel": 2, "sequence_parallel": True}
     tight = judged(gates=Gates(max_memory_fraction=0.1), **fits)
@@ -239,6 +247,7 @@ def test_gates() -> None:
     assert judged(gates=Gates(min_fit_probability=0.9), **fits).passed
 
 
+@pytest.mark.usefixtures("bare")
 def test_exit_codes_and_report_only() -> None:
     passes = judged(tensor_parallel=2, sequence_parallel=True)
     fails, unknown, wrong = judged(), judged(model=None), judged(devices_per_node=16)

@@ -24,7 +24,7 @@ PARTLY = frozenset({"moe_alltoall_overlap_comm", "moe_permutation_async_comm", "
 ELSEWHERE = frozenset({"lora_dim", "peft_type"})
 """Keys of FlagScale's files that NeMo's reader takes."""
 TELLING = frozenset({"load", "merge_file", "lr_scheduler", "lr_scheduler_type", "max_steps", "task", "warmup_steps"})
-"""Flags without effect that tell which vocabulary or data a run has, or contradict one another."""
+"""Flags without effect that tell which vocabulary or network a run has, or contradict one another."""
 
 
 @dataclass(frozen=True)

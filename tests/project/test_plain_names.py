@@ -11,16 +11,7 @@ from collections.abc import Iterator
 from tests.project.tree import ROOT, files_under
 
 VAGUE = frozenset({"found", "given", "told", "kept", "has", "least", "one"})
-BUDGETS = {
-    ".": 1,
-    "cost": 21,
-    "evidence": 20,
-    "lab": 0,
-    "question": 1,
-    "recipes": 0,
-    "search": 0,
-    "show": 0,
-}
+BUDGETS = {"cost": 21}
 """Parameters, locals and fields of a wing with such a name, each counted once in a function; `.` is the package itself.
 
 `kept` stands in the cost wing for what operations keep for their backward pass, which is its name.

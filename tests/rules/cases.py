@@ -34,6 +34,7 @@ def _modules(*modules: str) -> dict[str, Any]:
     return {"recompute": "selective", "recompute_modules": modules}
 
 
+_FP4 = {"hardware": "b200-sxm", "precision": "fp4"}
 CHUNKS = {"pipeline_parallel": 2, "virtual_stages": 2, "stage_layers": (2, 2)}
 OVERLAP = {"options": {"overlap_expert_exchange": "true"}}
 
@@ -285,6 +286,11 @@ CASES: dict[str, list[Case]] = {
         Case(_modules("mla_up_proj"), _modules("mla_up_proj"), small_mla(), {"profile": "paddle"}, {}),
         Case(_modules("layernorm"), _modules("core_attn"), small_moe(), {"profile": "torch"}),
     ],
+    "offloaded_modules": [
+        Case({"recompute": "full"}, {"recompute": "none"}, question=_option("offloaded_modules", "core_attn")),
+        Case({}, {}, question=_option("offloaded_modules", "attn_proj"), kept_question={}),
+    ],
+    "fp4_recipe": [Case({}, {}, question=_FP4 | _option("fp4_recipe", "mxfp4"), kept_question=_FP4)],
     "recompute_operations": [
         Case({"recompute": "operations"}, {"recompute": "selective"}),
         Case({"recompute": "operations"}, {"recompute": "full"}, small_moe(), {"profile": "paddle"}),

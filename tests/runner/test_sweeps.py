@@ -22,7 +22,7 @@ WORKER = ("--nthreads", "1", "--nworkers", "1", "--no-nanny")
 
 @pytest.fixture(scope="module")
 def local_rows() -> list[object]:
-    return list(simulator.sweep(MANY, workers=2).rows())
+    return list(simulator.sweep(MANY, workers=1).rows())
 
 
 @pytest.fixture(scope="module")

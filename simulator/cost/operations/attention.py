@@ -1,4 +1,7 @@
-"""Operations that mixers with attention share: core, exchange of contexts, output projection. Lists no mixer itself."""
+"""Operations that all kinds of attention share: core, context-parallel exchanges, output projection.
+
+Which operations one kind has, such as latent attention, is listed in the modules of the kinds.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Tokens on a device, per layout of a block: what figures per token are multiplied by. No bytes per token stand here.
+"""Tokens on a device for each layout of a block of layouts: what figures per token are multiplied by.
 
-A norm's output of 2 h bytes a token is spread `sequence`: a device holds `extent(pricing, "sequence")` times as much,
-the tokens of its micro batch over its sequence-parallel group.
+A norm's output has 2 h bytes a token and the spread `sequence`, so that a device holds 2 h bytes times
+`extent(pricing, "sequence")`: the tokens of its micro batch, divided over its sequence-parallel group. Figures per
+token stand with the operations.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class ClusterFit:
     state: Linearization
     prior: Gauss
     """Before the rows, in the units of the state's design."""
-    found: Gauss
+    known: Gauss
     """With the rows of `used`."""
     used: Mask
     noise: float
@@ -124,13 +124,13 @@ class ClusterFit:
     @property
     def values(self) -> Vector:
         """The coefficients, in their units and bounds."""
-        return np.exp(self.state.design.bounded(self.state.point(self.found)))
+        return np.exp(self.state.design.bounded(self.state.point(self.known)))
 
     @property
     def covariance(self) -> Matrix:
         """Of the values."""
         scale = self.values * self.state.design.spread
-        return np.asarray(self.found.covariance * np.outer(scale, scale))
+        return np.asarray(self.known.covariance * np.outer(scale, scale))
 
     @property
     def scatter(self) -> float:
@@ -168,33 +168,33 @@ class ClusterFit:
     def _decided_by(self) -> dict[str, tuple[str, ...]]:
         """For each coefficient, the rows that hold most of what is known of it, beside what was known before."""
         # In deviations of what was known before, whose own information is then 1.
-        said = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
-        shares = said / (1.0 + said.sum(axis=0))
-        found = {}
+        information = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
+        shares = information / (1.0 + information.sum(axis=0))
+        decided = {}
         for column, name in enumerate(self.names):
             order = np.argsort(-shares[:, column], kind="stable")[:_NAMED]
-            found[name] = tuple(self.keys[i] for i in order if shares[i, column] > _SHARE)
-        return found
+            decided[name] = tuple(self.keys[i] for i in order if shares[i, column] > _SHARE)
+        return decided
 
 
 def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> ClusterFit:
     """Fit one kind of coefficients to the rows of a cluster; what is not fitted comes from `base`."""
     spread = np.maximum(np.sqrt(np.diag(known.covariance)), 1e-9)
-    found = replace(design_of(known.kind, samples, known.names, base), centre=np.log(known.values), spread=spread)
+    design = replace(design_of(known.kind, samples, known.names, base), centre=np.log(known.values), spread=spread)
     prior = Gauss(np.zeros(len(spread)), known.covariance / np.outer(spread, spread))
     expected = _expected(known, samples)
-    fit = _unfitted(found, prior, expected)
+    fit = _unfitted(design, prior, expected)
     for _ in range(_PASSES):
-        at = found.bounded(fit.state.point(fit.found))
-        slopes, target = linearised(found, dict.fromkeys(found.sources.tolist(), at))
+        at = design.bounded(fit.state.point(fit.known))
+        slopes, target = linearised(design, dict.fromkeys(design.sources.tolist(), at))
         fit = replace(fit, state=replace(fit.state, slopes=slopes, target=target))
         for _ in range(_ROUNDS):
             fit = _refined(fit, expected)
     fit = replace(fit, belief=fit.state.belief(prior, fit.used))
     if fit.belief == "factor":
-        fit = replace(fit, found=fit.known_by(fit.used))
-    errors = (fit.error(index, fit.found) for index in range(len(samples)))
-    residuals = {s.key: float(np.expm1(error)) for s, error in zip(found.samples, errors, strict=True)}
+        fit = replace(fit, known=fit.known_by(fit.used))
+    errors = (fit.error(index, fit.known) for index in range(len(samples)))
+    residuals = {s.key: float(np.expm1(error)) for s, error in zip(design.samples, errors, strict=True)}
     return replace(fit, residuals=residuals)
 
 
@@ -203,32 +203,32 @@ def _expected(known: Known, samples: Sequence[Sample]) -> float:
     return float(np.exp(np.mean([np.log(known.scatter(sort_of(known.kind, sample))) for sample in samples])))
 
 
-def _unfitted(found: Design, prior: Gauss, expected: float) -> ClusterFit:
-    count = len(found.samples)
-    shape = np.zeros((count, len(found.names)))
-    state = Linearization(found, _spreads(found, expected), shape, np.zeros(count), np.ones(count))
+def _unfitted(design: Design, prior: Gauss, expected: float) -> ClusterFit:
+    count = len(design.samples)
+    shape = np.zeros((count, len(design.names)))
+    state = Linearization(design, _spreads(design, expected), shape, np.zeros(count), np.ones(count))
     return ClusterFit(state, prior, prior, np.ones(count, dtype=np.bool_), expected)
 
 
 def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
     """The solution of the linear model, then the scatter, the pull of each row and which rows are used anew."""
     state = fit.state
-    found = fit.known_by(fit.used)
-    missed = state.target - state.slopes @ found.mean
+    known = fit.known_by(fit.used)
+    missed = state.target - state.slopes @ known.mean
     rows = float(np.sum(fit.used)) - 1.0
     # What all rows miss alike is the cluster's, not a row's: rows scatter about what they miss in the middle.
     left, scatter = np.abs(missed), np.abs(missed - (np.median(missed[fit.used]) if rows else 0.0))
-    about = np.einsum("rc,cd,rd->r", state.slopes, found.covariance, state.slopes)
+    about = np.einsum("rc,cd,rd->r", state.slopes, known.covariance, state.slopes)
     seen = np.sqrt((_MAD * float(np.median(scatter[fit.used]))) ** 2 + np.mean(about[fit.used]))
     rows = max(rows, 1.0)
     noise = float(np.exp((rows * np.log(seen) + FEW_ROWS * np.log(expected)) / (rows + FEW_ROWS)))
     usual = max(noise, _MAD * float(np.median(left[fit.used])))
     state = replace(state, hyper=_spreads(state.design, noise), pull=np.maximum(1.0, left / usual / HUBER))
-    return replace(fit, state=state, found=found, used=left <= OUTLIER * usual, noise=noise)
+    return replace(fit, state=state, known=known, used=left <= OUTLIER * usual, noise=noise)
 
 
-def _spreads(found: Design, noise: float) -> Hyper:
-    return Hyper(0.0, 0.0, dict.fromkeys(found.groups.tolist(), noise))
+def _spreads(design: Design, noise: float) -> Hyper:
+    return Hyper(0.0, 0.0, dict.fromkeys(design.groups.tolist(), noise))
 
 
 def is_starved(sample: Sample, coefficients: Coefficients) -> bool:

@@ -100,9 +100,9 @@ class Design:
     def slopes(self, index: int, at: Vector) -> tuple[float, Vector]:
         """Logarithm of a row's prediction and its slopes by the coefficients' logarithms, at a point."""
         steps = _STEP * np.eye(len(at))
-        found = self.predicted(index, np.hstack([at[:, None], at[:, None] + steps, at[:, None] - steps]))
+        predicted = self.predicted(index, np.hstack([at[:, None], at[:, None] + steps, at[:, None] - steps]))
         count = len(at)
-        return float(found[0]), np.asarray((found[1 : count + 1] - found[count + 1 :]) / (2.0 * _STEP))
+        return float(predicted[0]), np.asarray((predicted[1 : count + 1] - predicted[count + 1 :]) / (2.0 * _STEP))
 
 
 UNFITTED = (
@@ -209,11 +209,11 @@ class Linearization:
         others = frozenset(without).difference(self._by_family.get(family, ()))
         if (family, others) not in self._shared:
             count = len(self.design.names)
-            said = Message(np.zeros((count, count)), np.zeros(count))
+            message = Message(np.zeros((count, count)), np.zeros(count))
             for other in self._by_family:
                 if other != family:
-                    said += self._of_family(other, others)[1]
-            self._shared[family, others] = Gauss(np.zeros(count), np.eye(count)).told(said).wider(self.hyper.family)
+                    message += self._of_family(other, others)[1]
+            self._shared[family, others] = Gauss(np.zeros(count), np.eye(count)).told(message).wider(self.hyper.family)
         return self._shared[family, others]
 
     def family(self, name: str, without: Collection[str] = ()) -> Gauss:
@@ -233,8 +233,8 @@ class Linearization:
         """What is known of a source's cluster, from its own rows (or only some of them) and all others."""
         mine = self.design.sources == source
         family = str(self.design.families[mine][0])
-        told = self.message(mine if rows is None else rows, cap=cap)
-        return self.unseen(family, {source}).told(told)
+        message = self.message(mine if rows is None else rows, cap=cap)
+        return self.unseen(family, {source}).told(message)
 
     def posterior(self, prior: Gauss, rows: Mask, belief: Belief) -> Gauss:
         """What is known of a source's cluster with some of its rows, as far as they are believed."""
@@ -281,42 +281,42 @@ class Linearization:
 
     def restricted(self, rows: Mask) -> Linearization:
         """The model with only some of the rows."""
-        found, at = self.design, np.flatnonzero(rows)
+        whole, at = self.design, np.flatnonzero(rows)
         part = replace(
-            found,
-            samples=tuple(found.samples[i] for i in at),
-            logs=found.logs[at],
-            families=found.families[at],
-            sources=found.sources[at],
-            organisations=found.organisations[at],
-            groups=found.groups[at],
+            whole,
+            samples=tuple(whole.samples[i] for i in at),
+            logs=whole.logs[at],
+            families=whole.families[at],
+            sources=whole.sources[at],
+            organisations=whole.organisations[at],
+            groups=whole.groups[at],
         )
         return Linearization(part, self.hyper, self.slopes[at], self.target[at], self.pull[at])
 
-    def point(self, found: Gauss) -> Vector:
+    def point(self, known: Gauss) -> Vector:
         """The coefficients' logarithms."""
-        return np.asarray(self.design.centre + self.design.spread * found.mean)
+        return np.asarray(self.design.centre + self.design.spread * known.mean)
 
     def shares(self, family: str) -> dict[str, Vector]:
         """Information of each source on a family's coefficients, in units of the priors'."""
         same = self._by_family.get(family, ())
         return {
-            source: np.diag((said if source in same else said.passed(2.0**0.5 * self.hyper.family)).information)
-            for source, said in self._said.items()
+            source: np.diag((message if source in same else message.passed(2.0**0.5 * self.hyper.family)).information)
+            for source, message in self._source_messages.items()
         }
 
-    def deviation(self, found: Gauss, index: int, group: str) -> float:
-        """Relative standard deviation of a row predicted by `found`, its scatter included."""
+    def deviation(self, known: Gauss, index: int, group: str) -> float:
+        """Relative standard deviation of a row predicted by `known`, its scatter included."""
         slopes = self.slopes[index]
         scatter = scatter_of(self.hyper, group, str(self.design.families[index]))
-        return float(np.sqrt(slopes @ found.covariance @ slopes + scatter**2))
+        return float(np.sqrt(slopes @ known.covariance @ slopes + scatter**2))
 
     @cached_property
     def _variance(self) -> Vector:
         return np.asarray(noises(self.design, self.hyper) ** 2 * self.pull)
 
     @cached_property
-    def _said(self) -> dict[str, Message]:
+    def _source_messages(self) -> dict[str, Message]:
         """What each source says of its family."""
         sources = self.design.sources
         return {str(s): self.message(sources == s).passed(self.hyper.cluster) for s in dict.fromkeys(sources)}
@@ -324,12 +324,12 @@ class Linearization:
     @cached_property
     def _by_family(self) -> dict[str, list[str]]:
         """Sources of each family."""
-        found: dict[str, list[str]] = {}
+        sources: dict[str, list[str]] = {}
         for source, family in dict(
             zip(self.design.sources.tolist(), self.design.families.tolist(), strict=True)
         ).items():
-            found.setdefault(family, []).append(source)
-        return found
+            sources.setdefault(family, []).append(source)
+        return sources
 
     def sources(self, family: str, without: Collection[str] = ()) -> list[str]:
         """Sources of a family that are asked."""
@@ -352,16 +352,16 @@ class Linearization:
         asked = tuple(self.sources(family, without))
         if asked not in self._messages:
             count = len(self.design.names)
-            said = Message(np.zeros((count, count)), np.zeros(count))
+            message = Message(np.zeros((count, count)), np.zeros(count))
             for source in asked:
-                said += self._said[source]
-            self._messages[asked] = (said, said.passed(self.hyper.family))
+                message += self._source_messages[source]
+            self._messages[asked] = (message, message.passed(self.hyper.family))
         return self._messages[asked]
 
 
-def noises(found: Design, hyper: Hyper) -> Vector:
+def noises(design: Design, hyper: Hyper) -> Vector:
     """Scatter of each row by its group."""
-    pairs = zip(found.groups, found.families, strict=True)
+    pairs = zip(design.groups, design.families, strict=True)
     return np.array([scatter_of(hyper, str(group), str(family)) for group, family in pairs])
 
 
@@ -412,27 +412,27 @@ def _left(state: Linearization, without: Collection[str]) -> tuple[Vector, Vecto
     for source in dict.fromkeys(state.design.sources.tolist()):
         if source not in without:
             mine = state.design.sources == source
-            found = state.cluster(source)
-            left[mine] -= state.slopes[mine] @ found.mean
-            about[mine] = np.einsum("rc,cd,rd->r", state.slopes[mine], found.covariance, state.slopes[mine])
+            known = state.cluster(source)
+            left[mine] -= state.slopes[mine] @ known.mean
+            about[mine] = np.einsum("rc,cd,rd->r", state.slopes[mine], known.covariance, state.slopes[mine])
     return left, about
 
 
-def _second_moment(above: Gauss, told: Gauss, spread: float | Vector) -> Vector:
-    """E[v^2] of each coefficient's deviation v of `told` from the level above, whose spread `above` includes."""
+def _second_moment(above: Gauss, below: Gauss, spread: float | Vector) -> Vector:
+    """E[v^2] of each coefficient's deviation v of `below` from the level above, whose spread `above` includes."""
     variance = np.broadcast_to(np.square(spread), above.mean.shape)
     gain = variance[:, None] * np.linalg.inv(above.covariance)
-    mean = gain @ (told.mean - above.mean)
-    covariance = np.diag(variance) - gain @ (above.covariance - told.covariance) @ gain.T
+    mean = gain @ (below.mean - above.mean)
+    covariance = np.diag(variance) - gain @ (above.covariance - below.covariance) @ gain.T
     return np.asarray(np.square(mean) + np.diag(covariance))
 
 
-def _scatter(found: Design, asked: Mask, squares: Vector) -> dict[str, float]:
+def _scatter(design: Design, asked: Mask, squares: Vector) -> dict[str, float]:
     """Scatter of each group of rows, and the usual one of each family and sort, and of each sort."""
-    families = dict(zip(found.groups[asked].tolist(), found.families[asked].tolist(), strict=True))
-    mine = {group: squares[(found.groups == group) & asked] for group in families}
+    families = dict(zip(design.groups[asked].tolist(), design.families[asked].tolist(), strict=True))
+    mine = {group: squares[(design.groups == group) & asked] for group in families}
     result = {}
-    for sort in SORTS[found.kind]:
+    for sort in SORTS[design.kind]:
         groups = [group for group in mine if group.endswith(f"/{sort}")]
         usual = _usual([mine[group] for group in groups], FIRST_NOISE**2)
         result[sort] = float(np.sqrt(usual))
@@ -452,25 +452,25 @@ def _usual(squares: Sequence[Vector], without: float) -> float:
     return float(np.exp(np.mean([np.log(np.mean(values)) for values in squares]))) if squares else without
 
 
-def linearised(found: Design, by_source: Mapping[str, Vector]) -> tuple[Matrix, Vector]:
+def linearised(design: Design, by_source: Mapping[str, Vector]) -> tuple[Matrix, Vector]:
     """Slopes and targets of all rows around each source's coefficients."""
-    slopes, target = np.zeros((len(found.samples), len(found.names))), np.zeros(len(found.samples))
-    for index, source in enumerate(found.sources):
+    slopes, target = np.zeros((len(design.samples), len(design.names))), np.zeros(len(design.samples))
+    for index, source in enumerate(design.sources):
         at = by_source[str(source)]
-        value, by_logarithm = found.slopes(index, at)
-        target[index] = found.logs[index] - value + by_logarithm @ (at - found.centre)
-        slopes[index] = by_logarithm * found.spread
+        value, by_logarithm = design.slopes(index, at)
+        target[index] = design.logs[index] - value + by_logarithm @ (at - design.centre)
+        slopes[index] = by_logarithm * design.spread
     return slopes, target
 
 
-def hierarchical(found: Design, *, passes: int = 4, rounds: int = 8) -> Linearization:
+def hierarchical(design: Design, *, passes: int = 4, rounds: int = 8) -> Linearization:
     """Fit all levels to all rows."""
-    sources = dict.fromkeys(found.sources.tolist())
-    slopes, target = linearised(found, dict.fromkeys(sources, found.centre))
-    state = Linearization(found, Hyper(0.5, np.full(len(found.names), 0.5), {}), slopes, target, np.ones(len(target)))
+    sources = dict.fromkeys(design.sources.tolist())
+    slopes, target = linearised(design, dict.fromkeys(sources, design.centre))
+    state = Linearization(design, Hyper(0.5, np.full(len(design.names), 0.5), {}), slopes, target, np.ones(len(target)))
     for _ in range(passes):
         state = learned(state, rounds)
         by_source = {source: state.point(state.cluster(source)) for source in sources}
-        slopes, target = linearised(found, by_source)
+        slopes, target = linearised(design, by_source)
         state = replace(state, slopes=slopes, target=target)
     return learned(state, rounds)

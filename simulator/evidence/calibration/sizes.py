@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -50,16 +51,17 @@ def fitted_sizes(
     a size for each of the `sorts`.
     """
     names = [f"{name} {sort}" for name in CONTRIBUTIONS[:2] for sort in sorts] + list(CONTRIBUTIONS[2:])
-    variances = np.array([[_unit(unit, name) ** 2 for name in names] for unit in units]).reshape(-1, len(names))
+    variances = np.array([_variances(unit, tuple(names)) for unit in units]).reshape(-1, len(names))
     first = np.log([_FIRST[name.split(maxsplit=1)[0]] for name in names])
     shares = weights / max(weights.sum(), 1.0)
     minimum = minimize(_loss, first, (variances, np.abs(errors), shares, levels, first), jac=True)
     return dict(zip(names, np.exp(minimum.x).tolist(), strict=True))
 
 
-def _unit(unit: Unit, key: str) -> float:
-    name = key.split(maxsplit=1)[0]
-    return unit.of(name) if unit.key(name) == key else 0.0
+@lru_cache(maxsize=8192)  # the same predictions are asked again without each source
+def _variances(unit: Unit, keys: tuple[str, ...]) -> tuple[float, ...]:
+    names = [key.split(maxsplit=1)[0] for key in keys]
+    return tuple(unit.of(name) ** 2 if unit.key(name) == key else 0.0 for name, key in zip(names, keys, strict=True))
 
 
 def _loss(  # noqa: PLR0913, PLR0917  what scipy passes

@@ -28,7 +28,7 @@ def contributed(
         for name, deviation in unit.deviations(sizes).items()
         if NORMAL_90 * deviation >= _SHOWN
     ]
-    return sorted(contributions, key=lambda one: -one.half_width)
+    return sorted(contributions, key=lambda contribution: -contribution.half_width)
 
 
 def _because(unit: Unit, scenario: Scenario) -> dict[str, str]:

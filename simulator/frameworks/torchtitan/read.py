@@ -1,4 +1,7 @@
-"""Configuration files of torchtitan, and launches with one, as runs. Flags count over the file. Prices nothing."""
+"""Readers of torchtitan's configuration files and of launches that name one; a flag overrides the file's value.
+
+They return runs in this project's terms. Memory and time are worked out elsewhere.
+"""
 
 from __future__ import annotations
 

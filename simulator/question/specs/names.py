@@ -97,7 +97,7 @@ def suggestion(kind: SpecKind, text: str) -> str:
             for word, name in known.items()
             if SequenceMatcher(None, maker, _maker(word)).ratio() >= _SAME_MAKER
         }
-    return _QUOTED.sub(lambda found: f"'{known[found[1]]}'", did_you_mean(plain, known))
+    return _QUOTED.sub(lambda quoted: f"'{known[quoted[1]]}'", did_you_mean(plain, known))
 
 
 def _plain(kind: SpecKind, text: str) -> str:

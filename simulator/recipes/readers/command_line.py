@@ -1,4 +1,8 @@
-"""Words of a command line as a framework's arguments, with texts that may hold any flag. Knows no meaning."""
+"""Splits the words of a command line into flags with values and into positional words, for a framework's reader.
+
+A variable such as `$EXTRA_ARGS` whose text is unknown may hold any flag, and is noted as such. What a flag means
+is left to its framework's folder.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from simulator.frameworks.names import plain
 from simulator.recipes.shell.values import Value, split_fields, text_value
 
 ARGUMENTS: Final = frozenset("@*")
-"""Names of the script's own arguments, all of them: nobody gave any."""
+"""Names of the variables that hold all of the script's own arguments (`$@`, `$*`), taken as empty."""
 _MANY: Final = re.compile(r"(data_path|data|paths|files|dirs|datasets?|modules|targets)$")
 """Flags that no table has and that take several values."""
 _BAG: Final = re.compile(r"[$]?\{?\w*(arg|opt|flag|extra|param|conf)\w*(\[[@*]\])?\}?", re.IGNORECASE)

@@ -1,4 +1,7 @@
-"""Launches that set keys of NeMo or Megatron-Bridge, and files that keep them under a name. Says no key's meaning."""
+"""Readers of launches, Python recipes and files that set keys of NeMo or Megatron-Bridge.
+
+A key's meaning, such as that of `model.pipeline_model_parallel_size`, stands in `frameworks/nemo`.
+"""
 
 from __future__ import annotations
 
