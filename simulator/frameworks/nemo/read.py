@@ -33,8 +33,6 @@ _SPECIAL: Final = (
     *("share_embeddings_and_output_weights", "_target_", "overlap_p2p_comm", "peft_scheme", "adapter_dim"),
 )
 """Keys that are looked for by name."""
-_SEVERAL: Final = ("name", "type", "_target_", "dim", "adapter_dim", "peft_scheme")
-"""Those that several sections have, each for itself."""
 _PADDLE: Final = frozenset(["per_device_train_batch_size", "tensor_parallel_degree", "fp16_opt_level"])
 """Keys of Paddle's trainers, whose sections may look alike."""
 _CLASS: Final = re.compile(
