@@ -258,6 +258,22 @@ def test_a_configuration_beside_the_recipe_is_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "names", "messages"),
+    [
+        ("--config $CFG", ["CFG"], []),
+        ("--config conf", [], ["--config conf: no JSON or YAML file"]),
+        ("--config", [], ["--config: no JSON or YAML file"]),
+    ],
+)
+def test_a_configuration_that_is_not_read_is_named(
+    flags: str, names: list[str], messages: list[str], tmp_path: Path
+) -> None:
+    recipe = read(flags, tmp_path)
+    assert [unknown.name for unknown in recipe.unknowns if "precision" in unknown.affects] == names
+    assert [remark.message for remark in recipe.remarks if remark.rule == "unknown-flag"] == messages
+
+
+@pytest.mark.parametrize(
     ("launcher", "nodes", "devices"),
     [
         ("--gpus 0,1,2,3 --nnodes 4", 4, 4),
