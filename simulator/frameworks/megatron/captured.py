@@ -1,4 +1,4 @@
-"""Megatron's words for CUDA graphs and for experts' buffers of fixed sizes in them, read and written. Prices nothing."""
+"""Megatron's words for CUDA graphs and experts' buffers of fixed sizes in them, read and written. Prices nothing."""
 
 from __future__ import annotations
 
