@@ -1,7 +1,7 @@
 """What the whole suite shares: one thread a process, the same examples every time, and lanes for launches.
 
-With `-n 3` a file is a worker's as a whole. Files that launch processes, and files that share what takes long to make,
-stand in four lanes, each the work of one worker: no more launches run at a time than there are lanes of them.
+A file is a worker's as a whole. Files that launch processes, and files that share what takes long to make, stand in
+lanes, each the work of one worker: no more launches run at a time than there are lanes of them.
 """
 
 import gc

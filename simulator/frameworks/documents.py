@@ -18,7 +18,7 @@ from typing import Any, Final
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError
 from simulator.frameworks.home import kept_inside, root_of, told
-from simulator.frameworks.values import PlainValue, known_value
+from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
 
 _MAXIMUM_NAME: Final = 1000
@@ -59,6 +59,11 @@ class Key:
     def name(self) -> str:
         """Last part of the path."""
         return self.path[-1]
+
+    @property
+    def first(self) -> PlainValue:
+        """The value, or the first item; an empty text of an empty list."""
+        return self.values[0] if self.values else EMPTY
 
     @property
     def dotted(self) -> str:

@@ -61,6 +61,8 @@ def refused_modules(scenario: Scenario, layout: Layout) -> str:
     if reason := next(_refused(scenario), None):
         return f"{stated}: {reason}"
     if layout.recompute not in _BY_MODULE:
+        if layout.recompute_method != "uniform":
+            return f"{stated} beside full recompute of some layers: the mixture is not priced"
         return f"{stated} beside recompute {layout.recompute}: of layers that are done again nothing is left to move"
     if layout.offload == "activations":
         return f"{stated}: 'fine_grained_activation_offloading cannot be enabled with cpu_offloading.'"
@@ -72,6 +74,8 @@ def refused_modules(scenario: Scenario, layout: Layout) -> str:
 def _refused(scenario: Scenario) -> Iterator[str]:
     """Why modules may not be offloaded on any layout (Megatron-LM d98e8a6, core/transformer/transformer_config.py)."""
     profile, chosen = scenario.framework, set(scenario.framework.offloaded_modules)
+    if not profile.limits.offloads_modules:
+        yield "only Megatron-LM offloads parts of layers"
     if "attn_proj" in chosen and "core_attn" not in chosen:
         yield "'attn_proj cannot be set to offload_modules alone without core_attn'"
     if "fused_group_mlp" in chosen and not profile.fused_experts:

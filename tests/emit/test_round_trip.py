@@ -103,6 +103,17 @@ LAYOUTS = [
     ("torchtitan", "--model llama3.1-8b --nodes 2 --cp 4 --global-batch-size 64 --option cp_communication=ring"),
     ("megatron", "--model llama3.1-8b --nodes 2 --cp 4 --option cp_communication=all_gather"),
     ("megatron", "--model qwen3-30b-a3b --nodes 2 --ep 8 --option offloaded_modules=core_attn,attn_proj,moe_act"),
+    ("megatron", "--model llama3.1-8b --option cuda_graphs=layers"),
+    ("megatron", "--model llama3.1-8b --option cuda_graphs=network --option expandable_segments=true"),
+    ("megatron", "--model llama3.1-8b --option cuda_graphs=attention"),
+    ("megatron", "--model qwen3-30b-a3b --nodes 2 --ep 8 --option cuda_graphs=attention_router"),
+    (
+        "megatron",
+        (
+            "--model qwen3-30b-a3b --nodes 2 --ep 8 --option cuda_graphs=full_iteration --option expert_capacity=1.5 "
+            "--option expert_stash=1.2 --option expert_dispatch=hybridep --option fused_experts=true"
+        ),
+    ),
     (
         "megatron",
         "--model llama3.1-8b --nodes 2 --cp 8 --option cp_communication=all_to_all_ring --option cp_inner_degree=2",

@@ -93,7 +93,26 @@ def test_the_patch_of_a_core_tells_where_experts_weigh_their_outputs(core: str, 
         # A scope without an implementation captures nothing, as in NVIDIA's NVFP4 recipes of Llama-3-70B (26.04).
         ("--cuda-graph-impl none --cuda-graph-scope full_iteration", None),
         ("--cuda-graph-scope full_iteration", None),
+        ("--cuda-graph-impl transformer_engine", "layers"),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", "attention"),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn moe_router", "attention_router"),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules mlp", "network"),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration_inference", "layers"),
     ],
 )
 def test_graphs_need_an_implementation(flags: str, captured: str | None, tmp_path: Path) -> None:
     assert launched(tmp_path, flags=f"{PIPED} {flags}").options.get("cuda_graphs") == captured
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope full_iteration", "CUDA graphs of full_iteration"),
+        ("--cuda-graph-impl local --cuda-graph-modules attn sofa", "CUDA graphs of sofa"),
+        ("--fine-grained-activation-offloading", "needs --offload-modules"),
+        ("--fine-grained-activation-offloading --offload-modules sofa", "--offload-modules sofa: allowed are"),
+    ],
+)
+def test_words_of_graphs_and_offloads_that_are_not_known(flags: str, message: str, tmp_path: Path) -> None:
+    remarks = launched(tmp_path, flags=f"{PIPED} {flags}").remarks
+    assert any(remark.rule == "not-modelled" and message in remark.message for remark in remarks)

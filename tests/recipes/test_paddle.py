@@ -257,6 +257,13 @@ def test_a_configuration_beside_the_recipe_is_the_model(tmp_path: Path) -> None:
     assert read(f"{DENSE} --model_name_or_path ./llama-13b", tmp_path).model == str(tmp_path / "llama-13b")
 
 
+def test_a_configuration_that_is_not_read_is_named(tmp_path: Path) -> None:
+    unknown = read("--config $CFG", tmp_path).unknowns
+    assert [cause.name for cause in unknown if "precision" in cause.affects] == ["CFG"]
+    messages = [remark.message for remark in read("--config conf", tmp_path).remarks if remark.rule == "unknown-flag"]
+    assert messages == ["--config conf: no JSON or YAML file"]
+
+
 @pytest.mark.parametrize(
     ("launcher", "nodes", "devices"),
     [

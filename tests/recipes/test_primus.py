@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import UnsupportedError
+from simulator.errors import NoRecipeError, UnsupportedError
 from simulator.recipes.check.model import recipe_model
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
@@ -98,6 +98,21 @@ def test_latent_attention_that_is_switched_off(tmp_path: Path) -> None:
     assert (model.attention, model.kv_lora_rank, model.head_dim, model.num_key_value_heads) == ("gqa", None, 128, 16)
     assert (model.qk_norm, model.num_experts) == (True, 64)
     assert "attention" not in read(tmp_path, "megatron", "llama3_8B", whole).model_fields
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("modules.a.framework: megatron\nmodules.a.config: x.yaml\n", NoRecipeError),
+        ("modules: {a.framework: megatron, a.config: x.yaml}\n", NoRecipeError),
+        ("modules: {a: {framework: [], config: x.yaml}}\n", UnsupportedError),
+    ],
+)
+def test_keys_without_a_value_are_no_experiment(text: str, error: type[Exception], tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(error):
+        read_recipe(file)
 
 
 def test_diffusion_models_are_refused_by_what_they_are(tmp_path: Path) -> None:

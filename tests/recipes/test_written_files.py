@@ -142,6 +142,7 @@ TEMPLATE = JSON.replace("2,", "STAGE,").replace("cpu", "WHERE")
         'sed "s/STAGE/${stage}/" template.json | sed "s/WHERE/cpu/g" > ds.json',
         'cat template.json \\\n  | sed -e "s#STAGE#$stage#" -e s/WHERE/cpu/ \\\n  >| ./ds.json',
         'sed s/STAGE/3/ "$(dirname $0)/template.json" | sed "s/WHERE/cpu/" > ds.json',
+        'sed "s/STAGE/$stage/" template.json | sed s/WHERE/cpu/ | tee ds.json > /dev/null',
     ],
 )
 def test_a_template_is_filled_in(command: str, tmp_path: Path) -> None:
@@ -159,6 +160,7 @@ def test_a_template_is_filled_in(command: str, tmp_path: Path) -> None:
         ("sed 's/ST.*/3,/' template.json > ds.json", "ds.json"),
         ("sed s/STAGE/3/ template.json >> ds.json", "ds.json"),
         ("sed s/STAGE/3/ template.json | jq . > ds.json", "ds.json"),
+        ("jq . template.json | tee ds.json", "ds.json"),
         ("sed s/STAGE/3/ absent.json > ds.json", "absent.json"),
         ("sed s/STAGE/3/ ../template.json > ds.json", "../template.json"),
     ],
@@ -168,5 +170,6 @@ def test_what_is_made_of_a_template_may_be_unknown(command: str, cause: str, tmp
     folder.mkdir()
     for place in (tmp_path, folder):
         (place / "template.json").write_text(TEMPLATE, encoding="utf-8")
+    (folder / "ds.json").write_text(JSON, encoding="utf-8")  # an older one, which the script replaces
     recipe = read(folder, f"{command}\n{LAUNCH}")
     assert [unknown.name for unknown in recipe.unknowns if "zero_stage" in unknown.affects] == [cause]

@@ -289,6 +289,9 @@ CASES: dict[str, list[Case]] = {
     "offloaded_modules": [
         Case({"recompute": "full"}, {"recompute": "none"}, question=_option("offloaded_modules", "core_attn")),
         Case({}, {}, question=_option("offloaded_modules", "attn_proj"), kept_question={}),
+        Case(
+            {}, {}, small_moe(), {"profile": "torch"} | _option("offloaded_modules", "core_attn"), {"profile": "torch"}
+        ),
     ],
     "fp4_recipe": [Case({}, {}, question=_FP4 | _option("fp4_recipe", "mxfp4"), kept_question=_FP4)],
     "recompute_operations": [

@@ -149,11 +149,13 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
 def _overlapped(pricing: Pricing, work: Work, index: int) -> Array:
     """What is left of tensor-parallel collectives, each beside the product of its own operation (T10).
 
-    Gathered are inputs of products, in 8 bits under fp8.
+    Gathered are inputs of products, in 8 bits under fp8 and in 16 under fp4 (Megatron-LM d98e8a6,
+    training/initialize.py).
     """
     share, nothing = pricing.scenario.coefficients.time.tensor_exposed, np.zeros(len(pricing))
     left = nothing
-    narrow = narrow_element_bytes(pricing.scenario) / element_bytes(pricing.scenario)
+    is_fp8 = pricing.scenario.precision == "fp8"
+    narrow = narrow_element_bytes(pricing.scenario) / element_bytes(pricing.scenario) if is_fp8 else 1.0
     for collective, products in work.paired:
         # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
         gather = collective.pattern == "gather"

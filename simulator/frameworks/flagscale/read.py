@@ -86,9 +86,9 @@ def _require_megatron(file: str, keys: Iterable[Key], name: str) -> None:
     for key in keys:
         if "auto_tuner" in key.path:
             raise UnsupportedError(f"{file}:{key.line}: FlagScale's tuner chooses the layout as it runs; give {name}")
-        if key.dotted == "experiment.task.backend" and key.values[0].text != "megatron":
+        if key.dotted == "experiment.task.backend" and key.first.text != "megatron":
             raise UnsupportedError(
-                f"{file}:{key.line}: FlagScale on {key.values[0].text[:40]} is not read; read is megatron"
+                f"{file}:{key.line}: FlagScale on {key.first.text[:40]} is not read; read is megatron"
             )
 
 

@@ -1,18 +1,25 @@
-"""What Megatron's words say of CUDA graphs, and of experts' buffers of fixed sizes in them. Prices nothing."""
+"""Megatron's words for CUDA graphs and experts' buffers of fixed sizes in them, read and written. Prices nothing."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
+from simulator.errors import UnsupportedError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.take import Targets
+from simulator.frameworks.write import WordPair, Writing
 
 _WHOLE: Final = "full_iteration"
 _ATTENTION: Final = frozenset(("attn", "mamba"))
 _ROUTER: Final = frozenset(("moe_router", "moe_preprocess"))
 _NETWORKS: Final = frozenset(("mlp", "moe"))
+_WHOLE_LAYER: Final = frozenset(("full", "none", "null", "layer", "full_iteration_inference"))
+"""Words that name no part: what is captured in inference is no matter of training."""
 _IMPLEMENTATIONS: Final = ("local", "transformer_engine", _WHOLE)
+CAPTURED_SWITCHES: Final = ("cuda_graphs", "expert_capacity", "expert_stash")
+_PARTS: Final = {"attention": "attn", "attention_router": "attn moe_router", "network": "mlp"}
 _USUAL_STASH: Final = "1.1"
 """Of Megatron's own arguments (core_v0.18.2, megatron/training/arguments.py)."""
 
@@ -22,7 +29,7 @@ def set_captured(arguments: Arguments, targets: Targets) -> None:
     names = ("cuda-graph-scope", "cuda-graph-modules")
     texts = (arguments.text("cuda_graphs", name) or "" for name in names)
     scope = {word.rpartition(".")[2] for text in texts for word in re.findall(r"[\w.]+", text)}
-    words = frozenset(scope - {"full", "none", "null", "layer"})
+    words = frozenset(scope - _WHOLE_LAYER)
     kind = arguments.text("cuda_graphs", "cuda-graph-impl") or ""
     if arguments.any_switch("cuda_graphs", "enable-cuda-graph", "external-cuda-graph"):
         kind = kind if kind in _IMPLEMENTATIONS else "local"
@@ -30,6 +37,9 @@ def set_captured(arguments: Arguments, targets: Targets) -> None:
     if kind == _WHOLE or (kind == "local" and _WHOLE in words):
         targets["option.cuda_graphs"] = _WHOLE
     elif kind in _IMPLEMENTATIONS:
+        if foreign := words - (_ATTENTION | _ROUTER | _NETWORKS):
+            message = f"CUDA graphs of {', '.join(sorted(foreign))[:60]} by --cuda-graph-impl {kind} are not modelled"
+            arguments.not_modelled(message, *names)
         targets["option.cuda_graphs"] = _captured(words)
     capacity = arguments.share("expert_capacity", "moe-expert-rank-capacity-factor", most=64.0)
     if capacity is not None:
@@ -47,3 +57,52 @@ def _captured(words: frozenset[str]) -> str:
     if parts[1]:
         return "network"
     return "attention_router" if words & _ROUTER else "attention"
+
+
+def captured_words(case: Writing) -> Iterator[WordPair]:
+    """The flags for what graphs capture and for the experts' buffers. Raises UnsupportedError for what would not start.
+
+    The conditions: Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py:1868, 2210, 2798-2870 and
+    megatron/training/arguments.py:1235.
+    """
+    profile, kind = case.scenario.framework, case.scenario.framework.cuda_graphs
+    if reason := next(_uncaptured(case), None):
+        raise UnsupportedError(f"--option cuda_graphs={kind}: {reason}")
+    if kind == _WHOLE:
+        yield "cuda_graph_impl", _WHOLE
+        yield "no_check_for_nan_in_loss_and_grad", ""
+        if profile.offloaded_modules:
+            yield "fine_grained_offloading_max_inflight_offloads", "1"
+    elif kind != "none":
+        yield "cuda_graph_impl", "transformer_engine"
+        if parts := _PARTS.get(kind):
+            yield "cuda_graph_modules", parts
+    capacity, stash = profile.expert_capacity, profile.expert_stash
+    if not case.scenario.model.is_moe or capacity == stash == 1.0:
+        return
+    if profile.expert_dispatch != "hybridep" or not profile.fused_experts:
+        raise UnsupportedError(
+            "experts' buffers of fixed sizes (expert_capacity, expert_stash): Megatron-LM has them with "
+            "--option expert_dispatch=hybridep --option fused_experts=true"
+        )
+    yield "moe_expert_rank_capacity_factor", str(capacity)
+    if stash > 1.0:
+        yield "moe_paged_stash", ""
+        yield "moe_paged_stash_buffer_size_factor_cuda", str(stash)
+
+
+def _uncaptured(case: Writing) -> Iterator[str]:
+    """Why a layout's layers cannot be captured one by one."""
+    kind, layout, mixture = case.scenario.framework.cuda_graphs, case.layout, case.scenario.model.is_moe
+    if kind in ("none", _WHOLE):
+        return
+    if layout.recompute == "full":
+        yield "full recompute is only supported with full iteration CUDA graph"
+    if layout.offload == "activations":
+        yield "CUDA graphs not supported with CPU offloading"
+    if kind == "network" and mixture:
+        yield "moe cuda graph is only supported with drop-padding MoE"
+    if kind == "attention_router" and not mixture:
+        yield "moe cuda graph is only supported for MoE"
+    if kind == "attention_router" and layout.recompute == "selective" and "moe" in layout.recompute_modules:
+        yield "moe recompute is not supported with moe_router CUDA graph"

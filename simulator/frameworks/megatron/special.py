@@ -148,7 +148,10 @@ def _set_offloaded_modules(arguments: Arguments, targets: Targets) -> None:
     if not arguments.switch("offloaded_modules", "fine-grained-activation-offloading"):
         return
     words = re.findall(r"[^\s,\[\]'\"]+", arguments.text("offloaded_modules", "offload-modules") or "")
-    if not words or set(words) - set(OFFLOADED_MODULES):
+    if not words:
+        message = "--fine-grained-activation-offloading needs --offload-modules"
+        arguments.not_modelled(message, "fine-grained-activation-offloading", fix="add --offload-modules")
+    elif set(words) - set(OFFLOADED_MODULES):
         message = f"--offload-modules {' '.join(words)[:60]}: allowed are {', '.join(OFFLOADED_MODULES)}"
         arguments.not_modelled(message, "offload-modules")
     targets["option.offloaded_modules"] = ",".join(word for word in OFFLOADED_MODULES if word in words)

@@ -9,15 +9,18 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.operations.extents import inner_context
 from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
+from simulator.frameworks.megatron.captured import CAPTURED_SWITCHES, captured_words
 from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
 from simulator.question.scenario.layout import Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario
 
 _NAMED: Final = (
     *("expandable_segments", "flash_attention", "optimizer_dtype", "cp_communication", "cp_inner_degree"),
-    *("fp8_recipe", "fp4_recipe", "expert_dispatch", "splits_last_backward", "optimizer", "offloaded_modules"),
+    *("fp8_recipe", "fp4_recipe", "expert_dispatch", "splits_last_backward", "optimizer"),
 )
 """Switches without a row of their own that are written here."""
+_OF_LATER_CORES: Final = (*CAPTURED_SWITCHES, "offloaded_modules")
+"""Those that the core under MindSpeed-LLM has no flags for."""
 _MINDSPEED: Final = "mindspeed-llm"
 _MINDSPEED_WORDS: Final = ("use_mcore_models", "use_fused_rmsnorm", "use_fused_swiglu", "no_masked_softmax_fusion")
 """Switches of its examples for models of Megatron's core: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh, 2.2."""
@@ -54,6 +57,10 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     if scenario.framework.expandable_segments:
         part = "NPU" if scenario.hardware.vendor == "Huawei" else "CUDA"
         lines.append(f"export PYTORCH_{part}_ALLOC_CONF=expandable_segments:True")
+        if scenario.framework.cuda_graphs not in ("none", "full_iteration"):
+            lines.append("export NCCL_GRAPH_REGISTER=0")
+    if scenario.framework.offloaded_modules:
+        lines.append("export NVTE_CPU_OFFLOAD_V1=1")
     parts = megatron_parts(scenario, layout)
     arguments = [
         "--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank $NODE_RANK",
@@ -71,7 +78,8 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
 def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPair], ...]:
     """Every flag of a question: of its model, experts, workload, layout and switches. Raises UnsupportedError."""
     case = _writing(scenario, layout)
-    case.refuse_switches((*_NAMED, "repeat_kv") if _is_mindspeed(case) else _NAMED, "Megatron-LM")
+    more = ("repeat_kv",) if _is_mindspeed(case) else _OF_LATER_CORES
+    case.refuse_switches((*_NAMED, *more), "Megatron-LM")
     return _model(case), _experts(case), _workload(case), _layout(case), _mindspeed(case), _switches(case)
 
 
@@ -308,11 +316,17 @@ def _switches(case: Writing) -> Iterator[WordPair]:
         "tp_comm_overlap": layout.tensor_parallel > 1,
         "sharding_replicas": layout.zero_stage > 0,
         "overlap_param_gather": layout.zero_stage > 0 and profile.overlap_grad_reduce,
-        "fp8_param_gather": case.scenario.precision == "fp8",
         "overlap_expert_exchange": case.scenario.model.is_moe,
     }
-    written = ("offload_fraction", "mtp", "gradient_dtype", *(("fused_rotary",) if _is_mindspeed(case) else ()))
+    written = (
+        "offload_fraction",
+        "mtp",
+        "gradient_dtype",
+        "fp8_param_gather",
+        *(("fused_rotary",) if _is_mindspeed(case) else ()),
+    )
     yield from case.options(*written, *(name for name, on in works.items() if not on))
+    yield from captured_words(case)
     yield from _types(case)
     if layout.context_parallel > 1:
         yield from _context(case)
@@ -322,6 +336,8 @@ def _types(case: Writing) -> Iterator[WordPair]:
     profile = case.scenario.framework
     if not profile.flash_attention:
         yield "attention_backend", "unfused"
+    if profile.fp8_param_gather and case.scenario.precision == "fp8":  # fp4 has a flag of its own
+        yield "fp8_param_gather", ""
     if profile.gradient_dtype == "bf16" and case.scenario.precision != "fp32":
         yield "grad_reduce_in_bf16", ""
     elif case.scenario.precision == "fp16":

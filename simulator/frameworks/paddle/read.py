@@ -14,7 +14,7 @@ from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, half_precision
-from simulator.frameworks.configuration import take_files
+from simulator.frameworks.configuration import SUFFIXES, take_files
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import QUANTIZED, known_model, note_fewer_bits
@@ -72,7 +72,10 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
     """
     named = arguments.entry("config")
     if named is not None and named.causes:
-        arguments.need(named.causes, "model")
+        arguments.bags |= named.causes
+    elif named is not None and not named.text.endswith(SUFFIXES):
+        stated = f"--config {named.text[:60]}".rstrip()
+        arguments.remark_line("unknown-flag", "error", f"{stated}: no JSON or YAML file", named.place.line)
     take_files(arguments, launch, (*words, *(named.values[:1] if named is not None else ())), _add_keys)
 
 

@@ -70,20 +70,21 @@ def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
     Raises UnsupportedError for a model of another kind, and InputError for a file outside the repository.
     """
     experiment = _experiment(arguments, keys)
-    return _megatron(arguments, experiment) if experiment.framework == "megatron" else None
+    return _megatron(arguments, experiment) if experiment and experiment.framework == "megatron" else None
 
 
-def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of an experiment on torchtitan. Raises UnsupportedError for one on another framework, and InputError."""
+def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+    """The run of an experiment on torchtitan; None of a file that is no experiment.
+
+    Raises UnsupportedError for one on another framework, and InputError for a file outside the repository.
+    """
     experiment = _experiment(arguments, keys)
-    if experiment.framework != "torchtitan":
-        head = experiment.heads.get("framework")
-        line = head.line if head else 1
+    if experiment is not None and experiment.framework != "torchtitan":
         raise UnsupportedError(
-            f"{arguments.file}:{line}: Primus' framework '{experiment.framework[:40]}' keeps its values in Python; "
-            "read are megatron and torchtitan"
+            f"{arguments.file}:{experiment.heads['framework'].line}: Primus' framework "
+            f"'{experiment.framework[:40]}' keeps its values in Python; read are megatron and torchtitan"
         )
-    return _torchtitan(arguments, experiment)
+    return None if experiment is None else _torchtitan(arguments, experiment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +98,28 @@ class _Experiment:
     variables: Variables
 
 
-def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment:
+def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment | None:
+    """The experiment; None where its first module names no framework."""
     variables = Variables(arguments.settings)
     inside = [key for key in variables.keys(keys) if key.path[0] == "modules" and len(key.path) > 2]
     arguments.used |= variables.used
-    module = inside[0].path[1]
+    module = inside[0].path[1] if inside else ""
     heads = {key.name: key for key in inside if len(key.path) == 3 and key.path[1] == module}
+    if "framework" not in heads:
+        return None
     overrides = [
         dataclasses.replace(key, path=key.path[3:])
         for key in inside
         if key.path[1:3] == (module, "overrides") and len(key.path) > 3
     ]
-    framework = heads["framework"].values[0].text if "framework" in heads else ""
+    framework = heads["framework"].first.text
     return _Experiment(framework, heads, overrides, variables)
 
 
 def _refuse_other_models(file: str, heads: Mapping[str, Key]) -> None:
     """Raise UnsupportedError for a model whose file stands in `configs/models/megatron/diffusion`."""
     key = heads.get("model")
-    text = key.values[0].text if key is not None and key.values else ""
+    text = key.first.text if key is not None else ""
     if key is not None and "diffusion" in PurePosixPath(text).parts[:-1]:
         raise UnsupportedError(f"{file}:{key.line}: {text[:60]}: diffusion models are not modelled; read are decoders")
 
@@ -126,9 +130,9 @@ def _files(recipe: str, experiment: _Experiment) -> tuple[list[Key], bool]:
     modelled = False
     for head, folder in (("config", "modules"), ("model", "models")):
         key = experiment.heads.get(head)
-        if key is None or not key.values or not key.values[0].known:
+        if key is None or not key.first.text or not key.first.known:
             continue
-        name = key.values[0].text
+        name = key.first.text
         for place in (f"primus/configs/{folder}/{experiment.framework}/{name}", name):
             try:
                 file = beside(recipe, place, key.line)
@@ -181,10 +185,10 @@ def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
     run = read(arguments, None)
     if not modelled:
         run = take_model(arguments, run, model)
-        off = any(key.name == "multi_latent_attention" and key.values[0].text.lower() in OFF for key in overrides)
+        off = any(key.name == "multi_latent_attention" and key.first.text.lower() in OFF for key in overrides)
         run = dataclasses.replace(run, model_fields=_whole_heads(run)) if off else run
-    if "enabled" in lora and lora["enabled"].values[0].text.lower() not in OFF:
-        rank = lora["dim"].values[0].text if "dim" in lora else str(_LORA_RANK)
+    if "enabled" in lora and lora["enabled"].first.text.lower() not in OFF:
+        rank = lora["dim"].first.text if "dim" in lora else str(_LORA_RANK)
         run = dataclasses.replace(run, lora_rank=int(rank) if rank.isascii() and rank.isdigit() else None)
     return run
 
@@ -205,10 +209,10 @@ def _whole_heads(run: AskedRun) -> dict[str, object]:
 def _model(arguments: Arguments, key: Key) -> str | None:
     """The shipped model that the name of a model's file means."""
     arguments.places.setdefault("model", Place(arguments.file, key.line))
-    if not key.values[0].known:
-        arguments.need(key.values[0].causes, "model")
+    if not key.first.known:
+        arguments.need(key.first.causes, "model")
         return None
-    model = named_model(arguments, PurePosixPath(key.values[0].text).name.removesuffix(".yaml"))
+    model = named_model(arguments, PurePosixPath(key.first.text).name.removesuffix(".yaml"))
     place = arguments.places["model"]
     arguments.remarks = [
         dataclasses.replace(x, place=place) if x.rule.endswith("model") else x for x in arguments.remarks
@@ -259,7 +263,7 @@ def _turbo_products(arguments: Arguments) -> dict[str, str]:
 
 def _flavor(arguments: Arguments, key: Key) -> None:
     """Take model and flavor as the name of a model's file has them: `llama3.1_70B-fp8.yaml`."""
-    stem = PurePosixPath(key.values[0].text).name.removesuffix(".yaml")
+    stem = PurePosixPath(key.first.text).name.removesuffix(".yaml")
     plain = stem.removesuffix("-fp8")
     name, _, flavor = plain.rpartition("_")
     arguments.add("model.name", [known_value(name, key.line)], key.line)

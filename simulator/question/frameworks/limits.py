@@ -33,6 +33,8 @@ class FrameworkLimits:
     """Parts of a layer that selective recompute can do again."""
     recomputes_operations: bool = False
     """Whether recompute can keep what a list of operations puts out and do all others of a layer again."""
+    offloads_modules: bool = False
+    """Whether the tensors that parts of a layer keep can be moved to the host."""
     recomputes_leading_layers: bool = False
     """Whether full recompute can cover the first layers of every model chunk alone."""
     replicates_kv_heads: bool = False

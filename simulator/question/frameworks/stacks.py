@@ -89,7 +89,8 @@ def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackNam
             if name == asked:
                 return name
         raise InputError(
-            f"stack '{asked}'{did_you_mean(asked, list(allowed))}; framework {framework} has: {', '.join(allowed)}"
+            f"stack '{asked}'{did_you_mean(asked, list(allowed))}; framework {framework} has: "
+            + ", ".join((DEFAULT, *sorted(allowed[1:])))
         )
     return next((name for known in usual for name in allowed if name == known), DEFAULT)
 

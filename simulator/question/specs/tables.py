@@ -68,4 +68,4 @@ def value_of(cell: str, annotation: str) -> Any:
         return words_of(cell)
     if annotation in ("int", "float"):
         return number_of(cell)
-    return cell == "true" if annotation == "bool" else cell
+    return {"true": True, "false": False}[cell] if annotation == "bool" else cell

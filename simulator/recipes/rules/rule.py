@@ -6,7 +6,7 @@ A rule says what a framework checks as it starts::
       versions: where it holds, as far as it was read or met; the file's own unless it is given
       source: repository, version, file and line of the check, or the measured rows that met it
       about: what must hold
-      says: the framework's own message, with ... where it names numbers
+      says: the framework's own message, with ... where it names numbers; none where a layout rule quotes it
       when:                                                   # broken where all lines of one entry hold
         - flag.max-position-embeddings: less than workload.seq_length
       breach: the numbers that break it, where the flag at fault does not say enough
@@ -46,8 +46,8 @@ class FrameworkRule:
     versions: str
     source: str
     about: str
-    says: str
     fix: str
+    says: str = ""
     breach: str = ""
     layout_rule: str = ""
     remark: str = ""

@@ -23,10 +23,16 @@ _SPECIAL: Final = frozenset("&\\\n")
 """Marks that mean something in what is put in its place."""
 
 
-def filtered(node: Node, words: Words, machine: Machine, line: int) -> Value | None:
+def stages_of(node: Node) -> list[Node]:
+    """Return the commands of a pipeline, or the one command; without redirections."""
+    stages = node.named_children if node.type == "pipeline" else [node]
+    return [stage.named_children[0] if stage.type == "redirected_statement" else stage for stage in stages]
+
+
+def filtered(stages: Sequence[Node], words: Words, machine: Machine, line: int) -> Value | None:
     """Return what `cat FILE` or `sed s/NAME/text/ FILE`, and the `sed` behind it, print; None for other commands."""
     text: Value | None = None
-    for stage in node.named_children if node.type == "pipeline" else [node]:
+    for stage in stages:
         if stage.type != "command":
             return None
         argv = [field for child in stage.named_children for field in words.fields(child)]

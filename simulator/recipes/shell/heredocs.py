@@ -59,6 +59,11 @@ def redirected_names(redirects: Iterable[Node], words: Words) -> Iterator[str]:
             yield from (field.text for field in words.fields(child.named_children[-1]))
 
 
+def tee_names(command: Node, words: Words) -> list[str]:
+    """Names of the files that a `tee` writes; none of another command."""
+    return [word.text for word in _targets(command, (), words)] if command.type == "command" else []
+
+
 def _targets(command: Node, redirects: Sequence[Node], words: Words) -> list[Value]:
     """Files that a command writes what it reads to."""
     children = command.named_children if command.type == "command" else []

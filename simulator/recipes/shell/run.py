@@ -13,8 +13,8 @@ from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import SILENT, without_tabs
 from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
-from simulator.recipes.shell.filters import filtered
-from simulator.recipes.shell.heredocs import changed_files, redirected_names, unknown_files, written_files
+from simulator.recipes.shell.filters import filtered, stages_of
+from simulator.recipes.shell.heredocs import changed_files, redirected_names, tee_names, unknown_files, written_files
 from simulator.recipes.shell.includes import start, started_script
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, items_of
@@ -99,7 +99,7 @@ class Runner(Walk):
             if written and not any(
                 child.type == "file_redirect" and child.children[0].type == ">>" for child in node.children
             ):
-                text = filtered(node.children[0], self._words, self.machine, self._line(node))
+                text = filtered(stages_of(node.children[0]), self._words, self.machine, self._line(node))
                 written = written if text is None else dict.fromkeys(written, text)
             self.machine.state.files |= written
         redirects = (child for child in node.children[1:] if child.type == "file_redirect")
@@ -241,6 +241,11 @@ class Runner(Walk):
         self.machine.prints(None)
         for child in node.named_children:
             truth = self._apart(lambda child=child: self.run(child))  # type: ignore[misc]
+        *before, last = stages_of(node)
+        if names := tee_names(last, self._words):
+            written = unknown_files(names, self._line(node))
+            text = filtered(before, self._words, self.machine, self._line(node)) if written else None
+            self.machine.state.files |= written if text is None else dict.fromkeys(written, text)
         return truth
 
     def _list(self, node: Node) -> Truth:
