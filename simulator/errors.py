@@ -91,13 +91,13 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the choice nearest to ``name``, or ``""``.
 
     A choice that begins with ``name`` is nearest. Upper and lower case count
-    as equal. Names over 200 characters get no suggestion, so that a hostile
-    name costs nothing.
+    as equal, leading dashes count for nothing. Names over 200 characters get
+    no suggestion, so that a hostile name costs nothing.
     """
     if len(name) > 200:
         return ""
-    by_folded = {choice.lower(): choice for choice in choices}
-    folded = name.lower()
+    by_folded = {choice.lower().lstrip("-"): choice for choice in choices}
+    folded = name.lower().lstrip("-")
     near = sorted((choice for choice in by_folded if choice.startswith(folded)), key=len)
     if not near or len(folded) < 3:
         from difflib import get_close_matches  # noqa: PLC0415  start-up time

@@ -29,3 +29,8 @@ def test_message_is_one_printable_line() -> None:
 )
 def test_did_you_mean(name: str, expected: str) -> None:
     assert did_you_mean(name, ["llama3-8b", "qwen3-4b"]) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), [("--foo", ""), ("--colr", ", did you mean '--color'?")])
+def test_dashes_make_no_option_near(name: str, expected: str) -> None:
+    assert did_you_mean(name, ["--color", "--format"]) == expected

@@ -128,7 +128,8 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
 """Formats by what tells them, the ones with the surest marks first, each with its reader."""
 _READ: Final = (
     "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, FlagScale, GPT-NeoX, Paddle, LLaMA-Factory, "
-    "TRL, axolotl, oumi, OLMo, llm-foundry, open-instruct, torchtitan, torchtune"
+    "TRL, axolotl, oumi, OLMo, llm-foundry, open-instruct, torchtitan, torchtune; in scripts "
+    "also ms-swift and Hugging Face's Trainer, under accelerate too"
 )
 
 
