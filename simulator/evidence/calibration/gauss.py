@@ -20,11 +20,11 @@ class Gauss:
     covariance: Matrix
 
     def wider(self, spread: float | Vector) -> Gauss:
-        """With a deviation of so many spreads added."""
+        """The distribution with a deviation of so many spreads added."""
         return Gauss(self.mean, self.covariance + np.diag(np.broadcast_to(np.square(spread), self.mean.shape)))
 
-    def told(self, message: Message) -> Gauss:
-        """With what a message says."""
+    def updated(self, message: Message) -> Gauss:
+        """The distribution after a message: the posterior of Bayes' rule."""
         inner = np.eye(len(self.mean)) + self.covariance @ message.information
         sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
         solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)
@@ -34,13 +34,13 @@ class Gauss:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What rows say of coefficients: an information matrix, and that times the value they ask for."""
+    """Rows' information on coefficients: its matrix, and that matrix times the value that the rows ask for."""
 
     information: Matrix
     vector: Vector
 
-    def passed(self, spread: float | Vector) -> Message:
-        """What it says of the level above, from which these coefficients deviate by so many spreads."""
+    def lifted(self, spread: float | Vector) -> Message:
+        """The message to the level above, from which these coefficients deviate by so many spreads."""
         # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
         inner = np.eye(len(self.vector)) + self.information * np.broadcast_to(np.square(spread), self.vector.shape)
         solved = np.asarray(np.linalg.solve(inner, np.column_stack([self.information, self.vector])), dtype=np.float64)

@@ -213,7 +213,8 @@ class Linearization:
             for other in self._by_family:
                 if other != family:
                     message += self._of_family(other, others)[1]
-            self._shared[family, others] = Gauss(np.zeros(count), np.eye(count)).told(message).wider(self.hyper.family)
+            prior = Gauss(np.zeros(count), np.eye(count))
+            self._shared[family, others] = prior.updated(message).wider(self.hyper.family)
         return self._shared[family, others]
 
     def family(self, name: str, without: Collection[str] = ()) -> Gauss:
@@ -221,7 +222,7 @@ class Linearization:
         place = (name, frozenset(without))
         if place not in self._families:
             others = self.shared(without, name)
-            known = others.told(self._of_family(name, without)[0]) if name in self._by_family else others
+            known = others.updated(self._of_family(name, without)[0]) if name in self._by_family else others
             self._families[place] = known
         return self._families[place]
 
@@ -234,7 +235,7 @@ class Linearization:
         mine = self.design.sources == source
         family = str(self.design.families[mine][0])
         message = self.message(mine if rows is None else rows, cap=cap)
-        return self.unseen(family, {source}).told(message)
+        return self.unseen(family, {source}).updated(message)
 
     def posterior(self, prior: Gauss, rows: Mask, belief: Belief) -> Gauss:
         """What is known of a source's cluster with some of its rows, as far as they are believed."""
@@ -243,9 +244,9 @@ class Linearization:
         slopes, variance = np.mean(self.slopes[rows], axis=0), np.mean(self._variance[rows]) / np.sum(rows)
         prior = self._movable(prior, slopes)
         if belief == "posterior":
-            return prior.told(self.message(rows, cap=False))
+            return prior.updated(self.message(rows, cap=False))
         information = np.outer(slopes, slopes) / variance
-        return prior.told(Message(information, slopes * np.mean(self.target[rows]) / variance))
+        return prior.updated(Message(information, slopes * np.mean(self.target[rows]) / variance))
 
     def _movable(self, prior: Gauss, slopes: Vector) -> Gauss:
         """What was known, no surer than `OFFSET` of the mean of runs with such slopes; the priors' spreads share it."""
@@ -301,7 +302,7 @@ class Linearization:
         """Information of each source on a family's coefficients, in units of the priors'."""
         same = self._by_family.get(family, ())
         return {
-            source: np.diag((message if source in same else message.passed(2.0**0.5 * self.hyper.family)).information)
+            source: np.diag((message if source in same else message.lifted(2.0**0.5 * self.hyper.family)).information)
             for source, message in self._source_messages.items()
         }
 
@@ -319,7 +320,7 @@ class Linearization:
     def _source_messages(self) -> dict[str, Message]:
         """What each source says of its family."""
         sources = self.design.sources
-        return {str(s): self.message(sources == s).passed(self.hyper.cluster) for s in dict.fromkeys(sources)}
+        return {str(s): self.message(sources == s).lifted(self.hyper.cluster) for s in dict.fromkeys(sources)}
 
     @cached_property
     def _by_family(self) -> dict[str, list[str]]:
@@ -355,7 +356,7 @@ class Linearization:
             message = Message(np.zeros((count, count)), np.zeros(count))
             for source in asked:
                 message += self._source_messages[source]
-            self._messages[asked] = (message, message.passed(self.hyper.family))
+            self._messages[asked] = (message, message.lifted(self.hyper.family))
         return self._messages[asked]
 
 
