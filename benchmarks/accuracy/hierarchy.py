@@ -94,8 +94,8 @@ def wider(known: Gauss, spread: float | Vector) -> Gauss:
     return Gauss(known.mean, known.covariance + np.diag(np.broadcast_to(np.square(spread), known.mean.shape)))
 
 
-def passed(message: Message, spread: float | Vector) -> Message:
-    """What a message says of the level above, from which its coefficients deviate by so many spreads."""
+def lifted(message: Message, spread: float | Vector) -> Message:
+    """The message to the level above, from which its coefficients deviate by so many spreads."""
     # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
     scaled = message.information * np.broadcast_to(np.square(spread), message.vector.shape)
     sides = np.column_stack([message.information, message.vector])
@@ -125,7 +125,7 @@ class Hierarchy(Linearization):
             for other in self._by_family:
                 if other != family:
                     message += self._of_family(other, others)[1]
-            known = Gauss(np.zeros(count), np.eye(count)).told(message)
+            known = Gauss(np.zeros(count), np.eye(count)).updated(message)
             self._shared[family, others] = wider(known, self.hyper.family)
         return self._shared[family, others]
 
@@ -134,7 +134,7 @@ class Hierarchy(Linearization):
         place = (name, frozenset(without))
         if place not in self._families:
             others = self.shared(without, name)
-            known = others.told(self._of_family(name, without)[0]) if name in self._by_family else others
+            known = others.updated(self._of_family(name, without)[0]) if name in self._by_family else others
             self._families[place] = known
         return self._families[place]
 
@@ -147,7 +147,7 @@ class Hierarchy(Linearization):
         mine = self.design.sources == source
         family = str(self.design.families[mine][0])
         message = (self.capped if cap else self.message)(mine if rows is None else rows)
-        return self.unseen(family, {source}).told(message)
+        return self.unseen(family, {source}).updated(message)
 
     def restricted(self, rows: Mask) -> Hierarchy:
         """The model with only some of the rows."""
@@ -167,7 +167,7 @@ class Hierarchy(Linearization):
         """Information of each source on a family's coefficients, in units of the priors'."""
         same = self._by_family.get(family, ())
         return {
-            source: np.diag((message if source in same else passed(message, 2.0**0.5 * self.hyper.family)).information)
+            source: np.diag((message if source in same else lifted(message, 2.0**0.5 * self.hyper.family)).information)
             for source, message in self._source_messages.items()
         }
 
@@ -175,7 +175,7 @@ class Hierarchy(Linearization):
     def _source_messages(self) -> dict[str, Message]:
         """What each source says of its family."""
         sources = self.design.sources
-        return {str(s): passed(self.capped(sources == s), self.hyper.cluster) for s in dict.fromkeys(sources)}
+        return {str(s): lifted(self.capped(sources == s), self.hyper.cluster) for s in dict.fromkeys(sources)}
 
     @cached_property
     def _by_family(self) -> dict[str, list[str]]:
@@ -211,7 +211,7 @@ class Hierarchy(Linearization):
             message = Message(np.zeros((count, count)), np.zeros(count))
             for source in asked:
                 message += self._source_messages[source]
-            self._messages[asked] = (message, passed(message, self.hyper.family))
+            self._messages[asked] = (message, lifted(message, self.hyper.family))
         return self._messages[asked]
 
 

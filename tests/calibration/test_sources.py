@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.accuracy.coverage import HELD, LEAST_ROWS, coverages
 from benchmarks.accuracy.draws import draws_judged
-from benchmarks.accuracy.hierarchy import design, hierarchical, passed
+from benchmarks.accuracy.hierarchy import design, hierarchical, lifted
 from benchmarks.accuracy.judge import SourcesJudged
 from benchmarks.accuracy.publish import published
 from benchmarks.accuracy.shipped import JUDGED, judged_text
@@ -27,20 +27,20 @@ from tests.calibration.pages import ANEW_HINT, FOLDER
 def test_messages_are_bayes_rule() -> None:
     random = np.random.default_rng(0)
     slopes, values = random.normal(size=(5, 3)), random.normal(size=5)
-    told = Gauss(np.zeros(3), np.eye(3)).told(Message(slopes.T @ slopes, slopes.T @ values))
+    posterior = Gauss(np.zeros(3), np.eye(3)).updated(Message(slopes.T @ slopes, slopes.T @ values))
     covariance = np.linalg.inv(np.eye(3) + slopes.T @ slopes)
-    assert told.covariance == pytest.approx(covariance)
-    assert told.mean == pytest.approx(covariance @ slopes.T @ values)
+    assert posterior.covariance == pytest.approx(covariance)
+    assert posterior.mean == pytest.approx(covariance @ slopes.T @ values)
 
 
 def test_a_passed_message_has_the_deviation_in_it() -> None:
     information = np.array([[4.0, 1.0], [1.0, 3.0]])
     message = Message(information, information @ np.array([1.0, -2.0]))
-    above = passed(message, 0.5)
+    above = lifted(message, 0.5)
     covariance = np.linalg.inv(information) + 0.25 * np.eye(2)
     assert above.information == pytest.approx(np.linalg.inv(covariance))
     assert np.linalg.solve(above.information, above.vector) == pytest.approx([1.0, -2.0])
-    one = passed(message, np.array([0.5, 2.0]))
+    one = lifted(message, np.array([0.5, 2.0]))
     assert one.information == pytest.approx(np.linalg.inv(np.linalg.inv(information) + np.diag([0.25, 4.0])))
     assert one.information == pytest.approx(one.information.T)
     assert np.linalg.solve(one.information, one.vector) == pytest.approx([1.0, -2.0])

@@ -19,8 +19,8 @@ class Gauss:
     mean: Vector
     covariance: Matrix
 
-    def told(self, message: Message) -> Gauss:
-        """With what a message says."""
+    def updated(self, message: Message) -> Gauss:
+        """The distribution after a message: the posterior of Bayes' rule."""
         inner = np.eye(len(self.mean)) + self.covariance @ message.information
         sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
         solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)
@@ -30,7 +30,7 @@ class Gauss:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What rows say of coefficients: an information matrix, and that times the value they ask for."""
+    """Rows' information on coefficients: its matrix, and that matrix times the value that the rows ask for."""
 
     information: Matrix
     vector: Vector

@@ -150,9 +150,9 @@ class Linearization:
         slopes, variance = np.mean(self.slopes[rows], axis=0), np.mean(self.variance[rows]) / np.sum(rows)
         prior = self._movable(prior, slopes)
         if belief == "posterior":
-            return prior.told(self.message(rows))
+            return prior.updated(self.message(rows))
         information = np.outer(slopes, slopes) / variance
-        return prior.told(Message(information, slopes * np.mean(self.target[rows]) / variance))
+        return prior.updated(Message(information, slopes * np.mean(self.target[rows]) / variance))
 
     def _movable(self, prior: Gauss, slopes: Vector) -> Gauss:
         """What was known, no surer than `OFFSET` of the mean of runs with such slopes; the priors' spreads share it."""

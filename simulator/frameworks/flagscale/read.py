@@ -15,7 +15,7 @@ from typing import Any, Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
-from simulator.frameworks.home import kept_inside
+from simulator.frameworks.home import require_inside
 from simulator.frameworks.nemo.read import read_nemo
 from simulator.frameworks.run import AskedRun
 
@@ -69,7 +69,7 @@ def _experiments(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """The experiments in the folder above a configuration, those that can be read."""
     for file in sorted(path.parent.parent.glob("*.yaml"))[:_MOST_EXPERIMENTS]:
         with suppress(InputError):
-            content = read_document(kept_inside(file, path, str(file)))
+            content = read_document(require_inside(file, path, str(file)))
             if _is_experiment(content):
                 yield file, content
 

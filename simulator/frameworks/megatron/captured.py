@@ -41,6 +41,9 @@ def set_captured(arguments: Arguments, targets: Targets) -> None:
             message = f"CUDA graphs of {', '.join(sorted(foreign))[:60]} by --cuda-graph-impl {kind} are not modelled"
             arguments.not_modelled(message, *names)
         targets["option.cuda_graphs"] = _captured(words)
+    elif kind not in ("", "none"):
+        message = f"--cuda-graph-impl {kind[:40]}: known are none, {', '.join(_IMPLEMENTATIONS)}"
+        arguments.not_modelled(message, "cuda-graph-impl")
     capacity = arguments.share("expert_capacity", "moe-expert-rank-capacity-factor", most=64.0)
     if capacity is not None:
         targets["option.expert_capacity"] = str(max(float(capacity), 1.0))
@@ -72,6 +75,7 @@ def captured_words(case: Writing) -> Iterator[WordPair]:
         yield "cuda_graph_impl", _WHOLE
         yield "no_check_for_nan_in_loss_and_grad", ""
         if profile.offloaded_modules:
+            # Megatron-LM asks for a number beside such graphs and suggests none; one is the fewest that overlap.
             yield "fine_grained_offloading_max_inflight_offloads", "1"
     elif kind != "none":
         yield "cuda_graph_impl", "transformer_engine"

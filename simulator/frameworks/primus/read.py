@@ -18,7 +18,7 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import OFF, Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.flags import FlagTable, table_of
-from simulator.frameworks.home import kept_inside
+from simulator.frameworks.home import require_inside
 from simulator.frameworks.megatron.keys import add_layers, take_model
 from simulator.frameworks.megatron.model import LATENT
 from simulator.frameworks.megatron.read import read
@@ -151,7 +151,7 @@ def _extended(file: Path, recipe: Path, depth: int) -> list[Key]:
     keys: list[Key] = []
     for base in bases if isinstance(bases, list) and depth < _DEEPEST else []:
         if isinstance(base, str) and (file.parent / base).is_file():
-            keys += _extended(kept_inside(file.parent / base, recipe, f"{file}: {base[:200]}"), recipe, depth + 1)
+            keys += _extended(require_inside(file.parent / base, recipe, f"{file}: {base[:200]}"), recipe, depth + 1)
     return [*keys, *(dataclasses.replace(key, file=str(file)) for key in keys_of(file, document))]
 
 
