@@ -104,6 +104,12 @@ def test_graphs_need_an_implementation(flags: str, captured: str | None, tmp_pat
     assert launched(tmp_path, flags=f"{PIPED} {flags}").options.get("cuda_graphs") == captured
 
 
+@pytest.mark.parametrize("flags", ["--cuda-graph-impl mine", "--cuda-graph-impl local --cuda-graph-scope mine"])
+def test_graphs_of_unknown_words_are_not_modelled(flags: str, tmp_path: Path) -> None:
+    errors = [remark for remark in launched(tmp_path, flags=f"{PIPED} {flags}").remarks if remark.severity == "error"]
+    assert [(error.rule, "mine" in error.message) for error in errors] == [("not-modelled", True)]
+
+
 @pytest.mark.parametrize(
     ("flags", "inputs", "refused"),
     [
