@@ -14,17 +14,17 @@ from simulator.question.arrays import Matrix, Vector
 
 @dataclass(frozen=True, slots=True)
 class Gauss:
-    """A normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
+    """Normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
 
     mean: Vector
     covariance: Matrix
 
     def wider(self, spread: float | Vector) -> Gauss:
-        """The distribution with a deviation of so many spreads added."""
+        """Return the distribution with a deviation of `spread` added."""
         return Gauss(self.mean, self.covariance + np.diag(np.broadcast_to(np.square(spread), self.mean.shape)))
 
     def updated(self, message: Message) -> Gauss:
-        """The distribution after a message: the posterior of Bayes' rule."""
+        """Return the distribution after a message: the posterior of Bayes' rule."""
         inner = np.eye(len(self.mean)) + self.covariance @ message.information
         sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
         solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)
@@ -40,7 +40,7 @@ class Message:
     vector: Vector
 
     def lifted(self, spread: float | Vector) -> Message:
-        """The message to the level above, from which these coefficients deviate by so many spreads."""
+        """Return the message to the level above, from which these coefficients deviate by `spread`."""
         # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
         inner = np.eye(len(self.vector)) + self.information * np.broadcast_to(np.square(spread), self.vector.shape)
         solved = np.asarray(np.linalg.solve(inner, np.column_stack([self.information, self.vector])), dtype=np.float64)

@@ -2,10 +2,10 @@
 
 `ln(measured) = ln(predicted(x)) + noise` with `x = g + d(family) + u(source)`, x the logarithms of the coefficients:
 `g` has the priors' spreads, `d` the same times one factor, `u` the same times a factor of each coefficient, both
-learned from the rows: what sources differ in passes on little. Around a point the model is linear and everything is
-Gaussian: a source says of its coefficients one information matrix and vector, which pass to its family and from there
-to all. Leaving a source out is leaving its message out, and a few rows of one are a smaller message. The point is
-moved to the solution until it stays (Gauss-Newton). A source counts for at most `MOST_ROWS` rows in what it says of
+learned from the rows: a coefficient in which sources differ passes on little. Around a point the model is linear and
+all is Gaussian: a source sends one information matrix and vector of its coefficients to its family, which sends them on
+to all. Leaving a source out is leaving its message out, and a few rows of one are a smaller message. The model is
+linearised anew at each solution (Gauss-Newton). A source counts for at most `MOST_ROWS` rows in what it says of
 others, and a row beyond two deviations pulls less (Huber).
 """
 
@@ -27,20 +27,20 @@ from simulator.question.coefficients.values import CoefficientKind, priors
 
 Labels = NDArray[np.str_]
 Belief = Literal["posterior", "factor", "prior"]
-"""What own rows change: every coefficient that they tell, one direction that their mean tells, or nothing."""
+"""Effect of own rows: they update every coefficient, one common factor, or nothing."""
 
 MOST_ROWS = 15
-"""Rows that a source counts for at most: its rows share whatever is odd about it."""
+"""Most rows that a source counts for: its rows share its peculiarities."""
 HUBER = 2.0
-"""Deviations of a row's noise beyond which it pulls less."""
+"""Deviations of a row's noise beyond which its weight falls."""
 LEAST_NOISE = 0.003
-"""Relative scatter below which no source's rows are believed: figures are printed with so many digits."""
+"""Smallest relative scatter of a source's rows, by the digits that figures are printed with."""
 FIRST_NOISE = 0.08
 """Relative scatter that learning starts from."""
 HELPED: Mapping[CoefficientKind, float] = {"time": 2.33, "memory": 0.5}
-"""Deviations of the scatter of a mean of own rows from which their gain is believed.
+"""Gain of own rows from which they are believed, in deviations of the scatter of their mean.
 
-Of time, chance has it one time in 100. Memory is the same in every run of a layout: what rows show of it is no chance.
+Of time, chance reaches it one time in 100. Memory is the same in every run of a layout, so that less suffices.
 """
 OFFSET = 0.05
 """Least spread of one factor on all runs of a cluster, however well it is known: its software may have changed."""
@@ -48,14 +48,14 @@ _LEAST_OWN = 2
 _STEP = 0.01
 """Change of a coefficient's logarithm by which slopes are taken."""
 _SHARED = 8.0
-"""Sources' worth of belief that a coefficient differs between clusters as the others do."""
+"""Weight, in sources, of the belief that a coefficient differs between clusters as the others do."""
 _SHRINK = 4.0
-"""Rows' worth of belief that a source scatters as the others do."""
+"""Weight, in rows, of the belief that a source scatters as the others do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """The rows of one kind with their place in the hierarchy."""
+    """Rows of one kind with their place in the hierarchy."""
 
     kind: CoefficientKind
     names: tuple[str, ...]
@@ -72,33 +72,33 @@ class Design:
     sources: Labels
     """Source of each row: its table."""
     organisations: Labels
-    """Who ran each row."""
+    """Organisation that ran each row."""
     groups: Labels
-    """Rows that scatter alike: those of one source and sort, `SOURCE/SORT`."""
+    """Group of each row, `SOURCE/SORT`, within which rows scatter alike."""
 
     def sort(self, index: int) -> str:
-        """What a row scatters like: `dense` or `moe`; of memory the kind of figure."""
+        """Return the sort of a row: `dense` or `moe`; of memory the kind of figure."""
         return str(self.groups[index]).rpartition("/")[2]
 
     def bounded(self, logarithms: Matrix) -> Matrix:
-        """Logarithms of the coefficients, kept within their bounds; shape (coefficients,) or (coefficients, sets)."""
+        """Return logarithms of coefficients clipped to their bounds, shape (coefficients,) or (coefficients, sets)."""
         known = priors(self.kind)
         low = np.log([max(known[name].low, 1e-12) for name in self.names])
         high = np.log([known[name].high for name in self.names])
         return np.asarray(np.clip(logarithms.T, low, high).T)
 
     def predicted(self, index: int, logarithms: Matrix) -> Vector:
-        """Logarithms of the predictions of a row; `logarithms` has one column per coefficient set."""
+        """Return the logarithms of a row's predictions; `logarithms` has one column per coefficient set."""
         values = np.exp(self.bounded(logarithms))
         return np.log(predict(self.kind, self.samples[index], self.base, self.names, values))
 
     def errors(self, index: int, points: Sequence[Vector]) -> list[float]:
-        """How far off a row is predicted at each point, in the logarithm."""
+        """Return the error of a row's prediction at each point, in the logarithm."""
         errors: list[float] = (self.predicted(index, np.column_stack(points)) - self.logs[index]).tolist()
         return errors
 
     def slopes(self, index: int, at: Vector) -> tuple[float, Vector]:
-        """Logarithm of a row's prediction and its slopes by the coefficients' logarithms, at a point."""
+        """Return the logarithm of a row's prediction and its slopes by the coefficients' logarithms, at a point."""
         steps = _STEP * np.eye(len(at))
         predicted = self.predicted(index, np.hstack([at[:, None], at[:, None] + steps, at[:, None] - steps]))
         count = len(at)
@@ -124,22 +124,22 @@ decide them are fitted."""
 
 
 def names_of(kind: CoefficientKind, base: Coefficients | None = None, *, every: bool = False) -> tuple[str, ...]:
-    """The coefficients that a fit of this kind moves from `base`: with `every` also those that shipped rows leave open.
+    """Return the coefficients that a fit moves from `base`; `every` adds those that shipped rows leave open.
 
-    One that is 0 in `base` stays so, for its spread is a share of its value.
+    A coefficient of 0 in `base` stays 0: its spread is a share of its value.
     """
     values = getattr(base or Coefficients(), kind)
     return tuple(name for name in priors(kind) if getattr(values, name) != 0.0 and (every or name not in UNFITTED))
 
 
 def design(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> Design:
-    """The design of the samples whose figure of this kind counts."""
+    """Return the design of the samples whose figure of this kind counts."""
     base = base or Coefficients()
     return design_of(kind, [s for s in samples if s.counts(kind)], names_of(kind, base), base)
 
 
 def design_of(kind: CoefficientKind, samples: Sequence[Sample], names: tuple[str, ...], base: Coefficients) -> Design:
-    """The design of samples and coefficients, around the priors."""
+    """Return the design of samples and coefficients, around the priors."""
     known, part = priors(kind), getattr(base, kind)
     return Design(
         kind=kind,
@@ -157,7 +157,7 @@ def design_of(kind: CoefficientKind, samples: Sequence[Sample], names: tuple[str
 
 
 def sort_of(kind: CoefficientKind, sample: Sample) -> str:
-    """What a row scatters like: `dense` or `moe`; of memory the kind of figure."""
+    """Return the sort of a row: `dense` or `moe`; of memory the kind of figure."""
     if kind == "memory":
         return sample.row.compares_with or "device"
     return "moe" if sample.scenario.model.is_moe else "dense"
@@ -167,17 +167,17 @@ SORTS: Mapping[CoefficientKind, tuple[str, ...]] = {
     "time": ("dense", "moe"),
     "memory": ("allocated", "reserved", "device"),
 }
-"""What scatters alike: of time the models, of memory the kinds of figure."""
+"""Sorts of rows that scatter alike: of time kinds of models, of memory kinds of figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hyper:
-    """What the rows say of the spreads."""
+    """Spreads and scatter learned from the rows."""
 
     family: float
     """Spread of a device family's coefficients, in spreads of the priors."""
     cluster: float | Vector
-    """The same for a cluster beside its family's, of each coefficient: what sources differ in most passes on least."""
+    """Spread of each coefficient of a cluster around its family's, in spreads of the priors."""
     noise: Mapping[str, float]
     """Relative scatter by group of rows, `SOURCE/SORT`; of a source not seen under `FAMILY/SORT`, and of a family not
     seen under the sort alone."""
@@ -185,19 +185,19 @@ class Hyper:
 
 @dataclass(frozen=True)
 class Linearization:
-    """A design with the spreads, linear around a point."""
+    """Design with its spreads, linearised around a point."""
 
     design: Design
     hyper: Hyper
     slopes: Matrix
-    """By the coefficients in spreads of the priors, shape (rows, coefficients)."""
+    """Slopes of the rows by the coefficients in spreads of the priors, shape (rows, coefficients)."""
     target: Vector
     """Logarithms measured, less those predicted under the priors by the linear model."""
     pull: Vector
-    """Factor on a row's variance, for rows far off."""
+    """Factor on each row's variance, above 1 for outliers."""
 
     def message(self, rows: Mask, *, cap: bool = True) -> Message:
-        """What some rows of one source say of its coefficients; `cap` counts them as MOST_ROWS at most."""
+        """Return the message of rows of one source on its coefficients; `cap` counts them as MOST_ROWS at most."""
         variance = self._variance[rows]
         if cap:
             variance = variance * max(1.0, np.sum(rows) / MOST_ROWS)
@@ -205,7 +205,7 @@ class Linearization:
         return Message(weighted @ self.slopes[rows], weighted @ self.target[rows])
 
     def shared(self, without: Collection[str], family: str) -> Gauss:
-        """What all other families say of one, deviation included; sources in `without` are not asked."""
+        """Return the prior of a family from all others, its own deviation included, ignoring sources in `without`."""
         others = frozenset(without).difference(self._by_family.get(family, ()))
         if (family, others) not in self._shared:
             count = len(self.design.names)
@@ -218,7 +218,7 @@ class Linearization:
         return self._shared[family, others]
 
     def family(self, name: str, without: Collection[str] = ()) -> Gauss:
-        """What is known of a family."""
+        """Return the distribution of a family's coefficients, ignoring sources in `without`."""
         place = (name, frozenset(without))
         if place not in self._families:
             others = self.shared(without, name)
@@ -227,18 +227,18 @@ class Linearization:
         return self._families[place]
 
     def unseen(self, family: str, without: Collection[str] = ()) -> Gauss:
-        """What is known of a cluster of a family that gave no row."""
+        """Return the distribution of a cluster of a family without rows of its own."""
         return self.family(family, without).wider(self.hyper.cluster)
 
     def cluster(self, source: str, rows: Mask | None = None, *, cap: bool = False) -> Gauss:
-        """What is known of a source's cluster, from its own rows (or only some of them) and all others."""
+        """Return the distribution of a source's cluster, from its own rows (or only some of them) and all others."""
         mine = self.design.sources == source
         family = str(self.design.families[mine][0])
         message = self.message(mine if rows is None else rows, cap=cap)
         return self.unseen(family, {source}).updated(message)
 
     def posterior(self, prior: Gauss, rows: Mask, belief: Belief) -> Gauss:
-        """What is known of a source's cluster with some of its rows, as far as they are believed."""
+        """Return the distribution of a source's cluster with some of its rows, as far as they are believed."""
         if belief == "prior" or not rows.any():
             return prior
         slopes, variance = np.mean(self.slopes[rows], axis=0), np.mean(self._variance[rows]) / np.sum(rows)
@@ -249,7 +249,7 @@ class Linearization:
         return prior.updated(Message(information, slopes * np.mean(self.target[rows]) / variance))
 
     def _movable(self, prior: Gauss, slopes: Vector) -> Gauss:
-        """What was known, no surer than `OFFSET` of the mean of runs with such slopes; the priors' spreads share it."""
+        """Return `prior` widened, by the priors' spreads, until the mean of such runs deviates by `OFFSET` at least."""
         spreads = np.array([priors(self.design.kind)[name].spread for name in self.design.names])
         free = np.square(spreads / self.design.spread) * slopes
         unknown = max(OFFSET**2 - float(slopes @ prior.covariance @ slopes), 0.0)
@@ -257,20 +257,20 @@ class Linearization:
         return Gauss(prior.mean, prior.covariance + np.outer(moves, moves))
 
     def belief(self, prior: Gauss, rows: Mask) -> Belief:
-        """How far some rows of one source are believed: what predicts each of them better by the others than the prior.
+        """Return the belief in rows of one source: the first that predicts each by the others better than the prior.
 
-        The mean gain, in absolute error, has to be more than the scatter of a mean of so many rows explains; a single
-        row is weighed by its scatter alone.
+        The mean gain in absolute error must exceed what the scatter of a mean of so many rows explains; a single row is
+        weighed by its scatter alone.
         """
         mine = np.flatnonzero(rows)
         if len(mine) < _LEAST_OWN:
             return "posterior"
         needed = HELPED[self.design.kind] * np.sqrt(np.mean(noises(self.design, self.hyper)[rows] ** 2) / len(mine))
-        ways: tuple[Belief, ...] = ("posterior", "factor")
-        return next((way for way in ways if self._gain(prior, rows, way) > needed), "prior")
+        beliefs: tuple[Belief, ...] = ("posterior", "factor")
+        return next((belief for belief in beliefs if self._gain(prior, rows, belief) > needed), "prior")
 
     def _gain(self, prior: Gauss, rows: Mask, belief: Belief) -> float:
-        """Mean by which rows left out one by one are predicted better by the others than by the prior."""
+        """Return the mean gain in absolute error of predicting each row by the others instead of the prior."""
         gains = []
         for index in np.flatnonzero(rows):
             others = rows.copy()
@@ -281,7 +281,7 @@ class Linearization:
         return float(np.mean(gains))
 
     def restricted(self, rows: Mask) -> Linearization:
-        """The model with only some of the rows."""
+        """Return the model with only some of the rows."""
         whole, at = self.design, np.flatnonzero(rows)
         part = replace(
             whole,
@@ -295,11 +295,11 @@ class Linearization:
         return Linearization(part, self.hyper, self.slopes[at], self.target[at], self.pull[at])
 
     def point(self, known: Gauss) -> Vector:
-        """The coefficients' logarithms."""
+        """Return the logarithms of the coefficients."""
         return np.asarray(self.design.centre + self.design.spread * known.mean)
 
     def shares(self, family: str) -> dict[str, Vector]:
-        """Information of each source on a family's coefficients, in units of the priors'."""
+        """Return the information of each source on a family's coefficients, in units of the priors'."""
         same = self._by_family.get(family, ())
         return {
             source: np.diag((message if source in same else message.lifted(2.0**0.5 * self.hyper.family)).information)
@@ -307,7 +307,7 @@ class Linearization:
         }
 
     def deviation(self, known: Gauss, index: int, group: str) -> float:
-        """Relative standard deviation of a row predicted by `known`, its scatter included."""
+        """Return the relative standard deviation of a row predicted by `known`, its scatter included."""
         slopes = self.slopes[index]
         scatter = scatter_of(self.hyper, group, str(self.design.families[index]))
         return float(np.sqrt(slopes @ known.covariance @ slopes + scatter**2))
@@ -318,7 +318,7 @@ class Linearization:
 
     @cached_property
     def _source_messages(self) -> dict[str, Message]:
-        """What each source says of its family."""
+        """Message of each source on its family."""
         sources = self.design.sources
         return {str(s): self.message(sources == s).lifted(self.hyper.cluster) for s in dict.fromkeys(sources)}
 
@@ -333,7 +333,7 @@ class Linearization:
         return sources
 
     def sources(self, family: str, without: Collection[str] = ()) -> list[str]:
-        """Sources of a family that are asked."""
+        """Return the sources of a family but those in `without`."""
         return [source for source in self._by_family[family] if source not in without]
 
     @cached_property
@@ -349,7 +349,7 @@ class Linearization:
         return {}
 
     def _of_family(self, family: str, without: Collection[str]) -> tuple[Message, Message]:
-        """What the sources of a family say of it, and of the level above."""
+        """Return the messages of a family's sources on the family and on the level above."""
         asked = tuple(self.sources(family, without))
         if asked not in self._messages:
             count = len(self.design.names)
@@ -361,20 +361,20 @@ class Linearization:
 
 
 def noises(design: Design, hyper: Hyper) -> Vector:
-    """Scatter of each row by its group."""
+    """Return the scatter of each row, by its group."""
     pairs = zip(design.groups, design.families, strict=True)
     return np.array([scatter_of(hyper, str(group), str(family)) for group, family in pairs])
 
 
 def scatter_of(hyper: Hyper, group: str, family: str = "") -> float:
-    """Relative scatter of a group of rows; of one not seen, the usual one of its family and sort, or of its sort."""
+    """Return the relative scatter of a group of rows; of an unseen group, that of its family and sort, or its sort."""
     sort = group.rpartition("/")[2]
     known = (hyper.noise[name] for name in (group, f"{family}/{sort}", sort) if name in hyper.noise)
     return next(known, FIRST_NOISE)
 
 
 def unseen_scatter(state: Linearization, sort: str, family: str) -> float:
-    """Relative scatter of a source that was not seen.
+    """Return the relative scatter of an unseen source.
 
     Memory beside the allocator is a matter of the devices' driver, and scatters by family. Speed scatters as the sort
     does everywhere: the few sources of a family say little of the next one's.
@@ -383,9 +383,9 @@ def unseen_scatter(state: Linearization, sort: str, family: str) -> float:
 
 
 def learned(state: Linearization, rounds: int, without: Collection[str] = ()) -> Linearization:
-    """Learn the spreads and the scatter from the sources asked: expectation maximisation, and who is far off."""
+    """Learn spreads, scatter and outliers by expectation maximisation from all sources but those in `without`."""
     for _ in range(rounds):
-        left, about = _left(state, without)
+        residuals, about = _residuals(state, without)
         clusters, families = [], []
         for family in dict.fromkeys(state.design.families.tolist()):
             sources = state.sources(family, without)
@@ -400,27 +400,27 @@ def learned(state: Linearization, rounds: int, without: Collection[str] = ()) ->
         hyper = Hyper(
             family=float(np.sqrt(np.mean(families))),
             cluster=np.sqrt((np.sum(clusters, axis=0) + _SHARED * np.mean(clusters)) / (len(clusters) + _SHARED)),
-            noise=_scatter(state.design, asked, (left**2 + about) / state.pull),
+            noise=_scatter(state.design, asked, (residuals**2 + about) / state.pull),
         )
-        pull = np.maximum(1.0, np.abs(left) / noises(state.design, hyper) / HUBER)
+        pull = np.maximum(1.0, np.abs(residuals) / noises(state.design, hyper) / HUBER)
         state = replace(state, hyper=hyper, pull=pull)
     return state
 
 
-def _left(state: Linearization, without: Collection[str]) -> tuple[Vector, Vector]:
-    """What is left of each row under its own source's coefficients, and that one's variance."""
-    left, about = state.target.copy(), np.zeros_like(state.target)
+def _residuals(state: Linearization, without: Collection[str]) -> tuple[Vector, Vector]:
+    """Return each row's residual under its source's coefficients, and its variance by them."""
+    residuals, about = state.target.copy(), np.zeros_like(state.target)
     for source in dict.fromkeys(state.design.sources.tolist()):
         if source not in without:
             mine = state.design.sources == source
             known = state.cluster(source)
-            left[mine] -= state.slopes[mine] @ known.mean
+            residuals[mine] -= state.slopes[mine] @ known.mean
             about[mine] = np.einsum("rc,cd,rd->r", state.slopes[mine], known.covariance, state.slopes[mine])
-    return left, about
+    return residuals, about
 
 
 def _second_moment(above: Gauss, below: Gauss, spread: float | Vector) -> Vector:
-    """E[v^2] of each coefficient's deviation v of `below` from the level above, whose spread `above` includes."""
+    """Return E[v^2] of each coefficient's deviation v of `below` from the level above; `above` includes its spread."""
     variance = np.broadcast_to(np.square(spread), above.mean.shape)
     gain = variance[:, None] * np.linalg.inv(above.covariance)
     mean = gain @ (below.mean - above.mean)
@@ -429,7 +429,7 @@ def _second_moment(above: Gauss, below: Gauss, spread: float | Vector) -> Vector
 
 
 def _scatter(design: Design, asked: Mask, squares: Vector) -> dict[str, float]:
-    """Scatter of each group of rows, and the usual one of each family and sort, and of each sort."""
+    """Return the scatter of each group of rows, and the usual one of each family and sort, and of each sort."""
     families = dict(zip(design.groups[asked].tolist(), design.families[asked].tolist(), strict=True))
     mine = {group: squares[(design.groups == group) & asked] for group in families}
     result = {}
@@ -449,12 +449,12 @@ def _scatter(design: Design, asked: Mask, squares: Vector) -> dict[str, float]:
 
 
 def _usual(squares: Sequence[Vector], without: float) -> float:
-    """Geometric mean over groups of the mean square of their rows; `without` any group, that."""
+    """Return the geometric mean of the groups' mean squares; `without` where there is no group."""
     return float(np.exp(np.mean([np.log(np.mean(values)) for values in squares]))) if squares else without
 
 
 def linearised(design: Design, by_source: Mapping[str, Vector]) -> tuple[Matrix, Vector]:
-    """Slopes and targets of all rows around each source's coefficients."""
+    """Return slopes and targets of all rows around each source's coefficients."""
     slopes, target = np.zeros((len(design.samples), len(design.names))), np.zeros(len(design.samples))
     for index, source in enumerate(design.sources):
         at = by_source[str(source)]
