@@ -1,7 +1,7 @@
-"""LLaMA-Factory's words as those of Hugging Face's Trainer. Prices nothing.
+"""LLaMA-Factory's keys, translated into those of Hugging Face's Trainer. Prices nothing.
 
-Read as LLaMA-Factory at ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults count where a key is absent.
-Its second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name.
+Read as LLaMA-Factory ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults apply where a key is absent. Its
+second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _TRAINS: Final = ("pt", "sft")
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether keys are of LLaMA-Factory."""
+    """Whether keys belong to LLaMA-Factory."""
     return ("model_name_or_path" in names and not _OWN.isdisjoint(names)) or _is_second(names)
 
 
 def _is_second(names: Collection[str]) -> bool:
-    """Whether keys are of LLaMA-Factory's second format."""
+    """Whether keys belong to LLaMA-Factory's second format."""
     return "model" in names and len(_SECOND.intersection(names)) >= 2
 
 
@@ -44,12 +44,12 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file of a launch; `key=value` and flags replace its keys."""
+    """Take the configuration file of a launch; `key=value` and flags override its keys."""
     take_files(arguments, launch, words, _add_keys)
 
 
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """Nodes and processes: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
+    """Return nodes and processes per node: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
 
     def count(name: str, default: int | None) -> int | None:
         value = launch.environment.get(name)
@@ -61,13 +61,13 @@ def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file on its own."""
+    """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
     return _read(arguments, None)
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a launch."""
+    """Return the run of a launch."""
     return _read(arguments, launch)
 
 

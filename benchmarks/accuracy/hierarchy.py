@@ -12,61 +12,42 @@ others, and a row beyond two deviations pulls less (Huber).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.evidence.calibration.gauss import Gauss, Message
-from simulator.evidence.calibration.sample import Sample, measured, predict
-from simulator.question.arrays import Mask, Matrix, Vector
+from simulator.evidence.calibration.linear import HUBER, Design, Linearization, design_of, linearised, names_of, sort_of
+from simulator.evidence.calibration.sample import Sample
+from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients import Coefficients
-from simulator.question.coefficients.values import CoefficientKind, priors
+from simulator.question.coefficients.values import CoefficientKind
 
 Labels = NDArray[np.str_]
-Belief = Literal["posterior", "factor", "prior"]
-"""Effect of own rows: they update every coefficient, one common factor, or nothing."""
 
 MOST_ROWS = 15
 """Most rows that a source counts for: its rows share its peculiarities."""
-HUBER = 2.0
-"""Deviations of a row's noise beyond which its weight falls."""
 LEAST_NOISE = 0.003
 """Smallest relative scatter of a source's rows, by the digits that figures are printed with."""
 FIRST_NOISE = 0.08
 """Relative scatter that learning starts from."""
-HELPED: Mapping[CoefficientKind, float] = {"time": 2.33, "memory": 0.5}
-"""Gain of own rows from which they are believed, in deviations of the scatter of their mean.
-
-Of time, chance reaches it one time in 100. Memory is the same in every run of a layout, so that less suffices.
-"""
-OFFSET = 0.05
-"""Least spread of one factor on all runs of a cluster, however well it is known: its software may have changed."""
-_LEAST_OWN = 2
-_STEP = 0.01
-"""Change of a coefficient's logarithm by which slopes are taken."""
 _SHARED = 8.0
 """Weight, in sources, of the belief that a coefficient differs between clusters as the others do."""
 _SHRINK = 4.0
 """Weight, in rows, of the belief that a source scatters as the others do."""
+SORTS: Mapping[CoefficientKind, tuple[str, ...]] = {
+    "time": ("dense", "moe"),
+    "memory": ("allocated", "reserved", "device"),
+}
+"""Sorts of rows that scatter alike: of time kinds of models, of memory kinds of figures."""
 
 
 @dataclass(frozen=True, slots=True)
-class Design:
-    """Rows of one kind with their place in the hierarchy."""
+class SourcesDesign(Design):
+    """Rows of many sources with their place in the hierarchy."""
 
-    kind: CoefficientKind
-    names: tuple[str, ...]
-    samples: tuple[Sample, ...]
-    base: Coefficients
-    centre: Vector
-    """Logarithms of the priors' values."""
-    spread: Vector
-    """Standard deviations of the logarithms before any row."""
-    logs: Vector
-    """Logarithms of the measured figures."""
     families: Labels
     """Device family of each row."""
     sources: Labels
@@ -80,94 +61,19 @@ class Design:
         """Return the sort of a row: `dense` or `moe`; of memory the kind of figure."""
         return str(self.groups[index]).rpartition("/")[2]
 
-    def bounded(self, logarithms: Matrix) -> Matrix:
-        """Return logarithms of coefficients clipped to their bounds, shape (coefficients,) or (coefficients, sets)."""
-        known = priors(self.kind)
-        low = np.log([max(known[name].low, 1e-12) for name in self.names])
-        high = np.log([known[name].high for name in self.names])
-        return np.asarray(np.clip(logarithms.T, low, high).T)
 
-    def predicted(self, index: int, logarithms: Matrix) -> Vector:
-        """Return the logarithms of a row's predictions; `logarithms` has one column per coefficient set."""
-        values = np.exp(self.bounded(logarithms))
-        return np.log(predict(self.kind, self.samples[index], self.base, self.names, values))
-
-    def errors(self, index: int, points: Sequence[Vector]) -> list[float]:
-        """Return the error of a row's prediction at each point, in the logarithm."""
-        errors: list[float] = (self.predicted(index, np.column_stack(points)) - self.logs[index]).tolist()
-        return errors
-
-    def slopes(self, index: int, at: Vector) -> tuple[float, Vector]:
-        """Return the logarithm of a row's prediction and its slopes by the coefficients' logarithms, at a point."""
-        steps = _STEP * np.eye(len(at))
-        predicted = self.predicted(index, np.hstack([at[:, None], at[:, None] + steps, at[:, None] - steps]))
-        count = len(at)
-        return float(predicted[0]), np.asarray((predicted[1 : count + 1] - predicted[count + 1 :]) / (2.0 * _STEP))
-
-
-UNFITTED = (
-    "captured_launch_share",
-    "link_efficiency",
-    "expert_exposed",
-    "attention_score_width",
-    "attention_tile_tokens",
-    "attention_backward_slowdown",
-    "tensor_overhead_seconds",
-    "tensor_ends_overhead_seconds",
-    "reduce_slowdown",
-    "collective_slowdown",
-    "shard_overhead_seconds",
-    "optimizer_slowdown",
-)
-"""Time coefficients that no shipped row decides apart from others; they stay at their priors unless launches planned to
-decide them are fitted."""
-
-
-def names_of(kind: CoefficientKind, base: Coefficients | None = None, *, every: bool = False) -> tuple[str, ...]:
-    """Return the coefficients that a fit moves from `base`; `every` adds those that shipped rows leave open.
-
-    A coefficient of 0 in `base` stays 0: its spread is a share of its value.
-    """
-    values = getattr(base or Coefficients(), kind)
-    return tuple(name for name in priors(kind) if getattr(values, name) != 0.0 and (every or name not in UNFITTED))
-
-
-def design(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> Design:
+def design(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesDesign:
     """Return the design of the samples whose figure of this kind counts."""
     base = base or Coefficients()
-    return design_of(kind, [s for s in samples if s.counts(kind)], names_of(kind, base), base)
-
-
-def design_of(kind: CoefficientKind, samples: Sequence[Sample], names: tuple[str, ...], base: Coefficients) -> Design:
-    """Return the design of samples and coefficients, around the priors."""
-    known, part = priors(kind), getattr(base, kind)
-    return Design(
-        kind=kind,
-        names=names,
-        samples=tuple(samples),
-        base=base,
-        centre=np.log([float(getattr(part, name)) for name in names]),
-        spread=np.array([known[name].spread for name in names]),
-        logs=np.log(measured(kind, samples)),
-        families=np.array([s.scenario.hardware.family for s in samples]),
-        sources=np.array([s.row.table for s in samples]),
-        organisations=np.array([s.row.organisation or s.row.table for s in samples]),
-        groups=np.array([f"{s.row.table}/{sort_of(kind, s)}" for s in samples]),
+    counted = [sample for sample in samples if sample.counts(kind)]
+    rows = design_of(kind, counted, names_of(kind, base), base)
+    return SourcesDesign(
+        **{field.name: getattr(rows, field.name) for field in fields(rows)},
+        families=np.array([s.scenario.hardware.family for s in counted]),
+        sources=np.array([s.row.table for s in counted]),
+        organisations=np.array([s.row.organisation or s.row.table for s in counted]),
+        groups=np.array([f"{s.row.table}/{sort_of(kind, s)}" for s in counted]),
     )
-
-
-def sort_of(kind: CoefficientKind, sample: Sample) -> str:
-    """Return the sort of a row: `dense` or `moe`; of memory the kind of figure."""
-    if kind == "memory":
-        return sample.row.compares_with or "device"
-    return "moe" if sample.scenario.model.is_moe else "dense"
-
-
-SORTS: Mapping[CoefficientKind, tuple[str, ...]] = {
-    "time": ("dense", "moe"),
-    "memory": ("allocated", "reserved", "device"),
-}
-"""Sorts of rows that scatter alike: of time kinds of models, of memory kinds of figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +89,32 @@ class Hyper:
     seen under the sort alone."""
 
 
+def wider(known: Gauss, spread: float | Vector) -> Gauss:
+    """Return the distribution with a deviation of `spread` added."""
+    return Gauss(known.mean, known.covariance + np.diag(np.broadcast_to(np.square(spread), known.mean.shape)))
+
+
+def lifted(message: Message, spread: float | Vector) -> Message:
+    """Return the message to the level above, from which its coefficients deviate by `spread`."""
+    # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
+    scaled = message.information * np.broadcast_to(np.square(spread), message.vector.shape)
+    sides = np.column_stack([message.information, message.vector])
+    solved = np.asarray(np.linalg.solve(np.eye(len(message.vector)) + scaled, sides), dtype=np.float64)
+    information = solved[:, :-1]
+    return Message((information + information.T) / 2.0, solved[:, -1])
+
+
 @dataclass(frozen=True)
-class Linearization:
-    """Design with its spreads, linearised around a point."""
+class Hierarchy(Linearization):
+    """A design of many sources with the spreads between them, linear around a point."""
 
-    design: Design
+    design: SourcesDesign
     hyper: Hyper
-    slopes: Matrix
-    """Slopes of the rows by the coefficients in spreads of the priors, shape (rows, coefficients)."""
-    target: Vector
-    """Logarithms measured, less those predicted under the priors by the linear model."""
-    pull: Vector
-    """Factor on each row's variance, above 1 for outliers."""
 
-    def message(self, rows: Mask, *, cap: bool = True) -> Message:
-        """Return the message of rows of one source on its coefficients; `cap` counts them as MOST_ROWS at most."""
-        variance = self._variance[rows]
-        if cap:
-            variance = variance * max(1.0, np.sum(rows) / MOST_ROWS)
-        weighted = self.slopes[rows].T / variance
-        return Message(weighted @ self.slopes[rows], weighted @ self.target[rows])
+    def capped(self, rows: Mask) -> Message:
+        """Return the message of one source's rows to others, weighed as MOST_ROWS rows at most."""
+        message, share = self.message(rows), 1.0 / max(1.0, np.sum(rows) / MOST_ROWS)
+        return Message(share * message.information, share * message.vector)
 
     def shared(self, without: Collection[str], family: str) -> Gauss:
         """Return the prior of a family from all others, its own deviation included, ignoring sources in `without`."""
@@ -213,8 +125,8 @@ class Linearization:
             for other in self._by_family:
                 if other != family:
                     message += self._of_family(other, others)[1]
-            prior = Gauss(np.zeros(count), np.eye(count))
-            self._shared[family, others] = prior.updated(message).wider(self.hyper.family)
+            known = Gauss(np.zeros(count), np.eye(count)).updated(message)
+            self._shared[family, others] = wider(known, self.hyper.family)
         return self._shared[family, others]
 
     def family(self, name: str, without: Collection[str] = ()) -> Gauss:
@@ -228,59 +140,16 @@ class Linearization:
 
     def unseen(self, family: str, without: Collection[str] = ()) -> Gauss:
         """Return the distribution of a cluster of a family without rows of its own."""
-        return self.family(family, without).wider(self.hyper.cluster)
+        return wider(self.family(family, without), self.hyper.cluster)
 
     def cluster(self, source: str, rows: Mask | None = None, *, cap: bool = False) -> Gauss:
         """Return the distribution of a source's cluster, from its own rows (or only some of them) and all others."""
         mine = self.design.sources == source
         family = str(self.design.families[mine][0])
-        message = self.message(mine if rows is None else rows, cap=cap)
+        message = (self.capped if cap else self.message)(mine if rows is None else rows)
         return self.unseen(family, {source}).updated(message)
 
-    def posterior(self, prior: Gauss, rows: Mask, belief: Belief) -> Gauss:
-        """Return the distribution of a source's cluster with some of its rows, as far as they are believed."""
-        if belief == "prior" or not rows.any():
-            return prior
-        slopes, variance = np.mean(self.slopes[rows], axis=0), np.mean(self._variance[rows]) / np.sum(rows)
-        prior = self._movable(prior, slopes)
-        if belief == "posterior":
-            return prior.updated(self.message(rows, cap=False))
-        information = np.outer(slopes, slopes) / variance
-        return prior.updated(Message(information, slopes * np.mean(self.target[rows]) / variance))
-
-    def _movable(self, prior: Gauss, slopes: Vector) -> Gauss:
-        """Return `prior` widened, by the priors' spreads, until the mean of such runs deviates by `OFFSET` at least."""
-        spreads = np.array([priors(self.design.kind)[name].spread for name in self.design.names])
-        free = np.square(spreads / self.design.spread) * slopes
-        unknown = max(OFFSET**2 - float(slopes @ prior.covariance @ slopes), 0.0)
-        moves = np.sqrt(unknown) * free / max(float(slopes @ free), 1e-12)
-        return Gauss(prior.mean, prior.covariance + np.outer(moves, moves))
-
-    def belief(self, prior: Gauss, rows: Mask) -> Belief:
-        """Return the belief in rows of one source: the first that predicts each by the others better than the prior.
-
-        The mean gain in absolute error must exceed what the scatter of a mean of so many rows explains; a single row is
-        weighed by its scatter alone.
-        """
-        mine = np.flatnonzero(rows)
-        if len(mine) < _LEAST_OWN:
-            return "posterior"
-        needed = HELPED[self.design.kind] * np.sqrt(np.mean(noises(self.design, self.hyper)[rows] ** 2) / len(mine))
-        beliefs: tuple[Belief, ...] = ("posterior", "factor")
-        return next((belief for belief in beliefs if self._gain(prior, rows, belief) > needed), "prior")
-
-    def _gain(self, prior: Gauss, rows: Mask, belief: Belief) -> float:
-        """Return the mean gain in absolute error of predicting each row by the others instead of the prior."""
-        gains = []
-        for index in np.flatnonzero(rows):
-            others = rows.copy()
-            others[index] = False
-            learned = self.posterior(prior, others, belief)
-            before, after = map(abs, self.design.errors(int(index), [self.point(by) for by in (prior, learned)]))
-            gains.append(before - after)
-        return float(np.mean(gains))
-
-    def restricted(self, rows: Mask) -> Linearization:
+    def restricted(self, rows: Mask) -> Hierarchy:
         """Return the model with only some of the rows."""
         whole, at = self.design, np.flatnonzero(rows)
         part = replace(
@@ -292,35 +161,21 @@ class Linearization:
             organisations=whole.organisations[at],
             groups=whole.groups[at],
         )
-        return Linearization(part, self.hyper, self.slopes[at], self.target[at], self.pull[at])
-
-    def point(self, known: Gauss) -> Vector:
-        """Return the logarithms of the coefficients."""
-        return np.asarray(self.design.centre + self.design.spread * known.mean)
+        return Hierarchy(part, self.noise[at], self.slopes[at], self.target[at], self.pull[at], self.hyper)
 
     def shares(self, family: str) -> dict[str, Vector]:
         """Return the information of each source on a family's coefficients, in units of the priors'."""
         same = self._by_family.get(family, ())
         return {
-            source: np.diag((message if source in same else message.lifted(2.0**0.5 * self.hyper.family)).information)
+            source: np.diag((message if source in same else lifted(message, 2.0**0.5 * self.hyper.family)).information)
             for source, message in self._source_messages.items()
         }
-
-    def deviation(self, known: Gauss, index: int, group: str) -> float:
-        """Return the relative standard deviation of a row predicted by `known`, its scatter included."""
-        slopes = self.slopes[index]
-        scatter = scatter_of(self.hyper, group, str(self.design.families[index]))
-        return float(np.sqrt(slopes @ known.covariance @ slopes + scatter**2))
-
-    @cached_property
-    def _variance(self) -> Vector:
-        return np.asarray(noises(self.design, self.hyper) ** 2 * self.pull)
 
     @cached_property
     def _source_messages(self) -> dict[str, Message]:
         """Message of each source on its family."""
         sources = self.design.sources
-        return {str(s): self.message(sources == s).lifted(self.hyper.cluster) for s in dict.fromkeys(sources)}
+        return {str(s): lifted(self.capped(sources == s), self.hyper.cluster) for s in dict.fromkeys(sources)}
 
     @cached_property
     def _by_family(self) -> dict[str, list[str]]:
@@ -356,11 +211,11 @@ class Linearization:
             message = Message(np.zeros((count, count)), np.zeros(count))
             for source in asked:
                 message += self._source_messages[source]
-            self._messages[asked] = (message, message.lifted(self.hyper.family))
+            self._messages[asked] = (message, lifted(message, self.hyper.family))
         return self._messages[asked]
 
 
-def noises(design: Design, hyper: Hyper) -> Vector:
+def noises(design: SourcesDesign, hyper: Hyper) -> Vector:
     """Return the scatter of each row, by its group."""
     pairs = zip(design.groups, design.families, strict=True)
     return np.array([scatter_of(hyper, str(group), str(family)) for group, family in pairs])
@@ -373,7 +228,13 @@ def scatter_of(hyper: Hyper, group: str, family: str = "") -> float:
     return next(known, FIRST_NOISE)
 
 
-def unseen_scatter(state: Linearization, sort: str, family: str) -> float:
+def expected_deviation(state: Linearization, known: Gauss, index: int, scatter: float) -> float:
+    """Return the relative standard deviation of a row predicted by `known`, its scatter included."""
+    slopes = state.slopes[index]
+    return float(np.sqrt(slopes @ known.covariance @ slopes + scatter**2))
+
+
+def unseen_scatter(state: Hierarchy, sort: str, family: str) -> float:
     """Return the relative scatter of an unseen source.
 
     Memory beside the allocator is a matter of the devices' driver, and scatters by family. Speed scatters as the sort
@@ -382,7 +243,7 @@ def unseen_scatter(state: Linearization, sort: str, family: str) -> float:
     return scatter_of(state.hyper, sort, family if state.design.kind == "memory" else "")
 
 
-def learned(state: Linearization, rounds: int, without: Collection[str] = ()) -> Linearization:
+def learned(state: Hierarchy, rounds: int, without: Collection[str] = ()) -> Hierarchy:
     """Learn spreads, scatter and outliers by expectation maximisation from all sources but those in `without`."""
     for _ in range(rounds):
         residuals, about = _residuals(state, without)
@@ -402,12 +263,12 @@ def learned(state: Linearization, rounds: int, without: Collection[str] = ()) ->
             cluster=np.sqrt((np.sum(clusters, axis=0) + _SHARED * np.mean(clusters)) / (len(clusters) + _SHARED)),
             noise=_scatter(state.design, asked, (residuals**2 + about) / state.pull),
         )
-        pull = np.maximum(1.0, np.abs(residuals) / noises(state.design, hyper) / HUBER)
-        state = replace(state, hyper=hyper, pull=pull)
+        noise = noises(state.design, hyper)
+        state = replace(state, hyper=hyper, noise=noise, pull=np.maximum(1.0, np.abs(residuals) / noise / HUBER))
     return state
 
 
-def _residuals(state: Linearization, without: Collection[str]) -> tuple[Vector, Vector]:
+def _residuals(state: Hierarchy, without: Collection[str]) -> tuple[Vector, Vector]:
     """Return each row's residual under its source's coefficients, and its variance by them."""
     residuals, about = state.target.copy(), np.zeros_like(state.target)
     for source in dict.fromkeys(state.design.sources.tolist()):
@@ -428,7 +289,7 @@ def _second_moment(above: Gauss, below: Gauss, spread: float | Vector) -> Vector
     return np.asarray(np.square(mean) + np.diag(covariance))
 
 
-def _scatter(design: Design, asked: Mask, squares: Vector) -> dict[str, float]:
+def _scatter(design: SourcesDesign, asked: Mask, squares: Vector) -> dict[str, float]:
     """Return the scatter of each group of rows, and the usual one of each family and sort, and of each sort."""
     families = dict(zip(design.groups[asked].tolist(), design.families[asked].tolist(), strict=True))
     mine = {group: squares[(design.groups == group) & asked] for group in families}
@@ -453,25 +314,15 @@ def _usual(squares: Sequence[Vector], without: float) -> float:
     return float(np.exp(np.mean([np.log(np.mean(values)) for values in squares]))) if squares else without
 
 
-def linearised(design: Design, by_source: Mapping[str, Vector]) -> tuple[Matrix, Vector]:
-    """Return slopes and targets of all rows around each source's coefficients."""
-    slopes, target = np.zeros((len(design.samples), len(design.names))), np.zeros(len(design.samples))
-    for index, source in enumerate(design.sources):
-        at = by_source[str(source)]
-        value, by_logarithm = design.slopes(index, at)
-        target[index] = design.logs[index] - value + by_logarithm @ (at - design.centre)
-        slopes[index] = by_logarithm * design.spread
-    return slopes, target
-
-
-def hierarchical(design: Design, *, passes: int = 4, rounds: int = 8) -> Linearization:
+def hierarchical(design: SourcesDesign, *, passes: int = 4, rounds: int = 8) -> Hierarchy:
     """Fit all levels to all rows."""
     sources = dict.fromkeys(design.sources.tolist())
-    slopes, target = linearised(design, dict.fromkeys(sources, design.centre))
-    state = Linearization(design, Hyper(0.5, np.full(len(design.names), 0.5), {}), slopes, target, np.ones(len(target)))
+    hyper = Hyper(0.5, np.full(len(design.names), 0.5), {})
+    slopes, target = linearised(design, [design.centre] * len(design.samples))
+    state = Hierarchy(design, noises(design, hyper), slopes, target, np.ones(len(target)), hyper)
     for _ in range(passes):
         state = learned(state, rounds)
         by_source = {source: state.point(state.cluster(source)) for source in sources}
-        slopes, target = linearised(design, by_source)
+        slopes, target = linearised(design, [by_source[source] for source in design.sources.tolist()])
         state = replace(state, slopes=slopes, target=target)
     return learned(state, rounds)
