@@ -201,6 +201,19 @@ def test_a_script_starts_as_its_own_comment_says(tmp_path: Path) -> None:
         assert "unused-setting" not in {remark["rule"] for remark in found["remarks"]}
 
 
+@pytest.mark.parametrize(("comment", "outcome"), [("# sh train.sh dsw 8 4096 bf16", "fits"), ("", "cannot_tell")])
+def test_a_start_at_hand_sets_no_other_variables(comment: str, outcome: str, tmp_path: Path) -> None:
+    text = EXAMPLE.replace("TP=$2", "if [ $MOE = true ]; then MORE='--num-experts 64'; fi\nTP=$2")
+    text = text.replace("--untie", "$MORE --untie").replace("# sh train.sh dsw 2 8192 bf16", comment)
+    words = [] if comment else ["--set", "2=8", "--set", "3=4096", "--set", "4=bf16"]
+    text = text if comment else text.replace("# sh train.sh dlc", "# sh other.sh dlc")
+    (found,) = checked(script(tmp_path, text), *H100, *words, code=0 if comment else 3)
+    assert found["outcome"] == outcome, found["reasons"]
+    assert any("$MOE" in remark["message"] for remark in found["remarks"] if remark["rule"] == "assumed-unset") == bool(
+        comment
+    )
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -126,6 +126,8 @@ class Machine:
     ) -> None:
         """`scheduled` are variables that the scheduler sets, as the script asks it to; `example` starts it."""
         self.file = file
+        self.started = example is not None
+        """Whether the command line that starts the script is at hand."""
         self.state = State()
         self.settings = settings
         self.environment = {**(example.exported if example else {}), **environment}
@@ -274,6 +276,11 @@ class Machine:
             return True
         # A parameter nobody gave: `${1:-4}` says what to do then.
         return name.isdigit() and isinstance(content, Value) and not content.known and self.state.positional is None
+
+    def leaves_out(self, value: Value) -> bool:
+        """Whether a value is variables that are not set on the command line that starts the script."""
+        names = {cause.name for cause in value.causes}
+        return self.started and is_outside(value) and not any(map(_FROM_OUTSIDE.fullmatch, names))
 
     def assume_unset(self, value: Value) -> None:
         """Note that a value from outside is read as not set."""
