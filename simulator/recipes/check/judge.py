@@ -130,6 +130,8 @@ UPPER_BOUND = "upper-bound"
 """Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
 ACTIVATIONS_BOUND = "activations-bound"
 """The same of what lessens what the passes hold alone: a state that is over the capacity by itself stays so."""
+DEVICE_BOUND = "device-bound"
+"""The same of what lessens what devices hold alone: a host that is too small stays so."""
 BOUND_DECIDES = "bound-decides"
 """Rule of such a setting where what is priced without it does not fit, so that nothing firm is said."""
 UNDECIDED = "interval-reaches-capacity"
@@ -389,7 +391,9 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
         return ()
     parts = estimate.memory.parts_bytes
     state = sum(parts.get(name, 0.0) for name in ("parameters", "gradients", "optimizer"))
-    rules = {UPPER_BOUND} if state > estimate.memory.capacity_bytes else {UPPER_BOUND, ACTIVATIONS_BOUND}
+    rules = {UPPER_BOUND}
+    rules |= set() if state > estimate.memory.capacity_bytes else {ACTIVATIONS_BOUND}
+    rules |= set() if estimate.memory.fits_host is False else {DEVICE_BOUND}
     bounds = (remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
     return tuple(replace(remark, rule=BOUND_DECIDES, severity="error") for remark in bounds)
 
