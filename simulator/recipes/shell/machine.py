@@ -126,10 +126,9 @@ class Machine:
     ) -> None:
         """`scheduled` are variables that the scheduler sets, as the script asks it to; `example` starts it."""
         self.file = file
-        self.started = example is not None
-        """Whether the command line that starts the script is at hand."""
         self.state = State()
         self.settings = settings
+        self.example = example
         self.environment = {**(example.exported if example else {}), **environment}
         self.scheduled = scheduled or {}
         self.used_settings: set[str] = set()
@@ -280,7 +279,7 @@ class Machine:
     def leaves_out(self, value: Value) -> bool:
         """Whether a value is variables that are not set on the command line that starts the script."""
         names = {cause.name for cause in value.causes}
-        return self.started and is_outside(value) and not any(map(_FROM_OUTSIDE.fullmatch, names))
+        return self.example is not None and is_outside(value) and not any(map(_FROM_OUTSIDE.fullmatch, names))
 
     def assume_unset(self, value: Value) -> None:
         """Note that a value from outside is read as not set."""
