@@ -1,4 +1,4 @@
-"""The bounds of reading: no file outside the recipe's repository is opened, whatever the recipe names."""
+"""The limits of reading: no file outside a recipe's repository is opened, whatever the recipe names."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NAMED: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("named", defaul
 
 
 @contextmanager
-def staying(root: Path | None, settings: Mapping[str, str]) -> Iterator[None]:
-    """Read below `root`, by default each recipe's own; `settings` alone (`--set`) may name files elsewhere."""
+def reading_within(root: Path | None, settings: Mapping[str, str]) -> Iterator[None]:
+    """Limit reading to files below `root` (None: each recipe's repository) and those that `settings` (`--set`) name."""
     tokens = _ROOT.set(root), _NAMED.set(settings)
     try:
         yield
@@ -26,15 +26,15 @@ def staying(root: Path | None, settings: Mapping[str, str]) -> Iterator[None]:
         _NAMED.reset(tokens[1])
 
 
-def told(name: str) -> str | None:
-    """The path that the user gave for a file that a recipe names."""
+def path_set_by_user(name: str) -> str | None:
+    """Return the path that the user set for a file that a recipe names; None without one."""
     return (_NAMED.get() or {}).get(name)
 
 
 def root_of(recipe: Path) -> Path:
-    """The folder that reading does not leave: the one given, else the recipe's repository.
+    """Return the folder that reading must stay in: the root set by the user, else the recipe's repository.
 
-    Outside every repository it is the working folder where the recipe is in it, else the recipe's own folder.
+    Outside every repository it is the working folder if it contains the recipe, else the recipe's own folder.
     """
     root = _ROOT.get()
     if root is not None:
@@ -47,10 +47,10 @@ def root_of(recipe: Path) -> Path:
     return here if folder.is_relative_to(here) else folder
 
 
-def kept_inside(path: Path, recipe: Path, where: str) -> Path:
-    """The path, if it is inside the root once its links are followed.
+def require_inside(path: Path, recipe: Path, where: str) -> Path:
+    """Return a path if it is inside the root once its links are followed.
 
-    Raises InputError for a recipe that is not, AbsentFileError for a file that a recipe names.
+    Raises InputError where the recipe itself is outside, AbsentFileError for a file that it names.
     """
     try:
         root = root_of(recipe)

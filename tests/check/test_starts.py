@@ -58,6 +58,11 @@ def errors(found: dict[str, Any]) -> list[str]:
         ),
         (BASE.replace("embeddings 8192", "embeddings 4096"), "positions", "--max-position"),
         (f"{BASE} --optimizer-cpu-offload", "optimizer-offload", "--optimizer-cpu-offload"),
+        (
+            f"{BASE} --fine-grained-activation-offloading --offload-modules core_attn --transformer-impl local",
+            "offload-modules-local",
+            "--transformer-impl",
+        ),
         (BASE.replace("--tensor-model-parallel-size", "--tensor_model_parallel_size"), "dashes", "--tensor_model"),
     ],
 )

@@ -252,6 +252,23 @@ def test_options_alone_and_stdin(tmp_path: Path) -> None:
     assert alone.stdout.startswith("#!/bin/bash\n# Written by `simulate emit`: llama3.1-8b on 8 x z2000.\n")
 
 
+@pytest.mark.parametrize(
+    ("options", "export"),
+    [
+        ("--option offloaded_modules=core_attn,attn_proj", "NVTE_CPU_OFFLOAD_V1=1"),
+        ("--option expandable_segments=true", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        ("--option expandable_segments=true --option cuda_graphs=attention", "NCCL_GRAPH_REGISTER=0"),
+    ],
+)
+def test_exported_variables(options: str, export: str) -> None:
+    question = "--model qwen3-30b-a3b --hardware b200-sxm --nodes 1 --ep 8"
+    plain = run("emit", "--framework", "megatron", *question.split(), "--option", "expandable_segments=false").stdout
+    written = run("emit", "--framework", "megatron", *question.split(), *options.split())
+    assert written.exit_code == 0
+    assert f"\nexport {export}\n" in written.stdout
+    assert export not in plain
+
+
 def test_a_ranked_layout(tmp_path: Path) -> None:
     file = tmp_path / "ranking.json"
     args = ("--model", "llama3.1-8b", "--nodes", "1", "--top", "2", "--option", "fused_cross_entropy=true")
@@ -317,6 +334,11 @@ def test_a_ranked_layout(tmp_path: Path) -> None:
         ("torchtitan", "--model llama3.1-8b --num-layers 8", "names a published model"),
         ("torchtitan", "--model llama3.1-8b --recompute-method block --recompute-layers 4", "every n-th, or none"),
         ("megatron", "--model ernie-4.5-21b-a3b --hardware h800-sxm-80g:1,bi150-64g:1x8 --pp 2", "one kind of device"),
+        (
+            "megatron",
+            "--model llama3.1-8b --hardware mi355x --precision fp4 --option fp4_recipe=mxfp4",
+            "fp4_recipe=mxfp4: Megatron-LM has no setting",
+        ),
     ],
 )
 def test_what_a_framework_cannot_express_is_refused(target: RecipeFormat, options: str, message: str) -> None:

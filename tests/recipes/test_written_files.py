@@ -161,6 +161,7 @@ def test_a_template_is_filled_in(command: str, tmp_path: Path) -> None:
         ("sed s/STAGE/3/ template.json >> ds.json", "ds.json"),
         ("sed s/STAGE/3/ template.json | jq . > ds.json", "ds.json"),
         ("jq . template.json | tee ds.json", "ds.json"),
+        ("sed -e s/STA/X/ -e s/XGE/3/ -e s/WHERE/cpu/ template.json > ds.json", "ds.json"),
         ("sed s/STAGE/3/ absent.json > ds.json", "absent.json"),
         ("sed s/STAGE/3/ ../template.json > ds.json", "../template.json"),
     ],

@@ -1,7 +1,7 @@
 """The runs of one cluster, fitted as one more source: from what is known of such clusters, and its own rows.
 
 Known is a normal distribution of the coefficients' logarithms: what ships for the family, or the priors. The rows say
-an information matrix and vector (`simulator.evidence.calibration.hierarchy`); both together are what is known
+an information matrix and vector (`simulator.evidence.calibration.linear`); both together are what is known
 afterwards. Around a point the model is linear, and the point moves to the solution (Gauss-Newton). Nobody annotated
 these rows: those far outside the scatter of the others are left out, by the median, which they do not move.
 """
@@ -15,11 +15,10 @@ import numpy as np
 
 from simulator.evidence.calibration.coverage import coverage_of
 from simulator.evidence.calibration.gauss import Gauss
-from simulator.evidence.calibration.hierarchy import (
+from simulator.evidence.calibration.linear import (
     HUBER,
     Belief,
     Design,
-    Hyper,
     Linearization,
     design_of,
     linearised,
@@ -145,10 +144,6 @@ class ClusterFit:
         """How far off a row is predicted, in the logarithm."""
         return self.state.design.errors(index, [self.state.point(by)])[0]
 
-    def deviation(self, index: int, by: Gauss) -> float:
-        """Relative standard deviation expected of a row's error."""
-        return self.state.deviation(by, index, str(self.state.design.groups[index]))
-
     def part(self) -> FittedPart:
         """The stored form."""
         return FittedPart(
@@ -186,7 +181,7 @@ def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> 
     fit = _unfitted(design, prior, expected)
     for _ in range(_PASSES):
         at = design.bounded(fit.state.point(fit.known))
-        slopes, target = linearised(design, dict.fromkeys(design.sources.tolist(), at))
+        slopes, target = linearised(design, [at] * len(samples))
         fit = replace(fit, state=replace(fit.state, slopes=slopes, target=target))
         for _ in range(_ROUNDS):
             fit = _refined(fit, expected)
@@ -206,7 +201,7 @@ def _expected(known: Known, samples: Sequence[Sample]) -> float:
 def _unfitted(design: Design, prior: Gauss, expected: float) -> ClusterFit:
     count = len(design.samples)
     shape = np.zeros((count, len(design.names)))
-    state = Linearization(design, _spreads(design, expected), shape, np.zeros(count), np.ones(count))
+    state = Linearization(design, np.full(count, expected), shape, np.zeros(count), np.ones(count))
     return ClusterFit(state, prior, prior, np.ones(count, dtype=np.bool_), expected)
 
 
@@ -223,12 +218,8 @@ def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
     rows = max(rows, 1.0)
     noise = float(np.exp((rows * np.log(seen) + FEW_ROWS * np.log(expected)) / (rows + FEW_ROWS)))
     usual = max(noise, _MAD * float(np.median(left[fit.used])))
-    state = replace(state, hyper=_spreads(state.design, noise), pull=np.maximum(1.0, left / usual / HUBER))
+    state = replace(state, noise=np.full(len(left), noise), pull=np.maximum(1.0, left / usual / HUBER))
     return replace(fit, state=state, known=known, used=left <= OUTLIER * usual, noise=noise)
-
-
-def _spreads(design: Design, noise: float) -> Hyper:
-    return Hyper(0.0, 0.0, dict.fromkeys(design.groups.tolist(), noise))
 
 
 def is_starved(sample: Sample, coefficients: Coefficients) -> bool:

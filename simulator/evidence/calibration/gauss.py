@@ -1,4 +1,4 @@
-"""Normal distributions of coefficients, and messages between the levels of a hierarchy: the algebra of the fit.
+"""Normal distributions of coefficients, and what rows say of them: the algebra of the fit.
 
 Knows no row, no device and no formula.
 """
@@ -19,12 +19,8 @@ class Gauss:
     mean: Vector
     covariance: Matrix
 
-    def wider(self, spread: float | Vector) -> Gauss:
-        """With a deviation of so many spreads added."""
-        return Gauss(self.mean, self.covariance + np.diag(np.broadcast_to(np.square(spread), self.mean.shape)))
-
-    def told(self, message: Message) -> Gauss:
-        """With what a message says."""
+    def updated(self, message: Message) -> Gauss:
+        """The distribution after a message: the posterior of Bayes' rule."""
         inner = np.eye(len(self.mean)) + self.covariance @ message.information
         sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
         solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)
@@ -34,18 +30,10 @@ class Gauss:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What rows say of coefficients: an information matrix, and that times the value they ask for."""
+    """Rows' information on coefficients: its matrix, and that matrix times the value that the rows ask for."""
 
     information: Matrix
     vector: Vector
-
-    def passed(self, spread: float | Vector) -> Message:
-        """What it says of the level above, from which these coefficients deviate by so many spreads."""
-        # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
-        inner = np.eye(len(self.vector)) + self.information * np.broadcast_to(np.square(spread), self.vector.shape)
-        solved = np.asarray(np.linalg.solve(inner, np.column_stack([self.information, self.vector])), dtype=np.float64)
-        information = solved[:, :-1]
-        return Message((information + information.T) / 2.0, solved[:, -1])
 
     def __add__(self, other: Message) -> Message:
         return Message(self.information + other.information, self.vector + other.vector)

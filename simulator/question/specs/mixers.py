@@ -1,4 +1,4 @@
-"""Mixers: how a layer mixes tokens, and what is known of each kind beside the operations it lists.
+"""Mixers: how a layer mixes tokens, with the traits of each kind that its operations do not tell.
 
 A layer of Llama has grouped-query attention, with key-value heads that tensor parallelism divides. One of DeepSeek-V2
 has latent attention, which has none. One of Mamba-2 attends to no token: a scan hands a state on.
@@ -47,8 +47,8 @@ MixerHeads = Literal["key_value", "latent", "undivided", "none"]
 """Heads that tensor parallelism divides beside those of queries: shared key-value heads; none of latent attention (the
 spec's `attention` is mla) and of scans. `undivided`: no framework cuts it over tensor or context parallelism."""
 MixerContext = Literal["all", "window", "chosen", "earlier_choice", "state", "nothing"]
-"""What a token meets of those before it: all, a window, those that the layer's own indexer or an earlier layer's chose,
-or a state that a scan hands on."""
+"""Earlier tokens that a token attends to: all, a window, those that the layer's own indexer or an earlier layer's
+chose, or a state that a scan hands on."""
 
 
 class MixerTraits(NamedTuple):

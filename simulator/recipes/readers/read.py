@@ -24,7 +24,7 @@ from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
-from simulator.frameworks.home import kept_inside, staying
+from simulator.frameworks.home import reading_within, require_inside
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
@@ -74,7 +74,7 @@ def read_recipe(
     """
     path = Path(path)
     settings = dict(settings or {})
-    with limited(str(path)), staying(root, settings):
+    with limited(str(path)), reading_within(root, settings):
         return _read(path, settings, environment or {})
 
 
@@ -84,7 +84,7 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
             raise InputError(f"--set {name[:60]!r}: a name has no line break and no '='")
     if "\0" in str(path):
         raise InputError("a path has no NUL character")
-    kept_inside(path, path, str(path))
+    require_inside(path, path, str(path))
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
         try:

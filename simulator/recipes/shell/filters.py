@@ -87,6 +87,9 @@ def _edited(text: Value, edit: Value) -> Value | None:
         return None
     if any(piece.known and mark in piece.text for piece in inserted):
         return None
+    whole = "".join(piece.text if piece.known else "\n" for piece in text.pieces)
+    if whole.count(pattern) != sum(piece.text.count(pattern) for piece in text.pieces if piece.known):
+        return None  # a name that stands in what one edit left and in what another put in
     pieces: list[Piece] = []
     is_done = False
     for piece in text.pieces:

@@ -153,8 +153,8 @@ _rows = cache(read_table)
 
 def _of_row(row: Mapping[str, str]) -> Option:
     attributes: dict[str, Any] = {name: row[name] for name in ("metavar", "default") if row[name]}
-    if row["true"]:
-        attributes[row["true"]] = True
+    if row["attribute"]:
+        attributes[row["attribute"]] = True
     if row["type"]:
         attributes["type"] = type_of(row["type"])
     return Option(row["names"], row["section"], row["text"], **attributes)

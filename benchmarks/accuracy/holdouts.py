@@ -9,21 +9,21 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from simulator.evidence.calibration.contributions import DIFFERENCE, Unit, difference_unit
-from simulator.evidence.calibration.coverage import RowsCoverage, coverage_of, features
-from simulator.evidence.calibration.gauss import Gauss
-from simulator.evidence.calibration.hierarchy import (
+from benchmarks.accuracy.hierarchy import (
     MOST_ROWS,
     SORTS,
-    Design,
+    Hierarchy,
     Labels,
-    Linearization,
+    SourcesDesign,
     learned,
     scatter_of,
     unseen_scatter,
 )
+from benchmarks.accuracy.sizes import fitted_sizes, level_of
+from simulator.evidence.calibration.contributions import DIFFERENCE, Unit, difference_unit
+from simulator.evidence.calibration.coverage import RowsCoverage, coverage_of, features
+from simulator.evidence.calibration.gauss import Gauss
 from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.sizes import fitted_sizes, level_of
 from simulator.question.arrays import Mask, Vector
 from simulator.question.coefficients.values import CoefficientKind
 
@@ -55,7 +55,7 @@ class Held(NamedTuple):
 class _Part:
     """A fit to a part of all rows, with what it says of each device family."""
 
-    def __init__(self, state: Linearization) -> None:
+    def __init__(self, state: Hierarchy) -> None:
         self.state = state
         self._families: dict[str, tuple[Gauss, RowsCoverage]] = {}
 
@@ -69,7 +69,7 @@ class _Part:
 class PartialFits:
     """Fits to parts of all rows, each made once."""
 
-    def __init__(self, state: Linearization) -> None:
+    def __init__(self, state: Hierarchy) -> None:
         self.state = state
         self._parts: dict[bytes, _Part] = {}
 
@@ -100,7 +100,7 @@ def left_out(parts: PartialFits) -> tuple[Held, ...]:
     return tuple(_held(parts.state, name, index, part, errors[index, id(part)]) for name, index, part in asked)
 
 
-def _holdouts(design: Design) -> Iterator[tuple[str, Mask, Mask]]:
+def _holdouts(design: SourcesDesign) -> Iterator[tuple[str, Mask, Mask]]:
     """What is left out, the rows that are, and those that are judged."""
     devices = np.array([sample.scenario.devices for sample in design.samples])
     frameworks = np.array([sample.scenario.framework.name for sample in design.samples])
@@ -129,7 +129,7 @@ def _distinct(labels: Labels) -> list[str]:
     return list(dict.fromkeys(labels.tolist()))
 
 
-def _held(state: Linearization, name: str, index: int, part: _Part, error: float) -> Held:
+def _held(state: Hierarchy, name: str, index: int, part: _Part, error: float) -> Held:
     """The prediction of a row by a part of all rows, so far off."""
     design = state.design
     sample, family = design.samples[index], str(design.families[index])
@@ -196,7 +196,7 @@ def pair_sizes(pairs: Sequence[Pair]) -> dict[str, float]:
     return {name: size for name, size in sizes.items() if name.endswith(DIFFERENCE)}
 
 
-def family_coverage(state: Linearization, family: str) -> RowsCoverage:
+def family_coverage(state: Hierarchy, family: str) -> RowsCoverage:
     """What the rows of a device family cover; of a family without any, what all rows do."""
     design = state.design
     mine = design.families == family

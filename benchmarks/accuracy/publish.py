@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
+from benchmarks.accuracy.hierarchy import SORTS, Hierarchy, unseen_scatter
+from benchmarks.accuracy.holdouts import family_coverage
+from benchmarks.accuracy.judge import SourcesJudged
 from simulator._version import __version__
 from simulator.evidence.calibration.gauss import Gauss
-from simulator.evidence.calibration.hierarchy import SORTS, Linearization, unseen_scatter
-from simulator.evidence.calibration.holdouts import family_coverage
-from simulator.evidence.calibration.judge import SourcesJudged
 from simulator.evidence.calibration.ranges import range_of
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, FittedPart
@@ -40,7 +40,7 @@ def _calibration(judged: Sequence[SourcesJudged], family: str) -> Calibration:
     )
 
 
-def _samples(state: Linearization, family: str) -> Iterator[Sample]:
+def _samples(state: Hierarchy, family: str) -> Iterator[Sample]:
     """Rows of a family."""
     for sample, name in zip(state.design.samples, state.design.families, strict=True):
         if family == name:
@@ -75,7 +75,7 @@ def _values(judged: SourcesJudged, known: Gauss) -> np.ndarray:
     return np.clip(values, [max(b.low, 1e-12) for b in bounds], [b.high for b in bounds])
 
 
-def _decided(state: Linearization, family: str) -> Iterator[tuple[str, ...]]:
+def _decided(state: Hierarchy, family: str) -> Iterator[tuple[str, ...]]:
     """For each coefficient, the sources that hold most of what is known of it beside the prior."""
     shares = state.shares(family)
     for column in range(len(state.design.names)):
