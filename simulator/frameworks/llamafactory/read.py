@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from simulator.errors import UnsupportedError
@@ -99,4 +100,10 @@ def _read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
         note_samples(arguments, "cutoff_len")
     run = trainer_run(arguments, deepspeed=deepspeed)
     note_fewer_bits(arguments, run)
-    return run
+    if not arguments.switch("precision", "fp8"):
+        return run
+    if arguments.text("fp8_recipe", "fp8_backend") == "te":
+        arguments.not_modelled("fp8_backend te: TransformerEngine's fp8 below a trainer is not priced", "fp8_backend")
+    arguments.forget("fp8_recipe")
+    # ff6d4d1, src/llamafactory/train/fp8_utils.py: torchao; that weights shall travel in 8 bits is only logged.
+    return replace(run, precision="fp8")

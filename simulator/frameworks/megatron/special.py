@@ -222,6 +222,13 @@ def set_options(
     set_captured(arguments, targets)
     if not layout.offload.startswith("optimizer"):
         targets.pop("option.offload_fraction", None)
+    if arguments.has("fp8-format", "fp4-format") and arguments.switch("fp8_inputs", name := "first-last-layers-bf16"):
+        targets["option.fp8_inputs"] = "false"
+        message = f"--{name}: what those layers keep is priced for all of them"
+        if targets.get("option.fp8_param_gather") == "true":
+            arguments.not_modelled(f"--{name}: weights of which some are stored in 8 bits are not priced", name)
+        arguments.remark("upper-bound", "warning", message, name)
+    arguments.forget("fp8_inputs")
     if targets.get("option.sharding_replicas", "1") == "1" or not layout.zero_stage:
         targets.pop("option.sharding_replicas", None)
     if arguments.switch("deferred_head_gradients", "defer-embedding-wgrad-compute"):

@@ -21,6 +21,7 @@ from simulator.frameworks.megatron.keys import add_layers, settle, take_model
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.named import QUANTIZED, named_model, note_fewer_bits
 from simulator.frameworks.run import AskedRun
+from simulator.frameworks.samples import with_longest_sample
 from simulator.frameworks.transformers.read import note_samples, trainer_run
 from simulator.frameworks.values import PlainValue
 
@@ -98,6 +99,14 @@ def _pack(arguments: Arguments, length: str) -> None:
         arguments.entries[length] = arguments.entries.pop("packing_length")
 
 
+def _bounded(arguments: Arguments, run: AskedRun) -> AskedRun:
+    """The run with padded samples no longer than those of its data sets, `name:subset#count`."""
+    entry = arguments.entry("dataset")
+    if entry is None or entry.causes or arguments.switch("packing", "packing") or "seq_length" in arguments.incomplete:
+        return run
+    return with_longest_sample(arguments, run, {re.split("[:#]", value.text)[0] for value in entry.values})
+
+
 def _task(arguments: Arguments) -> dict[str, str]:
     """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts.
 
@@ -132,7 +141,7 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
         if arguments.has(name):
             arguments.not_modelled(QUANTIZED if name.startswith("quant") else f"{name}: no flag of megatron sft", name)
     task = _task(arguments)
-    run = take_model(arguments, read(arguments, launch.environment), model)
+    run = _bounded(arguments, take_model(arguments, read(arguments, launch.environment), model))
     return replace(run, lora_rank=rank, options={**run.options, **task})
 
 
@@ -155,7 +164,7 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     if arguments.has("optimizer"):
         arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
-    run = trainer_run(arguments, deepspeed=deepspeed)
+    run = _bounded(arguments, trainer_run(arguments, deepspeed=deepspeed))
     note_fewer_bits(arguments, run)
     run = replace(run, options={**run.options, **task})
     if arguments.has("gradient_accumulation_steps") or run.layout is None or not (nodes and devices):

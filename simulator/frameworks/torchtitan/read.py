@@ -9,8 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from simulator.cost.dtypes import FP32
+from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
@@ -24,6 +26,7 @@ from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.frameworks.values import PlainValue
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.documents import read_limited
+from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
 
 SCHEDULES: Final[Mapping[str, ScheduleName]] = {
@@ -116,7 +119,21 @@ def torchtitan_run(arguments: Arguments, layers: int | None = None) -> AskedRun:
         | read_optimizer(arguments, "optimizer.name", "torch", bound=True)
         | part(targets, "option"),
         layout=layout,
+        unpriced_bytes=_outer_bytes(arguments, model, shape),
     )
+
+
+def _outer_bytes(arguments: Arguments, model: str | None, shape: Mapping[str, object]) -> float:
+    """Most bytes that fault tolerance keeps on a device: four numbers of a parameter, in fp32 and not in parts.
+
+    torchft 73dafea, local_sgd.py: momentum of the outer optimizer, local parameters, the change since the last exchange
+    and a buffer that it is averaged in. What is restored stays on the host.
+    """
+    if not arguments.switch("fault_tolerance", "fault_tolerance.enable") or not (model or "vocab_size" in shape):
+        return 0.0
+    arguments.forget("fault_tolerance")
+    named: dict[str, Any] = {"name": "flavor", "architecture": "llama", "tie_word_embeddings": False, **shape}
+    return 4.0 * FP32 * total_parameters(models.load_model(model) if model else ModelSpec(**named))
 
 
 def _count(shape: Mapping[str, object]) -> int | None:

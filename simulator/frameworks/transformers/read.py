@@ -21,6 +21,7 @@ MODEL: Final = ("model_name_or_path", "model")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits")
 _LORA_RANK: Final = 8
+_ADAPTER_LENGTH: Final = 128
 _MICRO_BATCH_SIZE: Final = 8
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
@@ -105,6 +106,11 @@ def _lora_rank(arguments: Arguments) -> int | None:
     """Return the rank of the trained adapters; None where all weights are trained."""
     kind = arguments.text("lora_rank", *_TUNING)
     arguments.forget("lora_rank")
+    if kind == "adapter":
+        # ms-swift 3602360, tuners/adapter.py: two matrices behind each feed-forward network; LoRA has them at all of a
+        # layer's products, and keeps more for them.
+        arguments.remark("upper-bound", "warning", "adapters at every linear layer are priced", *_TUNING)
+        return arguments.integer("lora_rank", "adapter_length", high=2**16) or _ADAPTER_LENGTH
     if kind not in (None, "full", "lora"):
         arguments.not_modelled(f"finetuning_type {kind[:40]} is not modelled", *_TUNING)
     ranks = ("lora_r", "lora_rank")

@@ -197,6 +197,9 @@ class Test:
 
     def _equal(self, left: Value, right: Value) -> Truth:
         causes = left.causes | right.causes
+        if right.known and right.text and self._machine.leaves_out(left):
+            self._machine.assume_unset(left)
+            return False
         if not self._double or not right.known:
             if not causes:
                 return left.text == right.text

@@ -128,6 +128,7 @@ class Machine:
         self.file = file
         self.state = State()
         self.settings = settings
+        self.example = example
         self.environment = {**(example.exported if example else {}), **environment}
         self.scheduled = scheduled or {}
         self.used_settings: set[str] = set()
@@ -273,6 +274,11 @@ class Machine:
             return True
         # An unknown parameter: `${1:-4}` states its default.
         return name.isdigit() and isinstance(content, Value) and not content.known and self.state.positional is None
+
+    def leaves_out(self, value: Value) -> bool:
+        """Whether a value is variables that are not set on the command line that starts the script."""
+        names = {cause.name for cause in value.causes}
+        return self.example is not None and is_outside(value) and not any(map(_FROM_OUTSIDE.fullmatch, names))
 
     def assume_unset(self, value: Value) -> None:
         """Record that a value from outside is read as unset."""
