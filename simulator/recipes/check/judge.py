@@ -19,6 +19,7 @@ from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS, NARROW
+from simulator.recipes.check.any_value import of_any_stage, of_any_vocabulary
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
 from simulator.recipes.check.changes import changes_for
@@ -125,12 +126,12 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     return tuple(results_once)
 
 
-SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
-"""Between them lie the vocabularies of language models, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
 UPPER_BOUND = "upper-bound"
 """Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
 ACTIVATIONS_BOUND = "activations-bound"
 """The same of what lessens what the passes hold alone: a state that is over the capacity by itself stays so."""
+DEVICE_BOUND = "device-bound"
+"""The same of what lessens what devices hold alone: a host that is too small stays so."""
 BOUND_DECIDES = "bound-decides"
 """Rule of such a setting where what is priced without it does not fit, so that nothing firm is said."""
 UNDECIDED = "interval-reaches-capacity"
@@ -144,6 +145,9 @@ UNUSED_SETTING = "unused-setting"
 def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = lambda _values, _asked: None) -> Checked:
     """Judge one launch; `reread` is the same one with other values for what its file leaves to the run."""
     judged = _judged_alone(recipe, asked, gates)
+    if judged.outcome == "cannot_tell":
+        anyway = of_any_stage(recipe, asked, reread, lambda other: _judged_alone(other, asked, gates))
+        judged = judged if anyway is None else replace(anyway, remarks=_ordered(anyway.remarks))
     if judged.passed or (judged.outcome not in FIRM and not _is_bound(judged)):
         return _advised(judged, gates)
     missing = unstated(recipe, asked, reread)
@@ -198,7 +202,8 @@ def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
     try:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):
-            return _of_any_vocabulary(recipe, asked, gates) or _blocked(case)
+            judged = of_any_vocabulary(recipe, asked, lambda each: _with_or_without_weight_cache(each, gates))
+            return _blocked(case) if judged is None else replace(judged, remarks=_ordered(judged.remarks))
         return _with_or_without_weight_cache(case, gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
@@ -215,34 +220,6 @@ def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
             blame=blame,
             remarks=_ordered(recipe.remarks),
         )
-
-
-def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | None:
-    """The verdict where only the vocabulary is missing and any that models have leaves the same one; else None."""
-    if "vocab_size" in asked.model_fields:
-        return None
-    cases: list[Case] = []
-    for size in (SMALLEST_VOCABULARY, LARGEST_VOCABULARY):
-        case = case_of(recipe, replace(asked, model_fields={**asked.model_fields, "vocab_size": size}))
-        if isinstance(case, Blocked):
-            return None
-        cases.append(case)
-    small, large = (_with_or_without_weight_cache(case, gates) for case in cases)
-    if (small.outcome, small.passed) != (large.outcome, large.passed):
-        return None
-    size = LARGEST_VOCABULARY if large.passed else SMALLEST_VOCABULARY
-    chosen = large if large.passed else small
-    assumed = Remark(
-        rule="vocabulary-assumed",
-        severity="note",
-        message=(
-            f"the vocabulary is missing: {size:,} entries are priced; the verdict is the same from "
-            f"{SMALLEST_VOCABULARY:,} to {LARGEST_VOCABULARY:,}"
-        ),
-        fix="--model-field vocab_size=N",
-    )
-    others = (remark for remark in chosen.remarks if remark.rule != "no-vocabulary")
-    return replace(chosen, remarks=_ordered((*others, assumed)))
 
 
 def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
@@ -414,7 +391,9 @@ def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
         return ()
     parts = estimate.memory.parts_bytes
     state = sum(parts.get(name, 0.0) for name in ("parameters", "gradients", "optimizer"))
-    rules = {UPPER_BOUND} if state > estimate.memory.capacity_bytes else {UPPER_BOUND, ACTIVATIONS_BOUND}
+    rules = {UPPER_BOUND}
+    rules |= set() if state > estimate.memory.capacity_bytes else {ACTIVATIONS_BOUND}
+    rules |= set() if estimate.memory.fits_host is False else {DEVICE_BOUND}
     bounds = (remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
     return tuple(replace(remark, rule=BOUND_DECIDES, severity="error") for remark in bounds)
 

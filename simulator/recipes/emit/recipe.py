@@ -1,4 +1,4 @@
-"""A case as a recipe by its framework's writer, read back and compared. Refuses what no framework can say."""
+"""Recipes of a case, by its framework's writer. Refuses what no framework can express."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.launch import LaunchFacts
 
 _WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
-"""Fields of the workload that writers know."""
+"""Workload fields that writers support."""
 
 
 def emit(case: Case, target: str) -> str:
