@@ -110,7 +110,8 @@ def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) ->
     if targets.get("option.fully_shard") != "true" or "option.widened_gradients" in targets:
         return 0.0
     hidden: int = targets.get("model.hidden_size", 0)
-    layer = hidden * (4 * hidden + 3 * targets.get("model.intermediate_size", 4 * hidden))
+    width: int = targets.get("model.intermediate_size", 4 * hidden)
+    layer = hidden * (4 * hidden + 3 * width)
     table = (vocabulary if isinstance(vocabulary, int) else _LARGEST_TABLE) * hidden
     doubled = arguments.any_switch("sharding_buffers", "fsdp-double-buffer", "use-nccl-ub")
     arguments.forget("sharding_buffers")
