@@ -171,7 +171,7 @@ def _workload(case: Writing) -> Iterator[WordPair]:
     yield "seq_length", str(scenario.seq_length)
     yield from case.degrees("micro_batch_size")
     yield "global_batch_size", str(scenario.global_batch_size)
-    # Without a word for the precision Megatron-LM trains in fp32.
+    # Megatron-LM's default precision is fp32.
     match scenario.precision:
         case "bf16" | "fp16":
             yield scenario.precision, ""
@@ -190,7 +190,7 @@ def _workload(case: Writing) -> Iterator[WordPair]:
             pass
         case _:
             assert_never(scenario.precision)
-    if not _is_mindspeed(case):  # whose kernels are those of its own switches
+    if not _is_mindspeed(case):  # which has switches of its own for kernels
         yield "transformer_impl", "transformer_engine"
 
 

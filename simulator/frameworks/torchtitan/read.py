@@ -124,10 +124,10 @@ def torchtitan_run(arguments: Arguments, layers: int | None = None) -> AskedRun:
 
 
 def _outer_bytes(arguments: Arguments, model: str | None, shape: Mapping[str, object]) -> float:
-    """Most bytes that fault tolerance keeps on a device: four numbers of a parameter, in fp32 and not in parts.
+    """Return the most bytes that fault tolerance keeps on a device: four unsharded fp32 numbers per parameter.
 
     torchft 73dafea, local_sgd.py: momentum of the outer optimizer, local parameters, the change since the last exchange
-    and a buffer that it is averaged in. What is restored stays on the host.
+    and the buffer that averages it. Backup parameters stay on the host.
     """
     if not arguments.switch("fault_tolerance", "fault_tolerance.enable") or not (model or "vocab_size" in shape):
         return 0.0

@@ -92,7 +92,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         accumulation_steps=steps,
     )
     if layout.chunk_layers and not base.chunk_layers and not recipe.is_question:
-        # A launch cuts its layers by its flags alone.
+        # Only its flags cut a launch's layers.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(joint, replace(layout, virtual_stages=_virtual_stages(joint, layout)))

@@ -239,7 +239,7 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
         f"whether {case.scenario.precision} copies of the weights stay between micro batches is not known: it needs "
         f"{with_copies} GiB with them, {without_copies} without, of {to_gib(judged.estimate.memory.capacity_bytes):.2f}"
     )
-    # What a range leaves to a run stays so, and is told what would settle it.
+    # A verdict that a range leaves to a run stays so; the note names the option that may settle it.
     severity: Severity = "error" if judged.outcome in FIRM else "note"
     remark = Remark(WEIGHT_CACHE, severity, message, fix="--option fp8_weight_cache=true, or =false")
     remarks = _ordered((remark, *judged.remarks))

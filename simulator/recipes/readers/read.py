@@ -378,7 +378,7 @@ def _named(value: Value) -> tuple[str, ...]:
 
 
 def _line_ends(text: str, file: str) -> Iterable[Remark]:
-    """Lines that end as on Windows: bash takes the carriage return for a part of the last word."""
+    """Yield a remark on Windows line ends, whose carriage return bash takes for part of the last word."""
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         yield Remark(

@@ -87,7 +87,7 @@ class Runner(Walk):
         return self.all(node.children)
 
     def _redirected(self, node: Node) -> Truth:
-        """A command with redirections; what `cat`, `tee` or `sed` writes of a known text is kept."""
+        """Follow a command with redirections; output of `cat`, `tee` or `sed` with a known text is stored."""
         outer = self.machine.output, self.stdin
         document = next((child for child in node.children if child.type == "heredoc_redirect"), None)
         if document is not None:
@@ -112,7 +112,7 @@ class Runner(Walk):
         return self.all(child for child in document.children if child.type in ("command", "list")) and truth
 
     def _heredoc(self, node: Node) -> Value | None:
-        """The text of a here document; None where more than the text follows its start."""
+        """Return the text of a here document; None where more than the text follows its start."""
         parts = {child.type: child for child in node.named_children}
         if not parts.keys() <= {"heredoc_start", "heredoc_body", "heredoc_end"} or "heredoc_start" not in parts:
             return None
