@@ -235,8 +235,8 @@ def _scheduled(case: Writing) -> Iterator[WordPair]:
 def _stages(case: Writing) -> Iterator[WordPair]:
     cut, chunks = case.layout.stage_layers, case.layout.virtual_stages
     if case.layout.chunk_layers or (chunks > 1 and not case.cut_is_even):
-        held = model_chunks(cut, chunks, case.layout.chunk_layers)
-        yield _described_cut(case, [held[rank][chunk][1] for chunk in range(chunks) for rank in range(len(cut))])
+        per_rank = model_chunks(cut, chunks, case.layout.chunk_layers)
+        yield _described_cut(case, [per_rank[rank][chunk][1] for chunk in range(chunks) for rank in range(len(cut))])
         return
     if chunks > 1:
         yield "num_layers_per_virtual_pipeline_stage", str(cut[0] // chunks)

@@ -144,17 +144,17 @@ def _count(shape: Mapping[str, object]) -> int | None:
 def _model(arguments: Arguments) -> tuple[str | None, dict[str, object]]:
     """Return the shipped model of a name and a flavor, or the shape of an unpublished flavor."""
     name, flavor = arguments.text("model", "model.name"), arguments.text("model", "model.flavor")
-    wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
+    full_name = f"{name or ''}-{flavor or ''}".replace("_", "-")
     # v0.1.0, which has this key, sizes the vocabulary by the tokenizer.
-    shape = shape_of(wanted.lower(), with_table=not arguments.has("model.tokenizer_path"))
+    shape = shape_of(full_name.lower(), with_table=not arguments.has("model.tokenizer_path"))
     if shape:
         return None, shape
-    model, guessed = models.by_name(wanted)
+    model, guessed = models.by_name(full_name)
     if model is None or guessed:
         arguments.remark(
             "unknown-model",
             "warning",
-            f"model '{wanted[:80]}' is not known",
+            f"model '{full_name[:80]}' is not known",
             "model.flavor",
             "model.name",
             fix="--model NAME",

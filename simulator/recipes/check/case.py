@@ -112,15 +112,15 @@ def _profile(  # noqa: PLR0913, PLR0917  what decides it
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
     """Return the question with the key-value heads of all ranks, where a network keeps them whole on each."""
-    held, name = held_key_value_heads(scenario, layout)
-    if not held:
+    heads, name = held_key_value_heads(scenario, layout)
+    if not heads:
         return scenario, ()
     shared = scenario.model.num_key_value_heads
     message = (
         f"{shared} key-value heads do not divide by tensor parallel {layout.tensor_parallel}: Paddle's {name} keeps "
-        f"them whole on every rank, {held} in all"
+        f"them whole on every rank, {heads} in all"
     )
-    model = scenario.model.model_copy(update={"num_key_value_heads": held})
+    model = scenario.model.model_copy(update={"num_key_value_heads": heads})
     return replace(scenario, model=model), (Remark("whole-key-values", "note", message),)
 
 
