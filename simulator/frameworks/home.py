@@ -13,22 +13,32 @@ from simulator.errors import AbsentFileError, InputError
 
 _ROOT: Final[ContextVar[Path | None]] = ContextVar("root", default=None)
 _NAMED: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("named", default=None)
+_TOLD: Final[ContextVar[frozenset[str]]] = ContextVar("told", default=frozenset())
 
 
 @contextmanager
 def staying(root: Path | None, settings: Mapping[str, str]) -> Iterator[None]:
     """Read below `root`, by default each recipe's own; `settings` alone (`--set`) may name files elsewhere."""
-    tokens = _ROOT.set(root), _NAMED.set(settings)
+    tokens = _ROOT.set(root), _NAMED.set(settings), _TOLD.set(frozenset())
     try:
         yield
     finally:
         _ROOT.reset(tokens[0])
         _NAMED.reset(tokens[1])
+        _TOLD.reset(tokens[2])
 
 
 def told(name: str) -> str | None:
     """The path that the user gave for a file that a recipe names."""
-    return (_NAMED.get() or {}).get(name)
+    path = (_NAMED.get() or {}).get(name)
+    if path is not None:
+        _TOLD.set(_TOLD.get() | {name})
+    return path
+
+
+def told_names() -> frozenset[str]:
+    """The files whose paths were asked for and given."""
+    return _TOLD.get()
 
 
 def root_of(recipe: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from simulator.question.scenario.settings import InputSetting
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import ContradictionError, needs_vocabulary, recipe_model
-from simulator.recipes.recipe import Recipe, Remark, Unknown
+from simulator.recipes.recipe import Recipe, Remark, Unknown, asking
 from simulator.recipes.rules.frameworks import held_key_value_heads, uneven_stages
 from simulator.recipes.rules.launch import LaunchFacts, Mark
 
@@ -209,7 +208,7 @@ def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
         severity="error",
         message=f"{name} is not known before the launch; it decides {names}",
         place=unknown.place,
-        fix=f"--set {shlex.quote(f'{unknown.name}=VALUE')}",
+        fix=asking(unknown.name),
     )
 
 
