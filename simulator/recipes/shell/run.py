@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError, UndecidedError
@@ -96,7 +97,9 @@ class Runner(Walk):
             self.stdin = self._heredoc(document)
         self._writer.write(node)
         redirects = [child for child in node.children[1:] if child.type == "file_redirect"]
-        self._behind = [word for child in redirects for word in words_behind(child)]
+        # `--master_addr <name> --port <port>`: marks of what is to be filled in.
+        marked = any(left.end_byte == right.start_byte for left, right in pairwise(redirects))
+        self._behind = [] if marked else [word for child in redirects for word in words_behind(child)]
         if any(_takes_output(self.source.raw(child)) for child in redirects):
             self.machine.output = None
         truth = self.all(node.children[:1])
