@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError
-from simulator.frameworks.home import kept_inside, root_of, told
-from simulator.frameworks.remarks import asking
+from simulator.frameworks.home import asking, kept_inside, root_of, told
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
 

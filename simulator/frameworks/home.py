@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +16,9 @@ from simulator.errors import AbsentFileError, InputError
 _ROOT: Final[ContextVar[Path | None]] = ContextVar("root", default=None)
 _NAMED: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("named", default=None)
 _TOLD: Final[ContextVar[frozenset[str]]] = ContextVar("told", default=frozenset())
+
+_FILE: Final = re.compile(r"[^\s$`(]+(?:\.(?:json|ya?ml|toml|sh|txt|env|cfg|conf|tmpl|template|in)|/[^\s$`(]*)")
+"""Names of files, among those of variables and commands."""
 
 
 @contextmanager
@@ -39,6 +44,13 @@ def told(name: str) -> str | None:
 def told_names() -> frozenset[str]:
     """The files whose paths were asked for and given."""
     return _TOLD.get()
+
+
+def asking(name: str, *, is_file: bool = False) -> str:
+    """The option that tells an unknown: its value, the path of a file, or the nodes of the list that a flag names."""
+    if name.startswith("--"):
+        return "--nodes N"
+    return f"--set {shlex.quote(f'{name}=PATH' if is_file or _FILE.fullmatch(name) else f'{name}=VALUE')}"
 
 
 def root_of(recipe: Path) -> Path:

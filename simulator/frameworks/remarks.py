@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 Severity = Literal["error", "warning", "note"]
 
@@ -29,17 +27,6 @@ class Unknown:
     place: Place
     affects: tuple[str, ...] = ()
     """Settings that need it; empty when nothing that matters does."""
-
-
-_FILE: Final = re.compile(r"[^\s$`(]+(?:\.(?:json|ya?ml|toml|sh|txt|env|cfg|conf|tmpl|template|in)|/[^\s$`(]*)")
-"""Names of files, among those of variables and commands."""
-
-
-def asking(name: str, *, is_file: bool = False) -> str:
-    """The option that tells an unknown: its value, the path of a file, or the nodes of the list that a flag names."""
-    if name.startswith("--"):
-        return "--nodes N"
-    return f"--set {shlex.quote(f'{name}=PATH' if is_file or _FILE.fullmatch(name) else f'{name}=VALUE')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from simulator.cluster import cluster
 from simulator.errors import InputError
+from simulator.frameworks.home import asking
 from simulator.frameworks.run import A_NODE
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.releases import usual_profile
@@ -20,7 +21,7 @@ from simulator.question.scenario.settings import InputSetting
 from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import ContradictionError, needs_vocabulary, recipe_model
-from simulator.recipes.recipe import Recipe, Remark, Unknown, asking
+from simulator.recipes.recipe import Recipe, Remark, Unknown
 from simulator.recipes.rules.frameworks import held_key_value_heads, uneven_stages
 from simulator.recipes.rules.launch import LaunchFacts, Mark
 

@@ -24,7 +24,7 @@ from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
-from simulator.frameworks.home import kept_inside, staying, told_names
+from simulator.frameworks.home import asking, kept_inside, staying, told_names
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
@@ -42,7 +42,7 @@ from simulator.recipes.readers.recognition import (
     trainer_of,
     training_flag,
 )
-from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Unknown, asking, recipe_of
+from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
 

@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.frameworks.home import asking
 from simulator.frameworks.launch import plain_path
-from simulator.recipes.recipe import asking
 from simulator.recipes.shell.conditions import Truth
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine, NotFollowed
 from simulator.recipes.shell.values import Piece, Value
