@@ -22,12 +22,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 import simulator
+from benchmarks.accuracy.hierarchy import Hierarchy, design, hierarchical, learned
+from benchmarks.accuracy.holdouts import RELEARNED
 from benchmarks.accuracy.rows import samples
 from simulator.api import resolved
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import price
-from simulator.evidence.calibration.hierarchy import Linearization, design, hierarchical, learned
-from simulator.evidence.calibration.holdouts import RELEARNED
 from simulator.question.coefficients.values import priors, replaced
 from simulator.question.frameworks.releases import ReleaseRecipe, release_recipes
 from simulator.question.scenario.scenario import Scenario
@@ -143,13 +143,13 @@ def answer(row: Row, sizes: Mapping[str, int], change: Change) -> Answer:
 
 
 @cache
-def fitted() -> Linearization:
+def fitted() -> Hierarchy:
     """The fit of speed to all measured rows."""
     return hierarchical(design("time", samples()))
 
 
 @cache
-def without_model(model: str) -> Linearization:
+def without_model(model: str) -> Hierarchy:
     """The fit of speed without the rows of a model, whatever its number of layers."""
     rows = np.array([sample.scenario.model.name != model for sample in fitted().design.samples])
     return learned(fitted().restricted(rows), RELEARNED)

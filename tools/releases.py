@@ -29,7 +29,7 @@ import yaml
 from simulator.errors import SimulateError
 from simulator.frameworks import models, registry
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.home import staying
+from simulator.frameworks.home import reading_within
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python, variants
 from simulator.frameworks.remarks import Place
@@ -285,7 +285,7 @@ def lines_of(found: list[Row], places: Places) -> Iterator[tuple[object, ...]]:
 def write(checkout: Path, stack: str, release: str, version: str) -> int:
     """Write both files; the number of recipes."""
     source = SOURCES[stack]
-    with staying(checkout, {}):
+    with reading_within(checkout, {}):
         found = list(rows(checkout, source))
     places = Places(checkout)
     lines = list(lines_of(found, places))

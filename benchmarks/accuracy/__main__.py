@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from benchmarks.accuracy.coverage import coverage_sections
 from benchmarks.accuracy.frameworks import by_framework
 from benchmarks.accuracy.hypotheses import doubtful_rows
 from benchmarks.accuracy.missed import missed, worse_sources
@@ -26,7 +27,6 @@ from benchmarks.accuracy.targets import own_lines, target_lines, target_table
 from benchmarks.accuracy.thumb import check
 from benchmarks.machine import say
 from simulator.evidence.calibration.apply import applied
-from simulator.show.report.coverage import coverage_sections
 from simulator.show.report.sections import Section, sections_text
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from benchmarks.accuracy.draws import few_error
+from benchmarks.accuracy.judge import FEW
 from benchmarks.accuracy.rows import JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, PublishedLayout
-from simulator.evidence.calibration.judge import FEW, summary
+from simulator.evidence.calibration.judged import summary
 from simulator.show.report.sections import Section
 
 ASCEND: Final = "MindSpeed, MindFormers"
@@ -86,7 +88,7 @@ def _ascend(time: Sequence[JudgedRow]) -> Iterator[Figure]:
         "85 to 95 %",
         0.85 <= found.coverage <= 0.95,
     )
-    yield _at_most(ASCEND, f"speed, {FEW} rows of the source known", found.few or 0.0, 0.105)
+    yield _at_most(ASCEND, f"speed, {FEW} rows of the source known", few_error(rows), 0.105)
 
 
 def _paddle(memory: Sequence[JudgedRow]) -> Iterator[Figure]:

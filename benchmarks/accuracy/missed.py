@@ -9,12 +9,13 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.accuracy.draws import WORSE_BY
+from benchmarks.accuracy.hierarchy import Hierarchy, learned
+from benchmarks.accuracy.holdouts import RELEARNED
 from benchmarks.accuracy.rows import Judgement, fitted_sources
 from benchmarks.accuracy.tables import percent
 from benchmarks.accuracy.targets import own_lines, target_lines
-from simulator.evidence.calibration.hierarchy import Linearization, learned
-from simulator.evidence.calibration.holdouts import RELEARNED
-from simulator.evidence.calibration.judge import WORSE_BY, summary
+from simulator.evidence.calibration.judged import summary
 from simulator.show.report.sections import Section
 
 REASONS: Final = Path(__file__).with_name("missed.csv")
@@ -51,7 +52,7 @@ def worse_sources(found: Judgement) -> Section:
     return Section("Sources that the priors predict better", (), headers, rows, text_columns=(0, 3))
 
 
-def _moved_most(state: Linearization, source: str, bias: float) -> Iterator[str]:
+def _moved_most(state: Hierarchy, source: str, bias: float) -> Iterator[str]:
     """The coefficient that moves a source's predictions most to the side that they are off on, once it is left out."""
     design = state.design
     mine = design.sources == source

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.accuracy.hierarchy import expected_deviation
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import DOES_NOT_FIT, STARVED, price
 from simulator.evidence.calibration.cluster import ClusterFit, Known
@@ -103,7 +104,7 @@ def _judged(fit: ClusterFit, sample: Sample, fitted: Coefficients, sole: bool) -
     inside = True
     if sample.key in keys:
         index = keys.index(sample.key)
-        deviation = fit.deviation(index, fit.known_by(others))
+        deviation = expected_deviation(fit.state, fit.known_by(others), index, fit.noise)
         inside = abs(np.log1p(left_out)) <= 1.6448536269514722 * deviation
     scenario = sample.scenario
     return OwnRow(

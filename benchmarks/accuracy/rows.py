@@ -21,27 +21,31 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from benchmarks.accuracy.coverage import pair_widths
+from benchmarks.accuracy.judge import Residual, RowJudged, SourcesJudged, errors_of, judge_sources
 from benchmarks.accuracy.own import OWN, OWN_FAMILY, OwnRow, own_rows
+from benchmarks.accuracy.publish import unseen_part
 from benchmarks.accuracy.vendors import PublishedLayout, published_layouts
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import DOES_NOT_FIT, size
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.judge import Residual, RowJudged, SourcesJudged, judge_sources
-from simulator.evidence.calibration.publish import unseen_part
 from simulator.evidence.calibration.sample import Sample, predict, prepared
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.accuracy import pair_widths
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".accuracy"
 KINDS: Final[tuple[CoefficientKind, ...]] = ("time", "memory")
 _FIT: Final = (
     *("simulator/**/*.py", "simulator/**/*.csv", "simulator/**/*.yaml", "model_specs/*.yaml", "hardware_specs/*.yaml"),
-    *("calibration/measured/**/*", "benchmarks/accuracy/rows.py"),
+    "calibration/measured/**/*",
+    *(f"benchmarks/accuracy/{name}.py" for name in ("rows", "judge", "hierarchy", "holdouts", "sizes")),
 )
 """What the fit of all sources depends on."""
-_SHIPPED: Final = ("calibration/*.yaml", *(f"benchmarks/accuracy/{name}.py" for name in ("own", "vendors", "order")))
+_SHIPPED: Final = (
+    "calibration/*.yaml",
+    *(f"benchmarks/accuracy/{name}.py" for name in ("own", "vendors", "order", "publish", "coverage")),
+)
 """What else the judgement by what ships depends on."""
 _KEPT: Final = 4
 """Results that stay in the cache."""
@@ -98,6 +102,16 @@ class JudgedRow:
     def organisation_out(self) -> Residual:
         """Without all sources of its organisation."""
         return self.left_out["organisation"]
+
+    @property
+    def errors(self) -> Mapping[str, float]:
+        """Predicted over measured less one, by what the row was predicted with."""
+        return errors_of(self.uncalibrated, self.fitted, self.known, self.left_out)
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 90 % range with its source left out."""
+        return self.source_out.half_width
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,11 @@ from typing import Final
 import numpy as np
 
 from benchmarks.accuracy.choices import choices, chosen
+from benchmarks.accuracy.judge import Residual
 from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, WITHIN
-from simulator.evidence.calibration.judge import Residual
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.accuracy import grouped
-from simulator.show.report.coverage import TITLES
+from simulator.show.report.accuracy import TITLES, grouped
 from simulator.show.report.sections import Section
 
 _UNITS: Final = {"time": "TFLOPS", "memory": "GiB"}

@@ -12,14 +12,17 @@ from typing import Final
 import numpy as np
 
 from benchmarks.accuracy.choices import choices, chosen
+from benchmarks.accuracy.coverage import APART, KNOWN_STACKS, coverages, pairs_judged
+from benchmarks.accuracy.draws import WORSE_BY, draws_judged
+from benchmarks.accuracy.judge import Residual
 from benchmarks.accuracy.own import CLUSTER, OWN, OwnRow, in_order, mean, own_verdicts, worst
 from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement
 from benchmarks.accuracy.tables import percent
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.judge import WORSE_BY, Residual, draws_judged, summary
+from simulator.evidence.calibration.judged import summary
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.coverage import APART, KNOWN_STACKS, TITLES, coverages, pairs_judged
+from simulator.show.report.accuracy import TITLES
 from simulator.show.report.sections import Section
 
 SIMUMAX: Final = "b200-megatron"

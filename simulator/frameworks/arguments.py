@@ -1,8 +1,8 @@
-"""The flags of one launch, the keys of one file or the settings that a log prints, each with its line.
+"""The flags of one launch, keys of one file or settings in one log, each with its line.
 
-`Arguments` holds what a run says in its framework's words, and gathers what reading it leaves to say: which line each
-setting came from (`places`), which settings wait for values that only the run knows (`incomplete`), and remarks. One
-occurrence of a flag is an `Argument`; what is known of the flag in every run stands in its table (`flags.Flag`).
+`Arguments` holds a run's words by the names of its framework's tables. It also collects what reading them yields: the
+line that each setting came from (`places`), settings whose value only the run knows (`incomplete`), and remarks. One
+occurrence of a flag is an `Argument`; the flag's meaning stands in its table (`flags.Flag`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unk
 from simulator.frameworks.values import Cause, PlainValue, known_value
 
 OFF: Final = ("false", "none", "null", "", "0")
-"""Values of a key that is as if it were not there, in lower case."""
+"""Values, in lower case, that mean the same as an absent key."""
 ANY_FLAG: Final = "any_other_flag"
-"""What a text of unknown flags decides."""
+"""Setting that depends on text which may hold any flag."""
 _MOST_SHOWN: Final = 12
-"""Variables that one remark names."""
+"""Most variables that one remark names."""
 _BY_ABSENCE: Final = ("full-precision", "no-vocabulary", "no-sequence-parallel")
-"""Remarks on a flag that is not there."""
+"""Rules whose remarks rest on the absence of a flag."""
 _BOUND_RULES: Final = {"bound": "upper-bound", "activations": "activations-bound"}
-"""Remarks on flags that are not priced and only lessen the need."""
+"""Rules for flags that are not priced and only lower the need, by their weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,81 +36,81 @@ class Argument:
     """One occurrence of a flag or key."""
 
     name: str
-    """As the tables spell it."""
+    """Name as in the tables."""
     spelled: str
-    """As the run spells it."""
+    """Name as in the run."""
     values: tuple[PlainValue, ...]
     place: Place
-    """Of the flag."""
+    """Place of the flag itself."""
 
     @property
     def value_place(self) -> Place:
-        """Line that sets the value."""
+        """Place that sets the value."""
         return Place(self.place.file, self.value_line)
 
     @property
     def value_line(self) -> int:
-        """Line that sets the value, or the flag's where there is none."""
+        """Line that sets the value; the flag's without one."""
         return next((value.line for value in self.values if value.line), self.place.line)
 
     @property
     def text(self) -> str:
-        """The values, joined."""
+        """The values, joined by blanks."""
         return " ".join(value.text for value in self.values)
 
     @property
     def causes(self) -> frozenset[Cause]:
-        """What the values depend on."""
+        """What unknown values depend on."""
         return frozenset().union(*(value.causes for value in self.values))
 
     @property
     def is_off(self) -> bool:
-        """Whether the flag says that it is as if it were not there: `false`, `none`, `0`."""
+        """Whether the value is known to mean the same as an absent flag: `false`, `none`, `0`."""
         return not self.causes and bool(self.values) and self.text.lower() in OFF
 
 
 class Arguments:
-    """What a run says in its framework's words. Reading an unknown value notes what needs it."""
+    """The words of one run. Reading an unknown value records which setting needs it."""
 
     def __init__(self, file: str, table: FlagTable, *, complete: bool = False) -> None:
-        """`complete` says that the table has all of the framework's flags: no other name is then passed over."""
+        """`complete` says that the table lists every flag of the framework, so that any other name is an error."""
         self.file = file
         self.table = table
         self.complete = complete
         self.passed: set[str] = set()
-        """Names beside the table's that may be passed over."""
+        """Names beyond the table's that may be ignored."""
         self.entries: dict[str, list[Argument]] = {}
         self.places: dict[str, Place] = {}
         self.remarks: list[Remark] = []
         self.incomplete: set[str] = set()
         """Settings whose value only the run knows."""
         self.devices: int | None = None
-        """Processes that are started, where only their number is said."""
+        """Number of processes, where nothing states nodes."""
         self.nodes: int | None = None
-        """Nodes, where a configuration file says them."""
+        """Number of nodes, where a configuration file states it."""
         self.devices_per_node: int | None = None
-        """Processes of a node, likewise."""
+        """Processes per node, where a configuration file states them."""
         self.settings: Mapping[str, str] = {}
-        """What the user tells of what the recipe leaves to the run."""
+        """Values that the user sets for what the recipe leaves to the run."""
         self.keys_beside: Sequence[Key] = ()
-        """Keys of another file that tells the program which is started."""
+        """Keys of another file, which identifies the program that is started."""
         self.used: set[str] = set()
-        """Settings that something depends on."""
+        """Settings of the user's that were used."""
         self.bags: set[Cause] = set()
-        """Texts that may hold any flag."""
+        """Causes of texts that may hold any flag."""
         self.maybe: dict[str, frozenset[Cause]] = {}
-        """Flags that are there on some paths only, by name."""
+        """Flags that are set on some paths only, by name, with what that depends on."""
         self._causes: dict[str, tuple[int, set[str]]] = {}
 
     # What is there.
 
     def add(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
-        """Take one flag or key, of another file where one is named."""
+        """Add a flag or key; `file` is the file of its line, by default the recipe's."""
         place = Place(file or self.file, max(line, 1))
         self.entries.setdefault(plain(name), []).append(Argument(plain(name), name[:80], tuple(values), place))
 
     def add_key(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
-        """Take a flag that is given as a key with a value: `true` is a switch, and one that is off is not there."""
+        """Add a flag stated as a key with a value: `true` turns a switch on, and keys that are off are dropped."""
         name = plain(name)
         flag = self.table.get(name)
         lowered = " ".join(value.text for value in values).lower()
@@ -125,7 +125,7 @@ class Arguments:
             self.add(name, values, line, file)
 
     def add_as(self, flag: Flag, values: Sequence[PlainValue], line: int, file: str = "") -> bool:
-        """Take a key of another framework for the flags whose other name it is; False where it is of none."""
+        """Add a key of another framework as the flags that it is an alias of; False where it is none."""
         lowered = " ".join(value.text for value in values).lower()
         off = lowered in OFF and all(value.known for value in values)
         pairs = list(flag.aliases())
@@ -137,7 +137,7 @@ class Arguments:
         return bool(pairs)
 
     def add_defaults(self, flags: Iterable[str], line: int, without: Iterable[str] = ()) -> None:
-        """Take flags that the framework sets itself, `name` or `name=value`, unless the run or `without` has them."""
+        """Add flags that the framework sets by itself, `name` or `name=value`, unless set or in `without`."""
         left_out = frozenset(without)
         for flag in flags:
             name, equals, text = flag.partition("=")
@@ -145,7 +145,7 @@ class Arguments:
                 self.add(name, [known_value(text, line)] if equals else [], line)
 
     def note_bags(self, absent: Mapping[str, bool]) -> None:
-        """Note what waits for texts that may hold any flag: every flag, and what nothing else tells."""
+        """Record that every flag, and each setting marked absent, depends on texts that may hold any flag."""
         if not self.bags:
             return
         for option in (ANY_FLAG, *(name for name, missing in absent.items() if missing)):
@@ -155,7 +155,7 @@ class Arguments:
     # Reading.
 
     def entry(self, *names: str) -> Argument | None:
-        """The flag under the first of these names that it is given by, its other names included; the last one given."""
+        """Return the last occurrence of the first of these names that is set, aliases included; None without one."""
         for name in map(plain, names):
             if self.entries.get(name):
                 return self.entries[name][-1]
@@ -165,7 +165,7 @@ class Arguments:
         return None
 
     def _by_alias(self, name: str) -> Iterator[Argument]:
-        """A flag as its other names give it."""
+        """Yield the occurrences of a flag's aliases, with the value that they set for it."""
         for flag, text in self.table.aliases.get(name, ()):
             for argument in self.entries.get(flag.name, ())[-1:]:
                 off = argument.is_off
@@ -177,11 +177,11 @@ class Arguments:
                     yield replace(argument, values=(known_value(text, argument.value_line),))
 
     def has(self, *names: str) -> bool:
-        """Whether a flag is given."""
+        """Whether a flag is set."""
         return self.entry(*names) is not None
 
     def text(self, option: str, *names: str) -> str | None:
-        """A flag's text; None where it is absent or not known. `option` is the setting that it tells."""
+        """Return a flag's text; None where absent or unknown. `option` is the setting that depends on it."""
         entry = self.entry(*names)
         if entry is None:
             for name in map(plain, names):
@@ -196,7 +196,7 @@ class Arguments:
         return entry.text
 
     def integer(self, option: str, *names: str, low: int = 1, high: int = 2**31) -> int | None:
-        """A whole number; None where it is absent or not known. Raises InputError for other text."""
+        """Return a whole number; None where absent or unknown. Raises InputError for other text."""
         text = self.text(option, *names)
         if text is None:
             return None
@@ -207,7 +207,7 @@ class Arguments:
         return number
 
     def share(self, option: str, *names: str, most: float = 1.0) -> str | None:
-        """A number from 0 to `most`, as text; None where it is absent or not known. Raises InputError."""
+        """Return a number from 0 to `most`, as text; None where absent or unknown. Raises InputError."""
         text = self.text(option, *names)
         if text is not None and (
             not re.fullmatch(r"[0-9]{0,3}\.?[0-9]{0,9}", text, re.ASCII) or not 0.0 <= float(text or "-1") <= most
@@ -216,7 +216,7 @@ class Arguments:
         return text
 
     def integers(self, option: str, name: str) -> list[int]:
-        """Whole numbers, by commas or blanks, in brackets or not; none where absent or not known. Raises InputError."""
+        """Return whole numbers separated by commas or blanks; empty where absent or unknown. Raises InputError."""
         text = (self.text(option, name) or "").strip("\"'[] ")
         words = [word for word in re.split(r"[\s,\[\]]+", text) if word]
         if not all(re.fullmatch(r"[0-9]{1,6}", word, re.ASCII) for word in words) or len(words) > 4096:
@@ -224,7 +224,7 @@ class Arguments:
         return [int(word) for word in words]
 
     def switch(self, option: str, *names: str, default: bool = False) -> bool:
-        """A flag that is there or not, or given as true, 1, on; `default` also where it is not known."""
+        """Whether a flag is set, alone or as true, 1, on; `default` where absent or unknown. Raises InputError."""
         text = self.text(option, *names)
         entry = self.entry(*names)
         if entry is None or text is None:
@@ -243,41 +243,41 @@ class Arguments:
         return any(self.switch(option, name) for name in names)
 
     def refusal(self, entry: Argument | None, problem: str) -> InputError:
-        """The error that refuses a value."""
+        """Return the error that refuses a value."""
         if entry is None:
             return InputError(f"{self.file}: {problem}")
         return InputError(f"{entry.place.file}:{entry.value_line}: {entry.spelled}: {problem}")
 
     def forget(self, *options: str) -> None:
-        """Leave out the lines of settings that are none of a question's."""
+        """Drop the places of settings that do not belong to a question."""
         for option in options:
             self.places.pop(option, None)
 
     def need(self, causes: Iterable[Cause], option: str) -> None:
-        """Note that an option waits for values that only the run knows."""
+        """Record that an option depends on values that only the run knows."""
         self.incomplete.add(option)
         self.note(causes, (option,))
 
     def note(self, causes: Iterable[Cause], options: Iterable[str] = ()) -> None:
-        """Note values that only the run knows, and the settings that wait for them."""
+        """Record values that only the run knows and the settings that depend on them."""
         for cause in sorted(causes):
             line, affected = self._causes.setdefault(cause.name, (cause.line, set()))
             affected.update(options)
             self._causes[cause.name] = (min(line, cause.line) or cause.line, affected)
 
     def note_others(self) -> None:
-        """Note unknown values of flags that nothing here needs."""
+        """Record the unknown values of flags that nothing has read."""
         for entries in self.entries.values():
             for entry in entries:
                 self.note(entry.causes)
 
     def flags(self) -> tuple[GivenFlag, ...]:
-        """The flags as given, the last of each."""
+        """Return the last occurrence of each flag."""
         last = (entries[-1] for entries in self.entries.values() if entries)
         return tuple(GivenFlag(entry.spelled.lstrip("-"), entry.text, entry.place) for entry in last)
 
     def unknowns(self) -> tuple[Unknown, ...]:
-        """What only the run knows, those that something waits for first."""
+        """Return the values that only the run knows; those that settings depend on come first."""
         unknowns = [
             Unknown(name, Place(self.file, max(line, 1)), tuple(sorted(options)))
             for name, (line, options) in self._causes.items()
@@ -287,32 +287,32 @@ class Arguments:
     # Saying.
 
     def remark(self, rule: str, severity: Severity, message: str, *names: str, fix: str = "") -> None:
-        """Say something about a flag."""
+        """Add a remark on the first set flag of `names`."""
         entry = self.entry(*names) if names else None
         self.remarks.append(Remark(rule, severity, message, entry.value_place if entry else None, fix))
 
     def not_modelled(self, message: str, *names: str, fix: str = "") -> None:
-        """Say of flags that what they ask for is not modelled, so that nothing firm can be said."""
+        """Add the remark that flags ask for something that is not modelled, which rules out a firm verdict."""
         self.remark("not-modelled", "error", message, *names, fix=fix)
 
     def remark_line(  # noqa: PLR0913  what a remark is made of
         self, rule: str, severity: Severity, message: str, line: int, *, file: str = "", fix: str = ""
     ) -> None:
-        """Say something about a line, of another file where one is named."""
+        """Add a remark on a line; `file` is its file, by default the recipe's."""
         self.remarks.append(Remark(rule, severity, message, Place(file or self.file, max(line, 1)), fix))
 
     def remark_key(self, key: Key, message: str, rule: str = "not-modelled", severity: Severity = "error") -> None:
-        """Say something about a key of a configuration file."""
+        """Add a remark on a key of a configuration file."""
         self.remark_line(rule, severity, message, key.line, file=key.file)
 
     def note_unset(self, names: Iterable[str]) -> None:
-        """Say which variables of the environment were taken as not set, if any."""
+        """Remark the environment variables that are assumed to be unset."""
         shown = ", ".join(f"${name}" for name in sorted(names)[:_MOST_SHOWN])
         if shown:
             self.remark_line("assumed-unset", "note", f"taken as not set: {shown}", 1, fix="--set NAME=VALUE")
 
     def complete_names(self) -> None:
-        """Take a name that only one flag starts with for that flag, as argparse does unless it is told not to."""
+        """Expand abbreviated flags that match only one flag of the table, as argparse does by default."""
         for name in [name for name in self.entries if name not in self.table]:
             longer = [flag for flag in self.table if flag.startswith(name)]
             if len(longer) == 1:
@@ -323,7 +323,7 @@ class Arguments:
                 self.entries.setdefault(longer[0], []).extend(whole)
 
     def remark_repeated(self) -> None:
-        """Say which flags are given more than once."""
+        """Remark flags that are set more than once."""
         for name, entries in self.entries.items():
             flag = self.table.get(name)
             if len(entries) < 2 or (flag is not None and flag.kind == "list" and flag.effect != "no_effect"):
@@ -339,7 +339,7 @@ class Arguments:
             self.remarks.append(Remark("repeated-flag", "note" if same else "warning", message, entries[-1].place, fix))
 
     def remark_unread(self) -> None:
-        """Say which flags are not read: those that no table has, and those that are known and not modelled."""
+        """Remark flags that are not read: those in no table, and those that are not modelled."""
         for name, entries in self.entries.items():
             if name in self.passed:
                 continue
@@ -364,7 +364,7 @@ def _shown(entry: Argument) -> str:
 
 
 def half_precision(arguments: Arguments, *, bf16: bool, fp16: bool) -> str | None:
-    """The 16-bit type that two switches choose; None, with a remark, where they choose none or both are unknown."""
+    """Return the 16-bit type that two switches choose; None, with a remark unless unknown, where they choose none."""
     if bf16 and fp16:
         arguments.remark("contradiction", "error", "bf16 and fp16 are both on", "fp16", fix="drop one of them")
     if "precision" in arguments.incomplete:

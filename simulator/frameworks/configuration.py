@@ -1,4 +1,4 @@
-"""Configuration files that a launch names: beside the recipe, or written by the script. Knows no key's meaning."""
+"""Configuration files that a launch names: beside the recipe, or written by the script. Interprets no key."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from typing import Final
 
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, written_keys
-from simulator.frameworks.home import told
+from simulator.frameworks.home import path_set_by_user
 from simulator.frameworks.launch import LaunchCommand, plain_path
 from simulator.frameworks.values import PlainValue, known_value
 
 SUFFIXES: Final = (".json", ".yaml", ".yml")
-"""Ends of the names of configuration files."""
+"""Suffixes of configuration files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a configuration file holds."""
+    """The keys of one configuration file."""
 
     file: str
-    """The file that its lines are of: the script, where that writes it."""
+    """File that the keys' lines refer to: the script, where it writes the configuration."""
     keys: tuple[Key, ...]
 
 
 def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Configuration | None:
-    """The file as the launch names it; None where the script writes one of several and only the run knows which.
+    """Return the file that a launch names; None where the script writes one of several that only the run knows.
 
-    Raises InputError where it is neither written nor beside the recipe, or is no such file.
+    Raises InputError where it is neither written nor beside the recipe, or not a configuration file.
     """
-    written = launch.written(name) if told(name) is None else None
+    written = launch.written(name) if path_set_by_user(name) is None else None
     if written is not None:
         if written.pieces and not any(piece.known for piece in written.pieces):
             return None
         where = f"{file}:{max(written.line, 1)}: {name[:200]}"
         return Configuration(file, tuple(written_keys(where, name, written)))
-    path = beside(file, name if told(name) is not None else _in_own_folder(file, name), line)
+    path = beside(file, name if path_set_by_user(name) is not None else _in_own_folder(file, name), line)
     return Configuration(str(path), tuple(keys_of(path, read_document(path))))
 
 
 def need_written(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> None:
-    """Ask for a file that the script writes, and of which only the run knows the text."""
+    """Note that `option` depends on a file whose text only the run knows."""
     arguments.need(launch.files[plain_path(name)].causes, option)
 
 
 TakeKeys = Callable[[Arguments, Sequence[Key], str], None]
-"""Takes the keys of a file into the arguments."""
+"""Function that adds the keys of a file to the arguments."""
 
 
 def take_file(arguments: Arguments, launch: LaunchCommand, word: PlainValue, take: TakeKeys) -> None:
-    """Take the file that a word names; flags count over its keys. Asks for one of which only the run knows the text."""
+    """Take the keys of the file that a word names; flags override them, and unknown text makes the model unknown."""
     flags, arguments.entries = arguments.entries, {}
     named = configuration(launch, arguments.file, word.text, word.line)
     if named is None:
@@ -63,7 +63,7 @@ def take_file(arguments: Arguments, launch: LaunchCommand, word: PlainValue, tak
 
 
 def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue], take: TakeKeys) -> None:
-    """Take the words before the first flag: configuration files, and `key=value`, which counts over their keys."""
+    """Take the words before the first flag: configuration files, and `key=value`, which overrides their keys."""
     for word in words:
         name, equals, text = word.text.partition("=")
         if equals and word.known:
@@ -73,7 +73,7 @@ def take_files(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
 
 
 def replaced(document: Configuration | None, words: Mapping[str, PlainValue], file: str) -> list[Key]:
-    """The keys of a document, with those that words of a command line in `file` replace, by dotted name."""
+    """Return the keys of a document, with those named by `words` (dotted names, from `file`) replaced."""
     keys = [dataclasses.replace(key, file=document.file) for key in document.keys] if document is not None else []
     left = [key for key in keys if key.dotted not in words]
     own = (Key(tuple(name.split(".")), (word,), word.line, word.text, file) for name, word in words.items())
@@ -81,7 +81,7 @@ def replaced(document: Configuration | None, words: Mapping[str, PlainValue], fi
 
 
 def _in_own_folder(file: str, name: str) -> str:
-    """A name from the top of a repository, of a file in the recipe's own folder: the launch is started at the top."""
+    """Return a file's name in the recipe's own folder where a path from the repository's top leads there."""
     folders = PurePath(name).parent.parts
     own = Path(file).resolve().parent.parts
     return PurePath(name).name if folders and own[-len(folders) :] == folders else name

@@ -1,4 +1,4 @@
-"""Configuration files as flat keys with lines: YAML, JSON and TOML. What a key means stands in a framework's table."""
+"""Configuration files (YAML, JSON, TOML) as flat keys with their lines. Interprets no key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError
-from simulator.frameworks.home import asking, kept_inside, root_of, told
+from simulator.frameworks.home import asking, path_set_by_user, require_inside, root_of
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
 
@@ -28,32 +28,32 @@ _TOML_TEXT: Final = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"""|\Z)?|\'\'\'.*?(?:\'\'\'|\Z)|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
     re.DOTALL,
 )
-"""Quoted text, closed or not, and comments, in which dots mean nothing."""
+"""Quoted text, closed or not, and comments: dots in them separate no keys."""
 _TOML_CHAIN: Final = re.compile(
     rf'(?<![\w"-])(?:[\w-]++|")(?:[ \t]*+\.[ \t]*+(?:[\w-]++|")){{{_MAXIMUM_DEPTH}}}', re.ASCII
 )
 _TOML_WORK: Final = 300
-"""Units of work of a sign that separates keys, values and tables."""
+"""Units of work per character that separates keys, values or tables."""
 _LONG_NUMBER: Final = re.compile(r"(?<![\w-])[\w-]{4097}", re.ASCII)
 _KEY_TEXT: Final = re.compile(r"""(?<![\w.-])([\w.-]++)["']?+\s*+(?=[:=\]]|$)""")
-"""A run of signs that a key may have, with what makes it one behind it."""
+"""Characters of a key, followed by what marks them as one."""
 _KEY_BEFORE: Final = frozenset("{,[\"' \t")
 _LINE_WORK: Final = 5
-"""Units of work of looking for keys in a character."""
+"""Units of work per character of the search for keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One value of a file."""
+    """One value of a configuration file."""
 
     path: tuple[str, ...]
     values: tuple[PlainValue, ...]
     """The value, or the items of a list."""
     line: int
     content: Any
-    """As the file holds it."""
+    """Value as parsed."""
     file: str = ""
-    """Where the line is, if not in the file that is read."""
+    """File of the line; empty for the file being read."""
 
     @property
     def name(self) -> str:
@@ -62,22 +62,22 @@ class Key:
 
     @property
     def first(self) -> PlainValue:
-        """The value, or the first item; an empty text of an empty list."""
+        """The value, or the first item; an empty text for an empty list."""
         return self.values[0] if self.values else EMPTY
 
     @property
     def dotted(self) -> str:
-        """The whole path."""
+        """The whole path, joined by dots."""
         return ".".join(self.path)
 
 
 def beside(file: str, name: str, line: int) -> Path:
-    """The configuration file that a recipe names: beside the recipe, or from a folder above it in its repository.
+    """Return the path of a configuration file that a recipe names, beside it or above it in its repository.
 
     Only a setting of the user's may tell that it is elsewhere: InputError is raised where there is no such file,
     AbsentFileError where the repository has none.
     """
-    named = told(name)
+    named = path_set_by_user(name)
     if named is not None:
         with contextlib.suppress(OSError, ValueError):
             if Path(named).is_file():
@@ -91,7 +91,7 @@ def beside(file: str, name: str, line: int) -> Path:
         for folder in (start / "/".join([".."] * steps) for steps in range(count + 1)):
             with contextlib.suppress(OSError):
                 if (folder / name).is_file():
-                    return kept_inside(folder / name, Path(file), f"{file}:{line}: {name[:200]}")
+                    return require_inside(folder / name, Path(file), f"{file}:{line}: {name[:200]}")
     shown = name[:200]
     raise AbsentFileError(
         f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
@@ -100,7 +100,7 @@ def beside(file: str, name: str, line: int) -> Path:
 
 
 def read_text(path: Path, *, newlines: bool = False) -> str:
-    """Text of a file of acceptable size; `newlines` keeps a carriage return before a line break. Raises InputError."""
+    """Return a file's text; `newlines` keeps carriage returns before line breaks. Raises InputError."""
     text = read_limited(path)
     if "\0" in text:
         raise InputError(f"{path}: a binary file, no recipe")
@@ -108,7 +108,7 @@ def read_text(path: Path, *, newlines: bool = False) -> str:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """What a YAML, JSON or TOML file holds. Raises InputError."""
+    """Parse a YAML, JSON or TOML file. Raises InputError."""
     suffix = path.suffix.lower()
     if suffix == ".json":
         content = read_json(path)
@@ -133,7 +133,7 @@ def _toml(path: Path) -> Any:
 
 
 def _check_toml(path: Path, text: str) -> None:
-    """Refuse what the parser takes long for: it bounds neither how deep a key goes nor how many tables there are."""
+    """Raise InputError for TOML that takes the parser too long: it limits neither a key's depth nor the tables."""
     bare = _TOML_TEXT.sub('"', text)
     chain = _TOML_CHAIN.search(bare)
     if chain is not None:
@@ -145,14 +145,14 @@ def _check_toml(path: Path, text: str) -> None:
 
 
 def keys_of(path: Path, document: Mapping[str, Any]) -> list[Key]:
-    """Every value of a document in its order, with its line."""
+    """Return every value of a document in order, with its line."""
     return _keys(str(path), document, read_text(path), 1)
 
 
 def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
-    """Every value of a file that a script writes, with its line in the script. Raises InputError.
+    """Return every value of a file that a script writes, with its line in the script. Raises InputError.
 
-    A value that only the run knows is one.
+    Values that only the run knows are holes.
     """
     text, holes = _marked(content, quotes=name.lower().endswith(".json"))
     json = name.lower().endswith(".json")
@@ -160,7 +160,7 @@ def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
     if not isinstance(document, dict):
         raise InputError(f"{where}: must hold a mapping of keys to values")
     keys = []
-    # What is made of another file has all its lines at that of the command.
+    # Text made from another file has the line of the command that makes it.
     last = max((piece.line for piece in content.pieces), default=1)
     for key in _keys(where, document, text, max(content.line, 1), max(last, 1)):
         values = [next((holes[mark] for mark in holes if mark in value.text), value) for value in key.values]
@@ -169,7 +169,7 @@ def written_keys(where: str, name: str, content: PlainValue) -> list[Key]:
 
 
 def _marked(content: PlainValue, *, quotes: bool) -> tuple[str, dict[str, PlainValue]]:
-    """The text with a word for every part that is not known, in quotes where it stands outside them."""
+    """Return the text with unknown parts replaced by marks, quoted where needed, and the values by mark."""
     text = ""
     holes: dict[str, PlainValue] = {}
     for piece in content.pieces:
@@ -202,7 +202,7 @@ def _keys(
 
 
 def as_text(value: object) -> str:
-    """A plain value as a flag has it."""
+    """Return a plain value as text, as a flag would have it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer() and math.fabs(value) < 1e15:
@@ -223,7 +223,7 @@ def _flat(value: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tup
 
 
 class _Lines:
-    """Finds keys in the order a file writes them."""
+    """The line of each key, in the order of the file."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
@@ -239,7 +239,7 @@ class _Lines:
         self._parents: dict[tuple[str, ...], int] = {}
 
     def of(self, path: tuple[str, ...]) -> int:
-        """Line of a key: the first of its name after its parent's."""
+        """Return a key's line: the first of its name after its parent's."""
         start = 1
         for depth in range(1, len(path) + 1):
             part = path[:depth]

@@ -23,47 +23,47 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 FlagKind = Literal["priced", "no_effect", "not_modelled"]
-"""`priced`: a reader takes it; `no_effect`: on memory and speed; `not_modelled`: it has one that is not priced."""
+"""`priced`: a reader takes it; `no_effect`: changes neither memory nor speed; `not_modelled`: changes them but is
+not priced."""
 FlagWeight = Literal["", "figure", "activations", "bound", "verdict"]
-"""Of what is not modelled: whether it moves a figure within its interval, only lessens what the passes hold or the need
-as a whole (what fits without it fits with it), or may turn a verdict."""
+"""How much a flag that is not modelled matters: `figure` moves a figure within its interval, `activations` and
+`bound` only lower activations or the total need (what fits without it fits with it), `verdict` may turn a verdict."""
 Takes = Literal["value", "switch", "optional", "list"]
-"""What follows a flag: one value, nothing, a value or nothing, or several."""
+"""What follows a flag: one value, nothing, a value or nothing, or several values."""
 TargetKind = Literal["layout", "option", "model", "workload"]
 """A field of `Layout`, a switch of `FrameworkProfile`, a field of `ModelSpec`, a field of `AskedRun`."""
 FOLDER: Final = Path(__file__).resolve().parent
-"""Where each framework has its folder."""
+"""Parent of the frameworks' folders."""
 OWN_TABLE: Final = "words"
-"""Name of the table that is called like its folder."""
+"""File name of a folder's main table, which is called by the folder's name."""
 _OFF: Final = frozenset(["", "0", "false", "no", "off", "none", "null", "disable"])
 _ALIAS: Final = "alias:"
 ANY_TEXT: Final = "*"
-"""Stands in `Meaning.values` for every text that is not listed."""
+"""Key of `Meaning.values` for every text that is not listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One thing that a flag sets, as the column `sets` spells it.
+    """One thing that a flag sets, parsed from the column `sets`.
 
     `layout.tensor_parallel` takes the flag's own value; a switch that is on is `true`. `option.fused_rotary=false` is
-    what a flag that is on sets. `model.norm=rmsnorm:rms_norm,*:layer_norm` goes by the flag's text, in small letters or
-    as a number, with `*` for all other texts: `*:*` takes them as they are, and a text with nothing behind its colon
-    sets nothing. `option.gradient_dtype=true:fp32,false:bf16` goes by whether a switch is on. Behind `|` stands what
-    holds where no flag of the target sets it: `option.tp_comm_overlap=true|false`. A flag that sets several things has
-    them with `;` between.
+    set by a flag that is on. `model.norm=rmsnorm:rms_norm,*:layer_norm` maps the flag's text, compared in lower case or
+    as a number; `*` is any other text, `*:*` takes it as it is, and nothing after the colon sets nothing.
+    `option.gradient_dtype=true:fp32,false:bf16` maps a switch that is on or off. After `|` stands the value where no
+    flag of the target sets it: `option.tp_comm_overlap=true|false`. `;` separates several meanings.
     """
 
     kind: TargetKind
     name: str
-    """Field or switch."""
+    """Name of the field or switch."""
     values: Mapping[str, str]
-    """Value by text of the flag; empty where it is the text itself."""
+    """Value by text of the flag; empty where the text itself is the value."""
     otherwise: str | None = None
-    """Value where no flag of the target has one; None where the framework's default is left alone."""
+    """Value where no flag of the target sets one; None leaves the framework's default."""
 
     @property
     def target(self) -> str:
-        """Kind and name, as the table has them."""
+        """Kind and name, as in the table."""
         return f"{self.kind}.{self.name}"
 
 
@@ -72,26 +72,26 @@ class Flag:
     """One flag or key of a framework."""
 
     about: str
-    """What it is read as, what kind of setting it is, or what is not priced."""
+    """Its meaning, the kind of setting, or what is not priced."""
     kind: Takes = "value"
     name: str = ""
-    """With underscores, no dashes in front."""
+    """Name with underscores, without leading dashes."""
     effect: FlagKind | Literal[""] = "priced"
-    """Empty only while a new release is read, before a person has classified it."""
+    """Class of the flag; empty only between reading a new release and classifying the flag."""
     weight: FlagWeight = ""
     default: str = ""
-    """As text; empty where the framework computes it."""
+    """Default as text; empty where the framework computes it."""
     sets: str = ""
-    """What a flag that is priced sets, see `Meaning`; empty where its framework's own code reads it."""
+    """Targets that the flag sets, see `Meaning`; empty where its framework's own code reads it."""
     file: str = ""
-    """Where the framework defines it."""
+    """File that defines it in the framework."""
     first: str = ""
-    """Oldest version read that has it."""
+    """Oldest of the versions read that has it."""
     last: str = ""
-    """Newest version read that has it."""
+    """Newest of the versions read that has it."""
 
     def is_off(self, text: str) -> bool:
-        """Whether a value is the framework's default, or says that the flag does nothing."""
+        """Whether a text is the framework's default or switches the flag off."""
         lowered = text.strip().strip("\"'").lower()
         return self.kind != "switch" and (lowered in _OFF or lowered == self.default.lower() or self._idle(lowered))
 
@@ -102,7 +102,7 @@ class Flag:
             return False
 
     def aliases(self) -> Iterator[tuple[str, str]]:
-        """The flags whose other name this is, each with what stands behind its name.
+        """Yield the flags that this is another name of, each with the text after its name.
 
         `alias:x` is flag x with this one's value, `alias:x=!` its opposite, and `alias:recompute_granularity=full` that
         flag with this value.
@@ -112,12 +112,12 @@ class Flag:
             yield name, text
 
     def _parts(self, *, alias: bool) -> Iterator[str]:
-        """What the flag sets, each alone: other names of flags, or targets."""
+        """Yield the parts of `sets`: either the aliases or the targets."""
         parts = (part.strip() for part in self.sets.split(";"))
         return (part for part in parts if part and part.startswith(_ALIAS) == alias)
 
     def meanings(self) -> Iterator[Meaning]:
-        """The targets that the flag sets. Raises ValueError for a text that is no meaning."""
+        """Yield the targets that the flag sets. Raises ValueError for text that is not a meaning."""
         for part in self._parts(alias=False):
             target, equals, text = part.partition("=")
             kind, _, name = target.partition(".")
@@ -129,7 +129,7 @@ class Flag:
 
 
 def _entry(text: str) -> tuple[str, str]:
-    """A value, or a text of the flag and its value."""
+    """Return a flag's text and the value it sets; `ANY_TEXT` where no text is stated."""
     before, colon, after = text.partition(":")
     return (before.lower(), after) if colon else (ANY_TEXT, before)
 
@@ -145,23 +145,23 @@ class FlagTable(Mapping[str, Flag]):
         return self._flags[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Their names."""
+        """Iterate over the names."""
         return iter(self._flags)
 
     def __len__(self) -> int:
-        """Number of flags."""
+        """Return the number of flags."""
         return len(self._flags)
 
     def changed(self, flags: Mapping[str, Flag]) -> FlagTable:
-        """The table with these flags in place of its own."""
+        """Return the table with some flags added or replaced."""
         return FlagTable({**self._flags, **flags})
 
     def passes(self, name: str) -> bool:
-        """Whether a name is a flag without effect on memory and speed, as far as they are modelled."""
+        """Whether a name is a flag that changes neither memory nor speed."""
         return name in self._flags and self._flags[name].effect == "no_effect"
 
     def of(self, name: str) -> Flag | None:
-        """The flag of a name, or the row of all names that start so: `profiler.*`."""
+        """Return the flag of a name, or the row of its prefix, such as `profiler.*`; None without one."""
         return self._flags.get(name) or next((flag for start, flag in self._starts if name.startswith(start)), None)
 
     @functools.cached_property
@@ -170,7 +170,7 @@ class FlagTable(Mapping[str, Flag]):
 
     @functools.cached_property
     def meanings(self) -> Mapping[str, tuple[tuple[Flag, Meaning], ...]]:
-        """For each target the flags that set it, in the order of the tables."""
+        """For each target, the flags that set it, in the order of the tables."""
         pairs_of: dict[str, list[tuple[Flag, Meaning]]] = {}
         for flag in self._flags.values():
             for meaning in flag.meanings():
@@ -179,7 +179,7 @@ class FlagTable(Mapping[str, Flag]):
 
     @functools.cached_property
     def aliases(self) -> Mapping[str, tuple[tuple[Flag, str], ...]]:
-        """For each flag its other names, with what stands behind the flag's name there."""
+        """For each flag its other names, each with the text after the flag's name in that row."""
         pairs_of: dict[str, list[tuple[Flag, str]]] = {}
         for flag in self._flags.values():
             for name, text in flag.aliases():
@@ -188,20 +188,20 @@ class FlagTable(Mapping[str, Flag]):
 
 
 def table_file(name: str) -> Path:
-    """The file of a table: `words.csv` of the folder of that name, else a further table of some folder."""
+    """Return the path of a table: `words.csv` in the folder of that name, else another table of any folder."""
     own = FOLDER / name / f"{OWN_TABLE}.csv"
     return own if own.exists() else next(iter(FOLDER.glob(f"*/{name}.csv")), own)
 
 
 def table_names() -> tuple[str, ...]:
-    """Every table, by name."""
+    """Return the names of all tables."""
     files = FOLDER.glob("*/*.csv")
     return tuple(sorted(file.parent.name if file.stem == OWN_TABLE else file.stem for file in files))
 
 
 @functools.cache
 def table_of(*names: str) -> FlagTable:
-    """The flags of tables by name; of a name that several have, the first one's."""
+    """Return the flags of several tables; a name that more than one has comes from the first."""
     flags: dict[str, Flag] = {}
     for name in names:
         with table_file(name).open(encoding="utf-8", newline="") as stream:
@@ -223,7 +223,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "first": "first",
     "last": "last",
 }
-"""Fields of a flag, and their columns in a table."""
+"""Columns of a table by field of `Flag`."""
 
 
 def _flag(line: Mapping[str, str]) -> Flag:

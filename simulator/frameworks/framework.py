@@ -1,10 +1,10 @@
-"""The parts of a framework's folder: one `Framework` in its `framework.py`, of the parts that it has.
+"""The record `Framework`, which each framework's folder fills in its `framework.py`: its tables, readers and writer.
 
-A trainer with flags of its own has a `LaunchForm`: how its launches are told, the table that its flags stand in, and
-the function that reads a run from them; one with configuration files of its own has a `FileForm`. A stack that adds
-words to another framework's, as MindSpeed does to Megatron-LM's, `extends` it: its table stands behind that one's, and
-its functions work on every run of it. All parts take and return values of this wing and of the question: arguments,
-runs, scenarios, layouts.
+A trainer with flags of its own has a `LaunchForm`: how its launches are recognised, its table of flags, and the
+function that reads a run from them. One with configuration files of its own has a `FileForm`. A stack that adds flags
+to another framework's, as MindSpeed does to Megatron-LM's, `extends` it: its table comes after that one's, and its
+functions see every run of it. All functions take and return types of this package and of the question: arguments, runs,
+scenarios, layouts.
 """
 
 from __future__ import annotations
@@ -26,85 +26,87 @@ from simulator.question.vocabulary import FrameworkName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchForm:
-    """Launches of one framework."""
+    """One kind of launch command of a framework: how to recognise and how to read it."""
 
     dialect: str
-    """How recipes of this form are called, such as `megatron-shell`."""
+    """Name of the recipe format, such as `megatron-shell`."""
     order: int
-    """Place among the forms that are asked in turn whose a launch is: the surest marks first."""
+    """Position among all launch forms when a launch is recognised, lowest first: the surest marks come first."""
     is_own: Callable[[LaunchCommand], bool]
     read: Callable[[Arguments, LaunchCommand], AskedRun]
-    """The run, before what was not read is remarked."""
+    """Return the run; remarks on unread flags are added by the caller."""
     tables: tuple[str, ...] = ()
-    """Tables of its flags, where they are others than its framework's."""
+    """Tables of its flags; empty where they are its framework's."""
     complete: bool = True
-    """Whether its tables have every flag; scripts that add flags of their own have more."""
+    """Whether its tables list every flag; false for scripts that may define flags of their own."""
     take_words: Callable[[Arguments, LaunchCommand, Sequence[PlainValue]], None] | None = None
-    """Takes the words before the first flag: a configuration file, `key=value`."""
+    """Take the words before the first flag: a configuration file, `key=value`."""
     cluster: Callable[[Arguments, LaunchCommand], tuple[int | None, int | None]] | None = None
-    """Nodes and processes of a node, None where only the run knows, where the launcher's options do not say them."""
+    """Return nodes and processes per node where the launcher's options do not state them; None where only the run
+    knows."""
     is_named_by_program: bool = False
-    """Whether a launch is called by its program too, as `swift sft` is, and not by its script alone."""
+    """Whether the program's name identifies a launch too, as in `swift sft`, and not the script's alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileForm:
-    """Configuration files of one framework, each a recipe on its own."""
+    """One kind of configuration file of a framework, each file a recipe of its own."""
 
     dialect: str
-    """How recipes of this form are called, such as `llamafactory-yaml`."""
+    """Name of the recipe format, such as `llamafactory-yaml`."""
     order: int
-    """Place among the forms that are asked in turn whose a file is: the surest marks first."""
+    """Position among all file forms when a file is recognised, lowest first: the surest marks come first."""
     is_own: Callable[[Collection[str]], bool]
-    """Whether keys are the framework's, by their dotted paths, their names, and the sections at the top."""
+    """Whether a file is the framework's, by its keys' dotted paths, their names and its top-level sections."""
     read: Callable[[Arguments, Sequence[Key]], AskedRun | None]
-    """The run, before what was not read is remarked; takes the keys into the arguments. None of a file of another."""
+    """Take the keys into the arguments and return the run, without remarks on unread keys; None for another
+    framework's file."""
     tables: tuple[str, ...] = ()
-    """Tables of its keys, where they are others than its framework's."""
+    """Tables of its keys; empty where they are its framework's."""
     complete: bool = True
-    """Whether its tables have every key."""
+    """Whether its tables list every key."""
     in_words_of: str = ""
-    """Framework whose flags its keys are taken as, where its table says of each which flag it stands for."""
+    """Framework whose flags its keys stand for, by the aliases in its own table; empty where they are its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeWriter:
-    """What writes a question down as a recipe of the framework."""
+    """Functions that write a question as a recipe of the framework."""
 
     text: Callable[[Scenario, Layout, Head], str]
-    """The whole recipe. Raises UnsupportedError for what the framework has no words for."""
+    """Return the whole recipe. Raises UnsupportedError for settings that the framework has no words for."""
     words: Callable[[Scenario, Layout], Iterable[WordPair]]
-    """The words that say how a question is laid out, which a patch of a recipe changes. Raises UnsupportedError."""
+    """Return the words of a layout, which a patch of a recipe replaces. Raises UnsupportedError."""
     dialects: tuple[str, ...]
-    """Forms of recipes whose words these are."""
+    """Recipe formats that use these words."""
     is_usual: bool = True
-    """Whether a question of its profile is written so where nobody names another framework."""
+    """Whether it writes questions of its profile by default, where the user names no framework."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """What a stack changes in runs of the framework that it builds on; it leaves runs alone that are none of its."""
+    """Changes that a stack makes to runs of the framework it extends; runs that do not use it stay as they are."""
 
     prepare: Callable[[Arguments], None] = lambda _: None
-    """Changes arguments before they are read."""
+    """Change the arguments before they are read."""
     extend: Callable[[Arguments, AskedRun, LaunchCommand | None], AskedRun]
-    """The run as this stack has it; without a launch its words are a log's."""
+    """Return the run as this stack has it; the launch is None for a log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """One framework's parts."""
+    """Everything that one framework's folder defines."""
 
     title: str
-    """Its name in answers: `Megatron-LM`."""
+    """Name in answers: `Megatron-LM`."""
     profile: FrameworkName
-    """The profile that its runs are priced with."""
+    """Profile that its runs are priced with."""
     tables: tuple[str, ...]
-    """Its tables of flags, of which the first that has a name decides."""
+    """Its tables of flags; where several list a name, the first one counts."""
     extends: str = ""
-    """Folder of the framework that it builds on."""
+    """Folder of the framework that it extends; empty for none."""
     order: int = 50
-    """Place of its tables and of its extension among those of one framework."""
+    """Position of its tables and extension among those of the same base framework, lowest first."""
     launches: tuple[LaunchForm, ...] = ()
     files: tuple[FileForm, ...] = ()
     log: LogForm | None = None

@@ -1,4 +1,4 @@
-"""The bounds of reading: no file outside the recipe's repository is opened, whatever the recipe names."""
+"""The limits of reading: no file outside a recipe's repository is opened, whatever the recipe names."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from simulator.errors import AbsentFileError, InputError
 
 _ROOT: Final[ContextVar[Path | None]] = ContextVar("root", default=None)
 _NAMED: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("named", default=None)
-_TOLD: Final[ContextVar[frozenset[str]]] = ContextVar("told", default=frozenset())
+_USED: Final[ContextVar[frozenset[str]]] = ContextVar("used", default=frozenset())
 
 _FILE: Final = re.compile(r"[^\s$`(]+(?:\.(?:json|ya?ml|toml|sh|txt|env|cfg|conf|tmpl|template|in)|/[^\s$`(]*)")
 """Names of files, among those of variables and commands."""
 
 
 @contextmanager
-def staying(root: Path | None, settings: Mapping[str, str]) -> Iterator[None]:
-    """Read below `root`, by default each recipe's own; `settings` alone (`--set`) may name files elsewhere."""
-    tokens = _ROOT.set(root), _NAMED.set(settings), _TOLD.set(frozenset())
+def reading_within(root: Path | None, settings: Mapping[str, str]) -> Iterator[None]:
+    """Limit reading to files below `root` (None: each recipe's repository) and those that `settings` (`--set`) name."""
+    tokens = _ROOT.set(root), _NAMED.set(settings), _USED.set(frozenset())
     try:
         yield
     finally:
         _ROOT.reset(tokens[0])
         _NAMED.reset(tokens[1])
-        _TOLD.reset(tokens[2])
+        _USED.reset(tokens[2])
 
 
-def told(name: str) -> str | None:
-    """The path that the user gave for a file that a recipe names."""
+def path_set_by_user(name: str) -> str | None:
+    """Return the path that the user set for a file that a recipe names; None without one."""
     path = (_NAMED.get() or {}).get(name)
     if path is not None:
-        _TOLD.set(_TOLD.get() | {name})
+        _USED.set(_USED.get() | {name})
     return path
 
 
-def told_names() -> frozenset[str]:
-    """The files whose paths were asked for and given."""
-    return _TOLD.get()
+def used_names() -> frozenset[str]:
+    """Return the files whose paths were asked for and set."""
+    return _USED.get()
 
 
 def asking(name: str, *, is_file: bool = False) -> str:
-    """The option that tells an unknown: its value, the path of a file, or the nodes of the list that a flag names."""
+    """Return the option that tells an unknown: a value, a file's path, or the nodes of the list that a flag names."""
     if name.startswith("--"):
         return "--nodes N"
     return f"--set {shlex.quote(f'{name}=PATH' if is_file or _FILE.fullmatch(name) else f'{name}=VALUE')}"
 
 
 def root_of(recipe: Path) -> Path:
-    """The folder that reading does not leave: the one given, else the recipe's repository.
+    """Return the folder that reading must stay in: the root set by the user, else the recipe's repository.
 
-    Outside every repository it is the working folder where the recipe is in it, else the recipe's own folder.
+    Outside every repository it is the working folder if it contains the recipe, else the recipe's own folder.
     """
     root = _ROOT.get()
     if root is not None:
@@ -69,10 +69,10 @@ def root_of(recipe: Path) -> Path:
     return here if folder.is_relative_to(here) else folder
 
 
-def kept_inside(path: Path, recipe: Path, where: str) -> Path:
-    """The path, if it is inside the root once its links are followed.
+def require_inside(path: Path, recipe: Path, where: str) -> Path:
+    """Return a path if it is inside the root once its links are followed.
 
-    Raises InputError for a recipe that is not, AbsentFileError for a file that a recipe names.
+    Raises InputError where the recipe itself is outside, AbsentFileError for a file that it names.
     """
     try:
         root = root_of(recipe)

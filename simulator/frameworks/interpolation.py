@@ -1,4 +1,4 @@
-"""Interpolation of `${...}` in configuration files: other keys, environment variables, sums. Runs nothing."""
+"""Interpolation of `${...}` in configuration files: other keys, environment variables, sums. Executes nothing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from simulator.frameworks.values import Cause, PlainValue, joined, known_value, 
 _INNERMOST: Final = re.compile(r"\$\{([^{}$]*)\}")
 _MISSING: Final = "???"
 _PLACEHOLDER: Final = re.compile(r"x{3,}")
-"""What FlagScale's files have where the reader is to put a value: `vocab_size: xxx`, examples/aquila of da4935e."""
+"""Placeholder for a value that the user must fill in: `vocab_size: xxx` in FlagScale da4935e, examples/aquila."""
 _MAXIMUM_DEPTH: Final = 16
 _MAXIMUM_ROUNDS: Final = 64
 _MAXIMUM_CHARACTERS: Final = 4096
 _ROUND_WORK: Final = 500
-"""Units of work of filling in one part."""
+"""Units of work of one substitution."""
 _SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
     "multiply": math.prod,
     "mul": math.prod,
@@ -33,33 +33,34 @@ _SUMS: Final[Mapping[str, Callable[[Iterable[int]], int]]] = {
     "floor_div": lambda numbers: reduce(floordiv, numbers),
     "int_div": lambda numbers: reduce(floordiv, numbers),
 }
-"""`multiply` and `sum` are NeMo's (nemo/core/config/hydra_runner.py of 8cfedd7), the others its recipes' programs'."""
+"""Arithmetic resolvers: `multiply` and `sum` of NeMo (nemo/core/config/hydra_runner.py of 8cfedd7), the others of
+its recipes' programs."""
 
 
 class Interpolation:
-    """Fills in the values of one file."""
+    """Substitution of the references in one file."""
 
     def __init__(self, keys: Iterable[Key], settings: Mapping[str, str]) -> None:
         self._keys = {key.dotted: key for key in keys}
         self._settings = settings
-        self._found: dict[str, str] = {}
-        """Values that were filled in before, by key."""
+        self._resolved: dict[str, str] = {}
+        """Values resolved so far, by key."""
         self.used: set[str] = set()
-        """Settings that were taken."""
+        """Settings that were used."""
         self.referred: set[str] = set()
         """Keys that another key refers to."""
         self.assumed_unset: set[str] = set()
-        """Variables of the environment whose default was taken."""
+        """Environment variables whose default was used."""
 
     def keys(self) -> list[Key]:
-        """The keys with their values filled in; a value that only the run knows is a hole."""
+        """Return the keys with references replaced; a value that only the run knows is a hole."""
         return [
             dataclasses.replace(key, values=tuple(self._filled(key, value) for value in key.values))
             for key in self._keys.values()
         ]
 
     def _filled(self, key: Key, value: PlainValue) -> PlainValue:
-        """One value, filled in."""
+        """Return a value with its references replaced; unresolved ones make it unknown."""
         text = value.text
         if text == _MISSING or _PLACEHOLDER.fullmatch(text):
             return self._asked(key.dotted, key.line) or unknown_value(text, key.line, [Cause(key.line, key.dotted)])
@@ -68,7 +69,7 @@ class Interpolation:
         filled = self._text(text, key.path, 0)
         if filled is not None:
             return known_value(filled, key.line)
-        # The part that nobody can fill in has a name of its own; the whole stays unknown with it.
+        # The unknown is named after the reference that cannot be resolved.
         name = self._open(text, key.path) or text[:80]
         return self._asked(name, key.line) or joined([unknown_value(text[:200], key.line, [Cause(key.line, name)])])
 
@@ -79,20 +80,20 @@ class Interpolation:
         return known_value(self._settings[name], line)
 
     def _text(self, text: str, path: tuple[str, ...], depth: int) -> str | None:
-        """A text with everything filled in; None where something is not known."""
+        """Return a text with all references replaced; None where one cannot be resolved."""
         for _ in range(_MAXIMUM_ROUNDS):
             charge(_ROUND_WORK + len(text))
             match = _INNERMOST.search(text)
             if match is None:
                 return None if "${" in text else text
-            inner = self._one(match[1].strip(), path, depth)
+            inner = self._resolve(match[1].strip(), path, depth)
             if inner is None or len(text) > _MAXIMUM_CHARACTERS:
                 return None
             text = text[: match.start()] + inner + text[match.end() :]
         return None
 
-    def _one(self, inner: str, path: tuple[str, ...], depth: int) -> str | None:
-        """What one `${...}` stands for."""
+    def _resolve(self, inner: str, path: tuple[str, ...], depth: int) -> str | None:
+        """Return the text that one `${...}` stands for; None where it cannot be resolved."""
         resolver, colon, rest = inner.partition(":")
         if not colon:
             return self._reference(inner, path, depth)
@@ -112,7 +113,7 @@ class Interpolation:
         return None
 
     def _reference(self, name: str, path: tuple[str, ...], depth: int) -> str | None:
-        """The value of another key: `a.b` from the top, `.x` beside this one, `..x` one level up."""
+        """Return the value of another key: `a.b` from the top, `.x` beside this one, `..x` one level up."""
         dots = len(name) - len(name.lstrip("."))
         start = path[: len(path) - dots] if dots else ()
         dotted = ".".join((*start, name.lstrip(".")))
@@ -121,24 +122,24 @@ class Interpolation:
         if key is None or depth >= _MAXIMUM_DEPTH or dots > len(path) or len(key.values) != 1:
             return None
         self.referred.add(key.dotted)
-        if key.dotted in self._found:
-            return self._found[key.dotted]
+        if key.dotted in self._resolved:
+            return self._resolved[key.dotted]
         text = key.values[0].text
         if text == _MISSING:
             setting = self._asked(key.dotted, key.line)
             return setting.text if setting else None
         filled = self._text(text, key.path, depth + 1)
         if filled is not None:
-            self._found[key.dotted] = filled
+            self._resolved[key.dotted] = filled
         return filled
 
     def _open(self, text: str, path: tuple[str, ...]) -> str:
-        """Name of the first part that cannot be filled in: a variable of the environment, a key, or the part itself."""
+        """Return the name of the first unresolved reference: a variable, a key, or the reference itself."""
         match = _INNERMOST.search(text)
         for _ in range(_MAXIMUM_ROUNDS):
             if match is None:
                 return ""
-            inner = self._one(match[1].strip(), path, 0)
+            inner = self._resolve(match[1].strip(), path, 0)
             if inner is None:
                 resolver, _, rest = match[1].strip().partition(":")
                 return rest.split(",")[0].strip() if resolver in ("oc.env", "env") else match[0][:80]

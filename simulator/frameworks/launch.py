@@ -1,4 +1,4 @@
-"""A training command as a framework's reader sees it: launcher, script, arguments, environment. Reads no word."""
+"""A training command as readers see it: launcher, script, arguments, environment. Interprets no argument."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ LauncherName = Literal["torch", "paddle", "deepspeed", "msrun", "python", "accel
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
-    """One command that starts training: its launcher's options, its script and the script's arguments."""
+    """A command that starts training."""
 
     launcher: LauncherName
     program: str
-    """Name of the program that was called: `torchrun`, `swift`, `python`."""
+    """Name of the program that is called: `torchrun`, `swift`, `python`."""
     line: int
     script: PlainValue
-    """The training script, or the subcommand of a command line tool."""
+    """Training script, or subcommand of a command line tool."""
     arguments: tuple[PlainValue, ...]
     options: Mapping[str, PlainValue]
-    """The launcher's own, by name with underscores."""
+    """Options of the launcher, by name with underscores."""
     environment: Mapping[str, PlainValue]
     conditions: frozenset[Cause] = field(default_factory=frozenset)
     """What decides whether the command runs at all."""
     spread: Mapping[str, PlainValue] = field(default_factory=dict)
-    """How `srun` or `mpirun` spreads it: `starter`, `nodes`, `tasks`, `tasks_per_node`."""
+    """How `srun` or `mpirun` distributes it: `starter`, `nodes`, `tasks`, `tasks_per_node`."""
     in_front: frozenset[Cause] = field(default_factory=frozenset)
-    """What words in front of the program depend on that are not known: they may start it on any machines."""
+    """What unknown words in front of the program depend on; they may start it on any machines."""
     open_options: frozenset[Cause] = field(default_factory=frozenset)
-    """What words among the launcher's options depend on that are not known."""
+    """What unknown words among the launcher's options depend on."""
     files: Mapping[str, PlainValue] = field(default_factory=dict)
-    """Text of the files that the script has written before, by name."""
+    """Text of files that the script wrote earlier, by name."""
 
     @property
     def flags(self) -> frozenset[str]:
@@ -45,10 +45,10 @@ class LaunchCommand:
         return frozenset(map(plain, texts))
 
     def written(self, name: str) -> PlainValue | None:
-        """Text of a file that the script has written under this name."""
+        """Return the text that the script wrote to a file; None if it wrote none of this name."""
         return self.files.get(plain_path(name))
 
 
 def plain_path(name: str) -> str:
-    """A file's name without leading `./`."""
+    """Return a file's name without leading `./`."""
     return re.sub(r"^(\./+)+", "", name)

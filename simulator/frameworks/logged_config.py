@@ -17,20 +17,20 @@ _LONGEST: Final = 2000
 _PLAIN: Final = frozenset({"gpt2", "gpt_neox", "gptj", "opt", "bloom", "falcon", "mpt", "gpt_bigcode", "starcoder2"})
 """Families whose feed-forward networks are not gated."""
 _ROTARY: Final = frozenset({"gpt_neox", "falcon", "starcoder2", "gptj"})
-"""Those of them whose positions turn queries and keys."""
+"""Families in `_PLAIN` with rotary position embeddings."""
 
 
 @dataclass(slots=True)
 class LoggedConfig:
-    """The configuration, as far as its lines have come."""
+    """A logged configuration, filled line by line."""
 
     value: dict[str, Any] = field(default_factory=dict)
     where: str = ""
-    """Its first line."""
+    """File and line where it begins."""
     _open: list[str] = field(default_factory=list)
 
     def take(self, line: LogLine) -> bool:
-        """Take a line, if it is one of a configuration. Raises InputError where that is not JSON."""
+        """Take a line and return whether it is part of a configuration. Raises InputError for invalid JSON."""
         if not self._open:
             if not _BEGINS.search(line.text):
                 return False
@@ -50,7 +50,7 @@ class LoggedConfig:
         return True
 
     def shape(self) -> Mapping[str, Any] | None:
-        """The shape that the configuration states; None without one. Raises InputError naming what is wrong."""
+        """Return the shape that the configuration states, None without one. Raises InputError for a wrong field."""
         return _shape(self.value, self.where) if self.value else None
 
 

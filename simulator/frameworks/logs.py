@@ -1,4 +1,4 @@
-"""Training logs: lines with their numbers, and what one logged run holds, whatever framework wrote it.
+"""Training logs: lines with their numbers, and the content of one logged run, whichever framework wrote it.
 
 A framework's `LogForm` splits a log into runs. Each is a `LoggedRun`: the arguments that the run printed, for the same
 reader as a script's, and the steps and memory figures that it measured. A trainer that prints steps but not its
@@ -23,7 +23,7 @@ from simulator.question.vocabulary import FrameworkName
 OUT_OF_MEMORY: Final = re.compile(
     r"OutOfMemoryError|(?:CUDA|NPU|HIP|GPU) out of memory|[Oo]ut of memory error on|ResourceExhaustedError"
 )
-"""What a run that ran out of device memory prints, in PyTorch's and Paddle's words."""
+"""Messages of PyTorch and Paddle when device memory runs out."""
 _MAXIMUM_BYTES: Final = 2 * GIB
 _LONGEST: Final = 64 * KIB
 _HIGHEST: Final = 2**31
@@ -43,7 +43,7 @@ class LogLine:
     number: int
     """Line number in the file, from 1."""
     rank: str
-    """Prefix of the rank that printed the line; empty in a log of one rank."""
+    """Prefix of the rank that printed the line; empty in a log of a single rank."""
     text: str
     """The line without prefix and colours."""
 
@@ -53,92 +53,92 @@ class LoggedStep:
     """One logged interval of steps."""
 
     iteration: int
-    """Iteration at the interval's end."""
+    """Iteration at the end of the interval."""
     seconds: float
     """Time of one step, in seconds."""
     rate: float | None = None
-    """Logged speed of a device in the log's own unit; None where the log has none."""
+    """Logged speed per device in the log's own unit; None without one."""
     batch: int | None = None
-    """Sequences of the step, a count, where the line says so."""
+    """Sequences per step; None where the line does not state them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedMemory:
-    """Most memory that a run reported, of all its ranks; None for what it did not."""
+    """Highest memory figures that any rank of a run reported; None where not reported."""
 
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
-    """What the framework's allocator held from the driver."""
+    """Memory that the framework's allocator reserved from the driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRun:
-    """One run of a log."""
+    """One run in a log."""
 
     begin: LogLine
     last: LogLine
-    """Line of the last step, or of the end."""
+    """Line of the last step, or of the end of the run."""
     arguments: Arguments | None
-    """The words that the run printed; None where the log shows none."""
+    """Arguments that the run printed; None where it printed none."""
     steps: tuple[LoggedStep, ...]
     memory: LoggedMemory = LoggedMemory()
     reported_after: int = 0
-    """Iteration of the memory report, up to which steps are slower."""
+    """Iteration of the memory report; steps up to it are slower."""
     global_batch_size: int | None = None
-    """Sequences of a step where they stand elsewhere than among its words, a count."""
+    """Sequences per step, where they are not among the arguments."""
     shape: Mapping[str, Any] | None = None
-    """Fields of the model's spec as the log prints its configuration; None where it does not."""
+    """ModelSpec fields of the model configuration that the log prints; None without one."""
     stated: str = ""
-    """The model in the log's words."""
+    """The model as the log names it."""
     samples_per_step: float | None = None
-    """Sequences of a step by the log's own speeds, which may contradict its words."""
+    """Sequences per step computed from the logged speeds, which may contradict the arguments."""
     notes: tuple[str, ...] = ()
-    """Sentences on what the figures are."""
+    """Sentences on the meaning of the figures."""
     out_of_memory: LogLine | None = None
-    """The line that says that memory ran out, where the run ended so."""
+    """Line that reports the lack of memory that ended the run; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogForm:
-    """How one framework writes its logs."""
+    """One framework's log format."""
 
     is_own: Callable[[str], bool]
     """Whether a line is one that only this framework writes."""
     runs: Callable[[Iterable[LogLine], FlagTable], Iterable[LoggedRun]]
-    """The runs of a log that logged steps or ran out of memory. Raises InputError naming the line."""
+    """Return the runs that logged steps or ran out of memory. Raises InputError naming the line."""
     read: Callable[[Arguments], AskedRun]
-    """The run that the printed words ask for, before what was not read is remarked."""
+    """Return the run that the printed arguments describe, without remarks on unread ones."""
     rate: Literal["tflops", "tokens"]
-    """Unit of a step's logged speed: model TFLOP/s, or tokens a second, of a device."""
+    """Unit of a step's logged speed, per device: model TFLOP/s, or tokens per second."""
     tables: tuple[str, ...] = ()
-    """Tables of what only logs call so, which stand before the framework's own."""
+    """Tables of names that only logs use, which precede the framework's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLogForm:
-    """How a trainer writes a log that shows its steps and some facts of the run, but not all its words."""
+    """Format of a log that shows steps and some facts of the run, but not all its arguments."""
 
     name: str
-    """The trainer in an answer's words: `the Hugging Face trainer`."""
+    """The trainer as answers name it: `the Hugging Face trainer`."""
     framework: FrameworkName
-    """The profile that its runs are priced with."""
+    """Profile that its runs are priced with."""
     order: int
-    """Place among the forms that a log's lines may have: the surest marks first."""
+    """Position among the step log forms when a log is recognised, lowest first."""
     begins: re.Pattern[str]
     """A line that only this trainer writes."""
     step: re.Pattern[str]
-    """A step's line: groups `at`, and `seconds`, `rate` (steps per second) or `tokens` (per second and device); where
-    they are printed `total` (steps of the run) and `reserved` (GiB)."""
+    """A step's line, with groups `at` and one of `seconds`, `rate` (steps per second) or `tokens` (per second and
+    device), optionally `total` (steps of the run) and `reserved` (GiB)."""
     facts: tuple[re.Pattern[str], ...]
-    """Lines with facts of the run, by group; `family` and `parameters` tell the model."""
+    """Lines with facts of the run, one per group; `family` and `parameters` identify the model."""
     columns: Callable[[str, Mapping[str, str]], dict[str, Any]]
-    """Columns of a measured row that the facts give; the first argument is the place that an error names."""
+    """Return the columns of a measured row for the facts; the first argument is the place that errors name."""
     note: str = ""
-    """A sentence on what the columns assume."""
+    """Sentence on the assumptions behind the columns."""
 
 
 def counts(where: str, facts: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
-    """Counts by column, of the facts that the log has. Raises InputError naming the line."""
+    """Return counts by column for the facts present in the log. Raises InputError naming the line."""
     return {column: whole(where, name, facts[name]) for column, name in names.items() if facts.get(name)}
 
 
@@ -171,12 +171,12 @@ def _line(path: Path, number: int, text: str) -> LogLine:
 
 
 def fuller(known: LogLine | None, line: LogLine) -> LogLine:
-    """The line that says more; an exception's name often stands alone before its message."""
+    """Return the longer of two lines; an exception's name often stands alone before its message."""
     return line if known is None or len(line.text) > len(known.text) else known
 
 
 def whole(where: str, name: str, text: str) -> int:
-    """The count that `text` is. Raises InputError naming the line and the name."""
+    """Parse a count. Raises InputError naming the line and the name."""
     digits = text.replace(",", "")
     if not _WHOLE.fullmatch(digits) or int(digits) > _HIGHEST:
         raise InputError(f"{where}: {name} is '{text[:40]}'; expected a whole number up to {_HIGHEST}")
@@ -184,7 +184,7 @@ def whole(where: str, name: str, text: str) -> int:
 
 
 def number(where: str, name: str, text: str) -> float:
-    """The number above zero that `text` begins with. Raises InputError naming the line and the name."""
+    """Parse the positive number that `text` begins with. Raises InputError naming the line and the name."""
     match = _NUMBER.match(text.strip())
     value = float(match.group()) if match else 0.0
     if not 0.0 < value < float("inf"):

@@ -1,4 +1,4 @@
-"""Shipped models by name, by the configuration beside a recipe, or by shape. Says nothing to the user; `named` does."""
+"""Lookup of shipped models by name, by a configuration beside the recipe, or by shape. Leaves remarks to `named`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from simulator.frameworks.home import kept_inside
+from simulator.frameworks.home import require_inside
 from simulator.question.specs.catalogue import load_model, model_names
 from simulator.question.specs.folders import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
@@ -17,16 +17,16 @@ from simulator.question.specs.names import known_names, shipped_name
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 
 _LONGEST: Final = {"llama-": 2048, "llama-2-": 4096, "llama3-": 8192, "llama3.1-": 131072, "llama3.2-": 131072}
-"""Longest sequence by the start of a name, for models that differ in nothing else."""
+"""Maximum sequence length by prefix of a name, for models that differ in nothing else."""
 _OTHER: Final = re.compile(
     r"-(distill|vl|vision|multimodal|omni|audio|reward|rm|draft|awq|gptq|aqlm|gguf|int\d|\dbit|fp8|fp4"
     r"|mini|tiny|small|medium|large|nano|lite|flash|moe)\b"
 )
-"""Parts of a name that make it another network, or other weights, than the one whose name it starts with."""
+"""Parts of a name that mark another network, or other weights, than the model whose name it begins with."""
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
-"""Models of the sizes of LLaMA-7B, with another vocabulary: sizes alone do not tell them."""
+"""Models with the sizes of LLaMA-7B but another vocabulary, which sizes cannot identify."""
 _SIZE: Final = re.compile(r"\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
-"""A number of parameters, which makes `gpt3-4b` another model than the one called `gpt3`."""
+"""A number of parameters, which distinguishes `gpt3-4b` from the model `gpt3`."""
 _LENGTH: Final = ("max_position_embeddings",)
 _SHAPE: Final = (
     "num_hidden_layers",
@@ -41,7 +41,7 @@ _SHAPE: Final = (
 
 
 def by_name(name: str) -> tuple[str | None, bool]:
-    """The shipped model that a name or path means, and whether that is a guess."""
+    """Return the shipped model that a name or path means, and whether that is a guess."""
     plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
     if not plain or len(plain) > 100:
         return None, False
@@ -57,7 +57,7 @@ def by_name(name: str) -> tuple[str | None, bool]:
 
 
 def beside(name: str, recipe: Path) -> str | None:
-    """The path of a model configuration that a recipe names relative to itself.
+    """Return the path of a model configuration that a recipe names relative to itself; None without one.
 
     Raises InputError for one outside the recipe's repository.
     """
@@ -70,7 +70,7 @@ def beside(name: str, recipe: Path) -> str | None:
             return None
     except OSError:
         return None
-    kept_inside(file, recipe, f"{recipe}: {name[:200]}")
+    require_inside(file, recipe, f"{recipe}: {name[:200]}")
     return str(path)
 
 
@@ -80,7 +80,7 @@ def _shipped() -> tuple[ModelSpec, ...]:
 
 
 def by_shape(fields: Mapping[str, object]) -> str | None:
-    """The shipped model that has all the sizes given; of several, the one that fits best in the rest."""
+    """Return the shipped model with all the stated sizes; among several, the one most alike in other fields."""
     stated = [key for key in _SHAPE if key in fields]
     if not {"num_hidden_layers", "hidden_size"} <= set(stated):
         return None
@@ -101,13 +101,13 @@ def by_shape(fields: Mapping[str, object]) -> str | None:
 
 
 def shares_sizes(model: str) -> bool:
-    """Whether another shipped model has a model's sizes, so that only a name or a vocabulary tells them apart."""
+    """Whether a model of `BY_NAME_ALONE` has the same sizes, so that only name or vocabulary distinguish them."""
     spec = load_model(model)
     others = (load_model(name) for name in BY_NAME_ALONE)
     return any(all(getattr(other, key) == getattr(spec, key) for key in _SHAPE) for other in others)
 
 
 def differing(model: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """The fields that a model does not already have."""
+    """Return the fields that differ from the model's."""
     spec = load_model(model)
     return {key: value for key, value in fields.items() if getattr(spec, key) != value}

@@ -1,4 +1,4 @@
-"""The model that a recipe names, with a remark on a name that is unknown, a guess, or quantized. Prices nothing."""
+"""The model that a recipe names, with remarks on unknown, guessed or quantized ones. Prices nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IN_16_BITS: Final = "quantized weights are priced in 16 bits"
 
 
 def named_model(arguments: Arguments, name: str, *flags: str) -> str | None:
-    """The model, remarked where its name is not known, is a guess, or is of quantized weights; None for no such one."""
+    """Return the named model, remarked where it is unknown, guessed or quantized; None for an empty or unknown name."""
     if not name:
         return None
     fewer = _QUANTIZED.search(name)
@@ -29,7 +29,7 @@ def named_model(arguments: Arguments, name: str, *flags: str) -> str | None:
 
 
 def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
-    """The model of a name, remarked where that is not known or is a guess."""
+    """Return the model of a name, with a remark where it is unknown (None) or guessed."""
     path = models.beside(name, Path(arguments.file))
     if path:
         return path
@@ -44,11 +44,11 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
 
 
 def note_fewer_bits(arguments: Arguments, run: AnyRun) -> None:
-    """Remark quantized weights under adapters as what only lessens the need: priced are those of 16 bits.
+    """Turn the refusal of quantized weights under adapters into a remark: 16-bit weights bound the need from above.
 
-    So it is where the trainer leaves all else in 16 bits (peft's `prepare_model_for_kbit_training`, which widens it, is
-    called neither by ms-swift 3602360 nor by LLaMA-Factory ff6d4d1 nor by PaddleNLP 3.0.0b4), and where one layer's
-    copies in 16 bits, made for its products, are all that is kept of them at a time: with checkpoints at every layer.
+    This holds where the trainer leaves everything else in 16 bits (peft's `prepare_model_for_kbit_training`, which
+    widens it, is called neither by ms-swift 3602360 nor by LLaMA-Factory ff6d4d1 nor by PaddleNLP 3.0.0b4), and where
+    only one layer's 16-bit copies are held at a time: with checkpoints at every layer.
     """
     if run.lora_rank is None or run.layout is None or run.layout.recompute != "full":
         return

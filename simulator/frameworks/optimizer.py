@@ -1,4 +1,4 @@
-"""The optimizer that a recipe names, as a switch: one reader for the words of every framework. Counts no state."""
+"""The optimizer that a recipe names, read as a switch, for the words of every framework. Counts no state."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def read_optimizer(  # noqa: PLR0913  one per fact of a word
     own: Mapping[str, str] | None = None,
     bound: bool = False,
 ) -> dict[str, str]:
-    """The switch that a word sets: nothing where it is Adam's, as most stacks have it.
+    """Return the switch that a word sets; empty for AdamW, the default of most stacks.
 
-    name : of the flag or key that holds the word
-    framework : whose profile says which optimizers it has
-    default : what stands where no word does
-    own : words that mean another optimizer here than elsewhere, or that are no names elsewhere
-    bound : whether all others that the framework has keep less than Adam, as which they are then priced
+    name : flag or key that holds the word
+    framework : framework whose profile lists the optimizers that it offers
+    default : word of a recipe without one
+    own : optimizers by words that mean another one, or nothing, in other frameworks
+    bound : whether AdamW keeps the most state of all, so that others may be priced as it
     """
     word = arguments.text("optimizer", name) or default
     if not word:

@@ -1,6 +1,6 @@
-"""The purpose of launches and configuration files: those that train are read, those that do not are passed over.
+"""Recognition of launches and files that do not train, which are refused; all others are taken to train.
 
-A program is told by its name and a file by its own switches; what neither tells is taken to train.
+A program is identified by its name, a file by its switches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ACTS: Final = (
     ("converts weights or data", "convert(?:er)?|conversion|hf2\\w+|\\w+2hf"),
     ("prepares data", "preprocess(?:ing)?|tokenize|analyze"),
 )
-"""What a program does, by the words of its name, the first that is found.
+"""Activities of programs other than training, by words of their names; the first match counts.
 
 Programs of Megatron-LM d98e8a6 (`tools/run_text_generation_server.py`, `tools/preprocess_data.py`,
 `tools/checkpoint/convert.py`, `examples/post_training/modelopt/{generate,quantize,export}.py`),
@@ -45,23 +45,24 @@ Megatron-Bridge 067f987 (`examples/conversion`), torchtitan f7084fc (`scripts/ge
 `convert_meta_to_dcp_with_gpus.py`).
 """
 _SURE: Final = ("inference", "evaluation", "preprocess_data", "hf2megads_weight_converter")
-"""Programs whose own scripts keep flags of training that they pass over: MindSpeed-LLM c77308a, inference.py and
-evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py; Megatron-DeepSpeed f4157be, tools."""
+"""Programs recognised by name even with training flags, which their own scripts pass along: MindSpeed-LLM c77308a,
+inference.py and evaluation.py; swiss-ai/Megatron-LM 81d44db, tools/retro/preprocess_data.py; Megatron-DeepSpeed
+f4157be, tools."""
 _LENGTHS: Final = frozenset(
     (
         *("train_iters", "train_samples", "num_train_epochs", "train_epochs", "num_epochs", "max_steps"),
         *("max_train_steps", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps"),
     )
 )
-"""Flags of a run that trains; with one of them another program's name does not tell enough."""
+"""Flags of training runs; with one of them the name of another program is not decisive."""
 _OVERRIDE: Final = re.compile(r"[+~]{0,2}\w+(?:\.\w+)+=|\S+\.(?:ya?ml|json|toml)$", re.ASCII)
-"""A key of a configuration that a command line replaces, or a configuration itself."""
+"""A key of a configuration that a command line overrides, or a configuration file."""
 _SPREADS: Final = re.compile(r"--?(?:nnodes|nproc[-_]per[-_]node|num[-_](?:nodes|gpus))(?![\w-])")
-"""An option of a program that starts others: on so many nodes, so many a node."""
+"""An option of a program that starts others, with a number of nodes or of processes per node."""
 _HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")
-"""A variable or a command among the flags; what a script is started with is left out, as most hand it on."""
+"""A variable or command among the flags; a script's own parameters are excluded, as most scripts only pass them on."""
 _SUBCOMMANDS: Final = ("erniekit", "paddleformers-cli")
-"""Programs whose first word says what they do."""
+"""Programs whose subcommand says what they do."""
 _EVALUATIONS: Final = ("LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "MSDP-PROMPT", "MSDP-EVAL-F1")
 """Tasks that only evaluate: Megatron-LM 0acc240, tasks/main.py and tasks/msdp/main.py."""
 _ENCODERS: Final = ("RACE", "MNLI", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "RET-FINETUNE-NQ")
@@ -75,15 +76,15 @@ _TRAINING_STAGES: Final = (
     *("training", "fine_tuning", "peft", "prompt_learning", "adapter_learning", "ia3_learning", "generic"),
     *("rlhf_rm", "rlhf_ppo", "steerlm_reg"),
 )
-"""The others."""
+"""The launcher's stages that train."""
 STAGES: Final = frozenset((*_IDLE_STAGES, *_TRAINING_STAGES))
-"""All of them: the groups of its configuration under which it puts a file before it fills in values."""
+"""All stages: the groups under which the launcher puts a configuration before it resolves references."""
 _STAGE: Final = re.compile(r"\$\{(?:\w+:\$\{)?(\w+)\.")
-"""The section that a value refers to; a file of the launcher refers to itself by its stage, more than to others."""
+"""Top-level section that a value refers to; a launcher's file refers mostly to its own stage."""
 _CHOSEN: Final = re.compile(r"stages=\[([\w, ]*)\]")
 _WITHOUT_OPTIMIZER: Final = {"quantization": "save_path", "prune": "save_path", "inference": "tokens_to_generate"}
-"""Sections of NeMo's files that train nothing, where no optimizer is named, by a key that each such file has.
-NeMo 8cfedd7, examples/nlp/language_modeling: conf/megatron_gpt_{ptq,prune}.yaml,
+"""Sections of NeMo's files that train nothing if no optimizer is named, with a key that such files have. NeMo
+8cfedd7, examples/nlp/language_modeling: conf/megatron_gpt_{ptq,prune}.yaml,
 tuning/conf/megatron_gpt_generate_config.yaml."""
 _SAYS: Final = (
     re.compile(r"^(MODE):[ \t]*[\"']?(inference)\b", re.MULTILINE),
@@ -93,20 +94,22 @@ _SAYS: Final = (
         re.MULTILINE,
     ),
 )
-"""Lines that say it. Megatron-LM d98e8a6, tests/functional_tests/shell_test_utils/run_ci_test.sh, whose default is
-pretraining; FlagScale da4935e, flagscale/runner/runner_*.py."""
+"""Lines that state another purpose than training. Megatron-LM d98e8a6,
+tests/functional_tests/shell_test_utils/run_ci_test.sh, whose default is pretraining; FlagScale da4935e,
+flagscale/runner/runner_*.py."""
 _INSTEAD: Final = ("do_ptq", "do_gptq", "do_predict", "do_export")
 _BY_THEMSELVES: Final = ("do_qat", "autotuner_benchmark")
-"""Switches that train by themselves: PaddleNLP fb3e4c0, llm/run_quantization.py:450 and llm/run_pretrain.py:94."""
+"""Switches that start training without `do_train`: PaddleNLP fb3e4c0, llm/run_quantization.py:450 and
+llm/run_pretrain.py:94."""
 
 
 def no_training(what: str, file: str, line: int = 0) -> NoRecipeError:
-    """The error for a launch or a file that does something else."""
+    """Return the error for a launch or a file that does not train."""
     return NoRecipeError(f"{file}{f':{line}' if line else ''}: starts no training: {what}")
 
 
 def require_training(launch: LaunchCommand, file: str) -> None:
-    """Raise NoRecipeError for a launch that trains nothing."""
+    """Raise NoRecipeError for a launch that does not train."""
     program = _program(launch)
     stem = program.lower().removesuffix(".py")
     does = ""
@@ -116,7 +119,7 @@ def require_training(launch: LaunchCommand, file: str) -> None:
         does = f"{program} --skip-train evaluates a model"
     elif stages := _idle_stages(launch):
         does = f"{program} stages=[{stages}]"
-    elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _told(launch.arguments)):
+    elif "$" not in stem and not _TRAINS.search(stem) and (stem in _SURE or not _may_train(launch.arguments)):
         does = next((f"{program} {act}" for act, words in _ACTS if _named(words, stem)), "")
         does = does or (f"{program} is started alone, and nothing says that it trains" if _is_plain(launch) else "")
     if does:
@@ -124,20 +127,20 @@ def require_training(launch: LaunchCommand, file: str) -> None:
 
 
 def encoder_task(launch: LaunchCommand) -> str:
-    """What to say of a launch of `tasks/main.py` that trains another model than a decoder; else empty."""
+    """Return the remark on a launch of `tasks/main.py` that trains a model with an encoder; else empty."""
     task = _task(launch, _ENCODERS)
     return f"{_program(launch)} --task {task}: models with an encoder are not modelled" if task else ""
 
 
 def require_training_text(path: str, text: str) -> None:
-    """Raise NoRecipeError for a YAML file with a line that says so, also where the rest of it is wrong."""
+    """Raise NoRecipeError for YAML text that states another purpose, even where the rest is invalid."""
     phrase = next((match for line in _SAYS if (match := line.search(text))), None)
     if phrase:
         raise no_training(f"{phrase[1]} is {phrase[2]}", path)
 
 
 def require_training_keys(path: str, keys: Iterable[Key]) -> None:
-    """Raise NoRecipeError for a configuration file that says that it trains nothing."""
+    """Raise NoRecipeError for a configuration file whose keys state that it does not train."""
     keys = [key for key in keys if not key.path[0].startswith("MODEL_ARGS_")]
     on = {plain(key.name) for key in keys if key.values and key.values[0].text.lower() == "true"}
     sections = {key.path[0] for key in keys}
@@ -156,10 +159,10 @@ def require_training_keys(path: str, keys: Iterable[Key]) -> None:
 
 
 def require_training_switches(arguments: Arguments) -> None:
-    """Raise NoRecipeError where a trainer's switch `do_train` is off, or absent beside what is done in its place.
+    """Raise NoRecipeError where `do_train` is off, or absent while a switch for another activity is on.
 
     Off is the default: PaddleNLP fb3e4c0, paddlenlp/trainer/training_args.py:413; Transformers 4.57.1,
-    training_args.py; both trainers ask for it before they train (llm/run_finetune.py:407; LLaMA-Factory ff6d4d1,
+    training_args.py; both trainers require it for training (llm/run_finetune.py:407; LLaMA-Factory ff6d4d1,
     train/sft/workflow.py).
     """
     states = {name: _state(arguments, name) for name in ("do_train", *_INSTEAD, *_BY_THEMSELVES)}
@@ -181,7 +184,7 @@ def _state(arguments: Arguments, name: str) -> bool | None:
 
 
 def _is_plain(launch: LaunchCommand) -> bool:
-    """Whether a program is started on one device, by a command that is all known, without a key of a configuration."""
+    """Whether a fully known command starts a program on one device, without a configuration or a training script."""
     alone = launch.launcher == "python" and not launch.spread and not launch.in_front
     texts = [value.text for value in launch.arguments]
     starts = any(text.endswith(".py") and _TRAINS.search(PurePath(text).name.lower()) for text in texts)
@@ -193,7 +196,7 @@ def _named(words: str, stem: str) -> bool:
 
 
 def _program(launch: LaunchCommand) -> str:
-    """The program's file name; empty where there is none that is known."""
+    """Return the program's file name, or a module's last part; empty for other launchers."""
     if launch.program in _SUBCOMMANDS:
         return f"{launch.program} {launch.script.text}"
     name = "" if launch.launcher == "other" else PurePath(launch.script.text).name
@@ -211,8 +214,8 @@ def _on(arguments: Iterable[PlainValue], name: str) -> bool:
     return False
 
 
-def _told(arguments: Iterable[PlainValue]) -> bool:
-    """Whether flags say that the run trains, or a text that nothing tells may hold such a flag."""
+def _may_train(arguments: Iterable[PlainValue]) -> bool:
+    """Whether flags of training are among the arguments, or an unknown text that may hold one."""
     arguments = list(arguments)
     texts = ["", *(value.text for value in arguments)]
     pairs = zip(arguments, texts, strict=False)
@@ -223,7 +226,7 @@ def _told(arguments: Iterable[PlainValue]) -> bool:
 
 
 def _task(launch: LaunchCommand, tasks: Iterable[str]) -> str:
-    """The task of `main.py`, if it is one of these."""
+    """Return the `--task` of `main.py` if it is among `tasks`, else empty."""
     words = [value.text for value in launch.arguments]
     words = [part for word in words for part in (word.split("=", 1) if word.startswith("--task=") else (word,))]
     task = next((following for word, following in pairwise(words) if word == "--task" and following in tasks), "")
@@ -231,7 +234,7 @@ def _task(launch: LaunchCommand, tasks: Iterable[str]) -> str:
 
 
 def _idle_stages(launch: LaunchCommand) -> str:
-    """The stages that a command line of NeMo's launcher asks for, where none of them trains."""
+    """Return the stages that a command line of NeMo's launcher selects if none of them trains, else empty."""
     chosen = next((match[1] for value in launch.arguments if (match := _CHOSEN.fullmatch(value.text))), "")
     names = re.findall(r"\w+", chosen)
     return ", ".join(names) if names and all(name in _IDLE_STAGES for name in names) else ""

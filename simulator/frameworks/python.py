@@ -1,7 +1,7 @@
-"""What functions of a Python file return, worked out by reading it: assignments, calls, conditions, imports beside it.
+"""Return values of functions in a Python file, by reading it: assignments, calls, conditions, imports beside it.
 
-Nothing of the file is run. Names of packages that are not beside it stay names; what depends on the machine is
-`OpenValue`, and of a condition that is, both branches leave unknown what they set.
+Nothing of the file is executed. Names of packages that are not beside it stay names, and values that depend on the
+machine are `OpenValue`. A condition on one leaves everything unknown that either branch sets.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _READ: Final = 100
 
 
 class PythonReader(Expressions):
-    """Reads the files of one checkout, each once."""
+    """Reader of the files of one checkout, each read once."""
 
     def __init__(self, default: Default | None = None, follows: Callable[[str], bool] = lambda _: True) -> None:
-        """`default` tells fields that nobody set; `follows` whether a module, by its dotted name, is read."""
+        """`default` returns the value of unset fields; `follows` decides, by dotted name, whether a module is read."""
         super().__init__(default)
         self.modules: dict[Path, Module] = {}
         self.follows = follows
         self.unsure = 0
-        """Conditions around the statement whose outcome is not known."""
+        """Number of enclosing conditions whose outcome is not known."""
 
     # Modules.
 
     def module(self, path: Path) -> Module:
-        """The file with the names at its top. Raises InputError for what is no Python."""
+        """Read a file with the names at its top level. Raises InputError for text that is not Python."""
         result = self.modules.get(path)
         if result is not None:
             return result
@@ -62,7 +62,7 @@ class PythonReader(Expressions):
         return result
 
     def _file(self, name: str, near: Path) -> Path | None:
-        """The file of a module, from the folders above one that imports it."""
+        """Return the file of a module, searched in the folders above the importing file; None without one."""
         if not self.follows(name):
             return None
         parts = name.split(".")
@@ -79,7 +79,7 @@ class PythonReader(Expressions):
         return None
 
     def imported(self, name: str, near: Module) -> Module | Outside:
-        """A module by its dotted name, where it is beside the file that imports it."""
+        """Return a module by its dotted name, or an `Outside` where it is not in the checkout."""
         file = self._file(name, near.path)
         return Outside(name) if file is None else self.module(file)
 
@@ -107,7 +107,7 @@ class PythonReader(Expressions):
     # Statements.
 
     def run(self, body: Sequence[ast.stmt], scopes: Scopes, module: Module) -> None:
-        """Run statements; those of other kinds than the ones below are passed over."""
+        """Run statements; kinds without a `_run_` method are skipped."""
         for statement in body:
             charge(STEP)
             run = getattr(self, f"_run_{type(statement).__name__}", None)
@@ -167,7 +167,7 @@ class PythonReader(Expressions):
             self._run_unsure(branch, scopes, module)
 
     def _run_unsure(self, body: Sequence[ast.stmt], scopes: Scopes, module: Module) -> None:
-        """Run what may not be reached: all that it sets is unknown."""
+        """Run statements that may not be reached: everything that they set is unknown."""
         self.unsure += 1
         try:
             with contextlib.suppress(RaisedError, LeftError, ReturnedError):
@@ -206,7 +206,7 @@ class PythonReader(Expressions):
         self.run(node.finalbody, scopes, module)
 
     def assign(self, target: ast.expr, value: Any, scopes: Scopes, module: Module, origin: Place | None = None) -> None:
-        """Set a name, a field or an item; `origin` is where a field's value was set that is handed on."""
+        """Set a name, field or item; `origin` is where the value, passed on from a field, was first set."""
         if self.unsure and not isinstance(value, Instance | Module | PythonFunction | Class):
             value = self.unknown(target, module)
         match target:
@@ -227,7 +227,7 @@ class PythonReader(Expressions):
                     self.assign(part, value[index] if several else self.unknown(target, module), scopes, module)
 
     def _origin(self, node: ast.expr, scopes: Scopes, module: Module) -> Place | None:
-        """Where a field was set whose value is handed on as it is."""
+        """Return where the field was set whose value an expression passes on; None for other expressions."""
         if isinstance(node, ast.Attribute):
             owner = self.value(node.value, scopes, module)
             return owner.places.get(node.attr) if isinstance(owner, Instance) else None

@@ -1,4 +1,4 @@
-"""Values of expressions of a Python file that is read without running it: calls, operators, literals."""
+"""Expressions of a Python file evaluated without running it: calls, operators, literals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from simulator.frameworks.remarks import Place
 STEP: Final = 400
 """Units of work of one expression or statement."""
 _DEEPEST: Final = 40
-"""Most calls within one another."""
+"""Most nested calls."""
 _MOST_ITEMS: Final = 10_000
 _MOST_NESTED: Final = 120
 _BINARY: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
@@ -66,20 +66,20 @@ _CALLED: Final[Mapping[str, Callable[..., Any]]] = {
     "range": _ranged,
     "zip": lambda *items, **_: list(zip(*items, strict=False)),
 }
-"""Functions of Python's own that are followed where all that they take is known."""
+"""Built-in functions that are evaluated if all their arguments are known."""
 _COPIES: Final = ("replace", "deepcopy", "copy", "dataclasses.replace", "copy.deepcopy", "copy.copy")
 _MODULE: Final = "importlib.import_module"
 WRONG: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError, OverflowError)
-"""What Python raises of values that do not go together."""
+"""Exceptions that Python raises for operands that do not fit."""
 
 Scopes = tuple[dict[str, Any], ...]
-"""Names by their values, the innermost first."""
+"""Values by name, the innermost scope first."""
 Default = Callable[[str], Any]
-"""What a field has that nobody set, by its name; an `Outside` where that is not known."""
+"""Returns the value of an unset field, by its name; an `Outside` where it is not known."""
 
 
 def unknown_in(value: Any) -> bool:
-    """Whether a value, or a part of one, is not known."""
+    """Whether a value, or a part of it, is not known."""
     if isinstance(value, OpenValue | Outside):
         return True
     if isinstance(value, Mapping):
@@ -88,30 +88,30 @@ def unknown_in(value: Any) -> bool:
 
 
 class Expressions(ABC):
-    """Values of expressions; what runs the statements of functions and finds modules stands over it."""
+    """Evaluation of expressions; `PythonReader` adds statements and modules."""
 
     def __init__(self, default: Default | None = None) -> None:
-        """`default` tells fields that nobody set."""
+        """`default` returns the value of fields that are not set."""
         self.default = default or Outside
         self.nested = 0
-        """Expressions within one another, calls among them."""
+        """Current depth of nested expressions, those inside calls included."""
         self.depth = 0
-        """Calls within one another."""
+        """Current depth of nested calls."""
 
     @abstractmethod
     def run(self, body: Sequence[ast.stmt], scopes: Scopes, module: Module) -> None:
-        """Run statements. Raises ReturnedError, RaisedError or LeftError as they do."""
+        """Run statements. Raises ReturnedError, RaisedError or LeftError for `return`, `raise`, `break`, `continue`."""
 
     @abstractmethod
     def imported(self, name: str, near: Module) -> Module | Outside:
-        """A module by its dotted name."""
+        """Return a module by its dotted name."""
 
     @abstractmethod
     def assign(self, target: ast.expr, value: Any, scopes: Scopes, module: Module) -> None:
-        """Set a name, a field or an item."""
+        """Set a name, field or item."""
 
     def value(self, node: ast.expr, scopes: Scopes, module: Module) -> Any:
-        """The value of an expression."""
+        """Return the value of an expression, `OpenValue` where it is not known."""
         charge(STEP)
         find = getattr(self, f"_value_{type(node).__name__}", None)
         if find is None or self.nested > _MOST_NESTED:
@@ -125,7 +125,7 @@ class Expressions(ABC):
             self.nested -= 1
 
     def unknown(self, node: ast.AST, module: Module) -> OpenValue:
-        """The value of an expression that is not known."""
+        """Return the unknown value that stands for an expression."""
         named = node.func if isinstance(node, ast.Call) else node
         plain = isinstance(named, ast.Name) or (isinstance(named, ast.Attribute) and self.nested < _MOST_NESTED)
         text = ast.unparse(named) if plain else "an expression"
@@ -146,7 +146,7 @@ class Expressions(ABC):
     def attribute(  # noqa: PLR0911  one for each kind of owner
         self, owner: Any, name: str, node: ast.AST, module: Module
     ) -> Any:
-        """A field, a property, a method, or a name of a module."""
+        """Return a field, property or method of an object, or a name of a module."""
         if isinstance(owner, Instance):
             if name in owner.fields:
                 return owner.fields[name]
@@ -163,7 +163,7 @@ class Expressions(ABC):
         return self.unknown(node, module)
 
     def _own(self, kind: Any, name: str) -> Any:
-        """A property of a class or of those it is made of."""
+        """Return a property of a class or its bases; None without one."""
         if not isinstance(kind, Class):
             return None
         for part in kind.node.body:
@@ -191,7 +191,7 @@ class Expressions(ABC):
         return self.call(function, tuple(positional), named, node, module)
 
     def _function(self, node: ast.expr, scopes: Scopes, module: Module) -> Any:
-        """What is called; of an object whose class is not read, a method."""
+        """Return the callee; for an object without that field or property, a `Method`."""
         if isinstance(node, ast.Attribute):
             owner = self.value(node.value, scopes, module)
             if (
@@ -203,11 +203,11 @@ class Expressions(ABC):
         return self.value(node, scopes, module)
 
     def call(self, function: Any, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
-        """What a call returns. Raises RaisedError where it raises."""
+        """Return the value of a call. Raises RaisedError where the called code raises."""
         if isinstance(function, PythonFunction):
             return self._called(function, values, named, node, module)
         if isinstance(function, Class):
-            return self._made(function, values, named, node, module)
+            return self._object(function, values, named, node, module)
         if isinstance(function, Method):
             return self._method(function, values, named, node, module)
         if isinstance(function, Outside):
@@ -219,7 +219,7 @@ class Expressions(ABC):
     ) -> Any:
         if self.depth >= _DEEPEST:
             raise InputError(f"{module.path}:{getattr(node, 'lineno', 1)}: calls more than {_DEEPEST} functions deep")
-        names = self._taken(function, values, named)
+        names = self._parameters(function, values, named)
         scopes = (names, *function.scopes)
         self.depth += 1
         try:
@@ -232,8 +232,8 @@ class Expressions(ABC):
             self.depth -= 1
         return None
 
-    def _taken(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-        """Values of a function's parameters."""
+    def _parameters(self, function: PythonFunction, values: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a function with their values."""
         asked = function.node.args
         places = [*asked.posonlyargs, *asked.args]
         names: dict[str, Any] = {}
@@ -253,8 +253,10 @@ class Expressions(ABC):
             names.setdefault(word.arg, OpenValue(word.arg, Place(str(function.module.path), function.node.lineno)))
         return names
 
-    def _made(self, kind: Class, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module) -> Any:
-        """An object of a class that is read: the defaults of its fields, and what the call sets."""
+    def _object(
+        self, kind: Class, values: tuple[Any, ...], named: dict[str, Any], node: ast.AST, module: Module
+    ) -> Any:
+        """Return an instance of a class that is read: default fields overridden by the call's arguments."""
         instance = Instance(kind.name, defined=kind)
         self._defaults(instance, kind)
         names = [*instance.fields]
@@ -275,7 +277,7 @@ class Expressions(ABC):
                 instance.put(part.target.id, value, Place(str(kind.module.path), part.lineno))
 
     def _of_field(self, instance: Instance, node: ast.AST, module: Module) -> Any:
-        """The default that `dataclasses.field` tells."""
+        """Return the default that `dataclasses.field` states."""
         if "default" in instance.fields:
             return instance.fields["default"]
         factory = instance.fields.get("default_factory")
@@ -298,7 +300,7 @@ class Expressions(ABC):
         return list(answer) if name in ("items", "keys", "values") else answer
 
     def _outside(self, name: str, values: Any, named: dict[str, Any], node: ast.AST, module: Module) -> Any:
-        """A call of something that is not read: Python's own, or an object of its name."""
+        """Return the value of a call of a name that is not read: a built-in function's, else an `Instance`."""
         if name in _COPIES and values and isinstance(values[0], Instance):
             copied = values[0].copy()
             for word, value in named.items():
@@ -319,7 +321,7 @@ class Expressions(ABC):
     def _reflected(  # noqa: PLR0911  one for each of them
         self, name: str, values: Sequence[Any], node: ast.AST, module: Module
     ) -> Any:
-        """`getattr`, `hasattr`, `setattr`, `isinstance`."""
+        """Evaluate `getattr`, `hasattr`, `setattr` or `isinstance`."""
         owner, word = values[0], values[1]
         if name == "isinstance":
             return self._is_a(owner, word, node, module)

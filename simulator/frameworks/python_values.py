@@ -1,7 +1,7 @@
 """Values of Python files that are read without running them: objects with fields, functions, names of other packages.
 
-An `Instance` is an object whose fields are known with the line that set each; of its class nothing else is. An
-`Outside` is a name that is defined elsewhere (`torch.bfloat16`), an `OpenValue` what reading alone does not tell.
+An `Instance` is an object of which only the fields are known, each with the line that set it. An `Outside` is a name
+that is defined elsewhere (`torch.bfloat16`), an `OpenValue` a value that reading alone cannot determine.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ class OpenValue:
     """A value that only a run would know."""
 
     name: str
-    """What it depends on, as it is written."""
+    """Expression that it depends on."""
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Something of a package that is not read."""
+    """An object of a package that is not read."""
 
     name: str
-    """Its dotted name: `torch.bfloat16`."""
+    """Dotted name: `torch.bfloat16`."""
 
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """An object, by its fields."""
+    """An object, represented by its fields."""
 
     kind: str
     """Dotted name of its class, or of the call that made it."""
     fields: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     arguments: tuple[Any, ...] = ()
-    """What the call took by position."""
+    """Positional arguments of the call."""
     defined: Class | None = None
 
     def put(self, name: str, value: Any, place: Place) -> None:
@@ -49,14 +49,14 @@ class Instance:
         self.places[name] = place
 
     def copy(self) -> Instance:
-        """An object of its own with the same fields."""
+        """Return an independent object with the same fields."""
         fields = {name: value.copy() if isinstance(value, Instance) else value for name, value in self.fields.items()}
         return Instance(self.kind, fields, dict(self.places), self.arguments, self.defined)
 
 
 @dataclass(slots=True, eq=False)
 class Module:
-    """One file and the names at its top."""
+    """One file and its top-level names."""
 
     path: Path
     names: dict[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Module:
 
 @dataclass(slots=True, eq=False)
 class PythonFunction:
-    """A function, with the names around it."""
+    """A function with its enclosing scopes."""
 
     node: ast.FunctionDef | ast.Lambda
     scopes: tuple[dict[str, Any], ...]
@@ -82,24 +82,24 @@ class Class:
 
     @property
     def name(self) -> str:
-        """As it is defined."""
+        """Name in its definition."""
         return self.node.name
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of an object, or of a text or list."""
+    """A method of an object, a text or a list."""
 
     owner: Any
     name: str
 
 
 class RaisedError(Exception):
-    """The code that is read raises."""
+    """The code being read raises an exception."""
 
 
 class ReturnedError(Exception):
-    """A function returns."""
+    """The function being read returns."""
 
     def __init__(self, value: Any) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class ReturnedError(Exception):
 
 
 class LeftError(Exception):
-    """A loop is left, or goes on with its next item."""
+    """The loop being read breaks (`whole`) or continues with its next item."""
 
     def __init__(self, *, whole: bool) -> None:
         super().__init__()
@@ -140,4 +140,4 @@ METHODS: Final[dict[type, frozenset[str]]] = {
     tuple: LIST_METHODS,
     dict: DICT_METHODS,
 }
-"""Methods of Python's own types that are followed."""
+"""Methods of built-in types that are followed."""

@@ -1,4 +1,4 @@
-"""The registry of frameworks: every folder here with a `framework.py`. It alone imports them all."""
+"""The registry of frameworks: every folder here with a `framework.py`. The only module that imports them all."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from simulator.question.vocabulary import FrameworkName
 
 @functools.cache
 def frameworks() -> Mapping[str, Framework]:
-    """Every framework by the name of its folder, in order."""
+    """Return every framework by the name of its folder, sorted by `Framework.order`."""
     names = sorted(file.parent.name for file in FOLDER.glob("*/framework.py"))
     parts = {name: importlib.import_module(f"simulator.frameworks.{name}.framework").FRAMEWORK for name in names}
     return dict(sorted(parts.items(), key=lambda item: item[1].order))
 
 
 def tables(name: str) -> tuple[str, ...]:
-    """The tables of a framework and of the stacks that extend it, those first that decide."""
+    """Return the tables of a framework and of the stacks that extend it, by precedence."""
     own = frameworks()[name]
     others = (other.tables for other in frameworks().values() if other.extends == name and other is not own)
     return (*own.tables, *(table for names in others for table in names))
 
 
 def table(name: str, form: LaunchForm | FileForm | None = None) -> FlagTable:
-    """Their flags, or those of one form of recipes."""
+    """Return the flags of a framework and its extensions, or of one of its forms of recipe."""
     if isinstance(form, FileForm) and form.in_words_of:
         return table(form.in_words_of)
     return table_of(*((form.tables if form is not None else ()) or tables(name)))
@@ -40,49 +40,49 @@ def table(name: str, form: LaunchForm | FileForm | None = None) -> FlagTable:
 
 @functools.cache
 def launch_forms() -> tuple[tuple[str, LaunchForm], ...]:
-    """Every form of launch with its framework's name, in the order in which they are asked whose a launch is."""
+    """Return every form of launch with its framework's name, in the order in which they are tried."""
     forms = ((name, form) for name, framework in frameworks().items() for form in framework.launches)
     return tuple(sorted(forms, key=lambda pair: pair[1].order))
 
 
 @functools.cache
 def file_forms() -> tuple[tuple[str, FileForm], ...]:
-    """Every form of configuration file, likewise."""
+    """Return every form of configuration file with its framework's name, in the order in which they are tried."""
     forms = ((name, form) for name, framework in frameworks().items() for form in framework.files)
     return tuple(sorted(forms, key=lambda pair: pair[1].order))
 
 
 def read_file(form: FileForm, arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
-    """The run of a configuration file; None of one that is of none of its framework's."""
+    """Return the run of a configuration file; None where the form's framework cannot read it."""
     run = form.read(arguments, keys)
     return None if run is None else finished(arguments, run)
 
 
 def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a launch, with what the stacks on its framework change and what reading it leaves to say."""
+    """Return the run of a launch, changed by the framework's extensions and with all remarks."""
     return _extended(name, arguments, launch, lambda: form.read(arguments, launch))
 
 
 def log_forms() -> Mapping[str, LogForm]:
-    """Every form of log, by its framework's name."""
+    """Return every form of log by its framework's name."""
     return {name: framework.log for name, framework in frameworks().items() if framework.log}
 
 
 @functools.cache
 def step_log_forms() -> tuple[StepLogForm, ...]:
-    """Every form of log that shows steps but not all words, in the order in which they are asked whose a log is."""
+    """Return every form of log that shows steps but not all arguments, in the order in which they are tried."""
     forms = (framework.step_log for framework in frameworks().values())
     return tuple(sorted((form for form in forms if form), key=lambda form: form.order))
 
 
 def log_table(name: str) -> FlagTable:
-    """The flags of a framework by the names that its logs have."""
+    """Return the flags of a framework by the names that its logs use."""
     form = log_forms()[name]
     return table_of(*form.tables, *tables(name))
 
 
 def read_log(name: str, arguments: Arguments) -> AskedRun:
-    """The run that the words of a log ask for, likewise."""
+    """Return the run of a log's words, changed by the framework's extensions and with all remarks."""
     return _extended(name, arguments, None, lambda: log_forms()[name].read(arguments))
 
 
@@ -97,15 +97,15 @@ def _extended(name: str, arguments: Arguments, launch: LaunchCommand | None, rea
 
 
 def framework_of(name: str) -> FrameworkName:
-    """The profile that runs of a framework are priced with."""
+    """Return the profile that runs of a framework are priced with."""
     return frameworks()[name].profile
 
 
 def writers() -> Mapping[str, RecipeWriter]:
-    """What writes recipes, by the framework's name."""
+    """Return the recipe writers by their framework's name."""
     return {name: framework.writer for name, framework in frameworks().items() if framework.writer}
 
 
 def writer_of(dialect: str) -> tuple[str, RecipeWriter] | None:
-    """The framework whose words a form of recipes has, and its writer; None where nobody writes them."""
+    """Return the framework and the writer of a recipe format; None where nothing writes it."""
     return next((pair for pair in writers().items() if dialect in pair[1].dialects), None)

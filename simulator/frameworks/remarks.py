@@ -1,4 +1,4 @@
-"""Remarks on a run with their lines, and values that only its environment knows. Values; no rule decides here."""
+"""Remarks on a run with their lines, and values that only its environment knows. No rule is decided here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Place:
     file: str
     """Name of the file."""
     line: int
-    """From 1."""
+    """Line number, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,40 +23,40 @@ class Unknown:
     """A value that only the run's environment knows: `$WORLD_SIZE`, `$1`, `$(command)`."""
 
     name: str
-    """As given to `--set NAME=VALUE`."""
+    """Name as in `--set NAME=VALUE`."""
     place: Place
     affects: tuple[str, ...] = ()
-    """Settings that need it; empty when nothing that matters does."""
+    """Settings that depend on it; empty where none that matters does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something a reader of the recipe should know: an unknown, repeated or contradictory flag, a rule broken."""
+    """A fact about a recipe that its reader should know: an unknown, repeated or contradictory flag, a broken rule."""
 
     rule: str
     """Stable id, such as `repeated-flag`."""
     severity: Severity
-    """An error is a refusal or a missing value."""
+    """How serious it is; an `error` is a refusal or a missing value."""
     message: str
-    """What is wrong, in one sentence."""
+    """The problem, in one sentence."""
     place: Place | None = None
     fix: str = ""
-    """What to do; empty where nothing is known."""
+    """What to do about it; empty where nothing is known."""
     source: str = ""
     """Where the framework checks it: repository, version, file and line."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenFlag:
-    """A flag as the recipe gives it."""
+    """A flag as it stands in the recipe."""
 
     spelled: str
-    """Without the dashes in front."""
+    """Name as in the recipe, without leading dashes."""
     text: str
-    """Its values, joined; empty for a switch."""
+    """Its values, joined by blanks; empty for a switch."""
     place: Place
 
     @property
     def name(self) -> str:
-        """As the framework's own tables spell it, with underscores."""
+        """Name as in the framework's tables, with underscores."""
         return self.spelled.replace("-", "_").lower()

@@ -18,39 +18,39 @@ from simulator.question.scenario.typed import StatedWorkload
 from simulator.question.vocabulary import FrameworkName, StackName
 
 LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", "recompute_layer_list"}
-"""Settings without which there is no layout."""
+"""Settings without which a layout is incomplete."""
 
 A_NODE: Final = "node"
-"""Value of the switch `sharding_degree` where a run shards its state within each node, whatever the node's size."""
+"""Value of the switch `sharding_degree` where state is sharded within each node, whatever the node's size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun(StatedWorkload):
-    """Model, workload and layout of one run, as far as its words fix them, with the line of the file that sets each."""
+    """Model, workload and layout of one run, as far as its words fix them, with the line that sets each."""
 
     framework: FrameworkName
     model: str | None = None
-    """A shipped spec's name or a config path; None when the words only give shapes or name nothing known."""
+    """Name of a shipped spec or a config path; None where the words state only shapes or no known model."""
     model_fields: Mapping[str, object] = field(default_factory=dict)
-    """ModelSpec fields that the words set themselves (Megatron's shapes); they replace the model's."""
+    """ModelSpec fields that the words set (Megatron's shapes); they replace the model's."""
     shape: Mapping[str, object] = field(default_factory=dict)
-    """All ModelSpec fields that the words state, also where they are those of the named model."""
+    """All ModelSpec fields that the words state, including those that agree with the named model."""
     gradient_accumulation_steps: int | None = None
-    """Where given instead of a global batch."""
+    """Micro batches per step, where stated instead of a global batch."""
     stack: StackName | None = None
-    """Named stack under the switches, where one is named."""
+    """Stack that supplies the default switches; None where none is named."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Framework switches that the words set, as for `--option`."""
+    """Framework switches that the words set, as in `--option`."""
     layout: Layout | None = None
-    """Sizes as given; data parallel follows from the devices. None when unknowns stand in the way."""
+    """Sizes as stated; data parallel follows from the devices. None where unknown values prevent a layout."""
     unpriced_bytes: float = 0.0
-    """Most bytes on one device of a part that is not priced."""
+    """Upper bound, in bytes per device, of a part that is not priced."""
     virtual_stage_layers: int | None = None
-    """Layers per virtual stage, where given so."""
+    """Layers per virtual stage, where stated."""
     places: Mapping[str, Place] = field(default_factory=dict)
-    """Line of each setting, by this project's option name (`tp`, `pp`, `micro_batch_size`, `model`, ...)."""
+    """Line that sets each setting, by option name (`tp`, `pp`, `micro_batch_size`, `model`, ...)."""
     flags: tuple[GivenFlag, ...] = ()
-    """Flags of the command line or keys of the file, the last of each; those that are there for sure."""
+    """Flags of the command line or keys of the file that are surely set, the last occurrence of each."""
     unknowns: tuple[Unknown, ...] = ()
     remarks: tuple[Remark, ...] = ()
 
@@ -59,7 +59,7 @@ AnyRun = TypeVar("AnyRun", bound=AskedRun)
 
 
 def finished(arguments: Arguments, run: AnyRun) -> AnyRun:
-    """The run with what reading its words left to say; without a layout where only the run knows a part of it."""
+    """Return the run with all remarks, unknowns and places; its layout is None where a part of it is unknown."""
     arguments.remark_repeated()
     arguments.remark_unread()
     arguments.note_others()

@@ -1,4 +1,4 @@
-"""The longest sample of public data sets, which bounds a batch that is padded to its longest sample only."""
+"""The longest sample of public data sets, which bounds batches that are padded to their own longest sample."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.run import AnyRun
 
 _TABLE: Final = Path(__file__).with_name("_samples.csv")
-"""Data sets by name, each with a bound of its samples in tokens and why it holds."""
+"""Data sets by name, each with an upper bound of its samples' length in tokens and its reason."""
 
 
 def longest_sample(names: Collection[str]) -> int | None:
-    """Return the bound of all samples of these data sets, in tokens; None where that of one is not known."""
+    """Return an upper bound of the data sets' samples, in tokens; None if one set's bound is not known."""
     bounds = [_bounds().get(name) for name in names]
     known = [bound for bound in bounds if bound is not None]
     return max(known) if known and len(known) == len(bounds) else None
 
 
 def with_longest_sample(arguments: Arguments, run: AnyRun, names: Collection[str]) -> AnyRun:
-    """Return a run whose batches are padded, with sequences no longer than its data sets' longest sample."""
+    """Return a run of padded batches, its sequence length limited to its data sets' longest sample."""
     bound = longest_sample(names)
-    if bound is None or run.seq_length is None or run.seq_length <= bound:
+    if bound is None or (run.seq_length is not None and run.seq_length <= bound):
         return run
+    allowed = "any number" if run.seq_length is None else f"{run.seq_length:,}"
     message = (
         f"assumed: samples of {', '.join(sorted(names))[:120]} have at most {bound:,} tokens, of which full batches "
-        f"are priced; the recipe allows {run.seq_length:,}"
+        f"are priced; the recipe allows {allowed}"
     )
     arguments.remark("longest-sample", "warning", message, fix="--seq-length N")
     return replace(run, seq_length=bound)

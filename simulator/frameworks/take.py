@@ -1,7 +1,7 @@
-"""Words of a run to values by target, by the framework's table: one reading of scripts, files and logs.
+"""Reading a run's words into values by target, through the framework's table: the same for scripts, files and logs.
 
-`take` answers with values by target, as the tables name them: ``{"layout.tensor_parallel": 2, "model.norm": "rms_norm",
-"option.fused_rotary": "false"}``. What no row can say (a cut, what recompute does again) a framework's own code adds.
+`take` returns values by target, named as in the tables: ``{"layout.tensor_parallel": 2, "model.norm": "rms_norm",
+"option.fused_rotary": "false"}``. What no row can say (the pipeline's cut, recompute) a framework's own code adds.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LARGEST_OF_WORKLOAD: Final = {
     "gradient_accumulation_steps": 2**20,
     "lora_rank": 2**16,
 }
-"""Largest counts of a workload; its other fields are words."""
+"""Largest count of each numeric workload field; the other fields hold text."""
 _SWITCHES: Final = {switch.name: switch for switch in switches()}
 
 
 def take(arguments: Arguments) -> Targets:
-    """The values that a run's words set. Raises InputError for a text that is no value of its setting."""
+    """Return the values that a run's words set. Raises InputError for text that its setting does not allow."""
     targets: Targets = {}
     for target, pairs in arguments.table.meanings.items():
         meaning = pairs[0][1]
@@ -45,18 +45,18 @@ def take(arguments: Arguments) -> Targets:
 
 
 def part(targets: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The values of one kind of target, by their fields' names."""
+    """Return the values of one kind of target, by field name."""
     start = f"{kind}."
     return {target.removeprefix(start): value for target, value in targets.items() if target.startswith(start)}
 
 
 def setting_of(meaning: Meaning) -> str:
-    """The name by which lines and unknowns of a target are noted: the short name of a layout's field."""
+    """Return the name under which places and unknowns of a target are noted, for layouts the field's short name."""
     return BY_NAME[meaning.name].key if meaning.kind == "layout" else meaning.name
 
 
 def _value(arguments: Arguments, flag: Flag, meaning: Meaning) -> Any:
-    """What one flag says of a target; None where it is not given, not known, or says nothing of it."""
+    """Return the value that one flag sets; None where it is absent, unknown or sets nothing."""
     option, kind = setting_of(meaning), type_of(meaning)
     text = arguments.text(option, flag.name)
     if text is None:
@@ -79,7 +79,7 @@ def _value(arguments: Arguments, flag: Flag, meaning: Meaning) -> Any:
 
 
 def _mapped(arguments: Arguments, flag: Flag, meaning: Meaning, text: str) -> str | None:
-    """The value that a meaning lists for a text; None, with a remark where nothing else tells, for one not listed."""
+    """Return the value that a meaning lists for a text; without one None, and a remark if there is no default."""
     plain = text.strip("\"'").lower()
     for listed, value in meaning.values.items():
         if listed == plain or (_number(listed) == _number(plain) is not None):
@@ -101,7 +101,7 @@ def _number(text: str) -> float | None:
 
 
 def type_of(meaning: Meaning) -> type:
-    """`bool`, `int`, `float` or `str`: what a target holds."""
+    """Return the type of a target's value: `bool`, `int`, `float` or `str`."""
     if meaning.kind == "layout":
         return type(BY_NAME[meaning.name].default)
     if meaning.kind == "option":
@@ -112,14 +112,14 @@ def type_of(meaning: Meaning) -> type:
 
 
 def _plain_type(annotation: Any) -> type:
-    """`bool` or `int` where an annotation is one of them, whatever it may be beside; else `str`."""
+    """Return `bool` or `int` where an annotation or a member of it is one of them, else `str`."""
     if annotation in (bool, int):
         return annotation  # type: ignore[no-any-return]  # one of the two
     return next((kind for kind in map(_plain_type, get_args(annotation)) if kind is not str), str)
 
 
 def _range(meaning: Meaning) -> tuple[int, int]:
-    """Least and largest count of a target."""
+    """Return the smallest and the largest count of a target."""
     if meaning.kind == "layout":
         return BY_NAME[meaning.name].low, _LARGEST_DEGREE
     if meaning.kind == "workload":
@@ -131,7 +131,7 @@ def _range(meaning: Meaning) -> tuple[int, int]:
 
 
 def _typed(meaning: Meaning, text: str) -> Any:
-    """A text of a table as a value of the target; switches stay text."""
+    """Return a text of a table as a value of the target; switches stay text."""
     kind = type_of(meaning)
     if meaning.kind == "option":
         return text
@@ -139,5 +139,5 @@ def _typed(meaning: Meaning, text: str) -> Any:
 
 
 def _text_of(meaning: Meaning, value: Any) -> Any:
-    """A value as its target holds it: switches are text."""
+    """Return a value as its target stores it: switches as text."""
     return str(value).lower() if meaning.kind == "option" and value is not None else value

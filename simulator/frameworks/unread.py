@@ -1,4 +1,4 @@
-"""Remarks on keys of a configuration file that its reader did not take: not priced, or not known at all."""
+"""Remarks on keys of a configuration file that its reader does not take: not priced, or unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.frameworks.names import plain
 
 
 def remark_keys(arguments: Arguments, keys: Iterable[tuple[str, Key]], *frameworks: str) -> None:
-    """Say which keys, under the names that the frameworks' tables have, are not priced or not known at all."""
+    """Remark keys that are not priced or not known; each pair has the key's name in the frameworks' tables."""
     table = table_of(*frameworks)
     aside = Arguments(arguments.file, table, complete=True)
     for name, key in keys:

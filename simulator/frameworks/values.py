@@ -1,7 +1,7 @@
-"""A text in pieces, each with the line it was written on, and pieces that only the run could fill in.
+"""Text in pieces, each with its line, some of which only the run knows.
 
-`--tp $TP` on line 7 has the value ``PlainValue((PlainPiece("$TP", 7, {Cause(3, "TP")}),))``: not known, because line 3
-takes `TP` from the environment. A configuration file and a log have values of one known piece.
+`--tp $TP` on line 7 has the value ``PlainValue((PlainPiece("$TP", 7, {Cause(3, "TP")}),))``: unknown, because line 3
+takes `TP` from the environment. Values of configuration files and logs have one known piece.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Final, Self
 from simulator.budget import charge
 
 MAXIMUM_CHARACTERS: Final = 1 << 20
-"""Most characters one value may have."""
+"""Most characters of one value."""
 MAXIMUM_PIECES: Final = 1 << 14
-"""Most pieces one value may have."""
+"""Most pieces of one value."""
 LOOK_WORK: Final = 10
-"""Units of work of looking at a piece."""
+"""Units of work of examining one piece."""
 _VALUE_WORK: Final = 60
 _PIECE_WORK: Final = 100
-"""Units of work of a value and of each of its pieces; each character takes one more, or four."""
+"""Units of work of a value and of each of its pieces; each character adds 1, or 4 where the text is not ASCII."""
 
 
 class TooLargeError(Exception):
-    """A value outgrew its bound."""
+    """A value exceeds its size limit."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cause:
-    """Something that a recipe does not say: `$WORLD_SIZE`, `$1`, a `$(command)`."""
+    """Something that a recipe leaves to the run: `$WORLD_SIZE`, `$1`, a `$(command)`."""
 
     line: int
     name: str
@@ -38,28 +38,28 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class PlainPiece:
-    """Text of one line, or a hole (`causes`) whose text only the run knows."""
+    """Text of one line, or a hole, whose text only the run knows."""
 
     text: str
-    """The text; of a hole, how the file writes it."""
+    """The text; for a hole, its spelling in the file."""
     line: int
     causes: frozenset[Cause] = frozenset()
-    """Why the text is not known; empty for text that is."""
+    """What the text depends on; empty for known text."""
 
     @property
     def known(self) -> bool:
-        """Whether the text is what the run would see."""
+        """Whether the text is known before the run."""
         return not self.causes
 
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """A text as a sequence of pieces. Raises TooLargeError for one that outgrew its bound."""
+    """Text as a sequence of pieces. Raises TooLargeError beyond the size limits."""
 
     pieces: tuple[PlainPiece, ...] = ()
 
     def __post_init__(self) -> None:
-        """Charge for the characters and pieces that are held."""
+        """Charge for the characters and pieces, and check their number."""
         characters = held = 0
         for piece in self.pieces:
             characters += len(piece.text)
@@ -70,7 +70,7 @@ class PlainValue:
 
     @property
     def text(self) -> str:
-        """The text, holes as the file writes them."""
+        """The text, with holes as the file spells them."""
         if len(self.pieces) == 1:
             return self.pieces[0].text
         charge(LOOK_WORK * len(self.pieces))
@@ -78,23 +78,23 @@ class PlainValue:
 
     @property
     def known(self) -> bool:
-        """Whether all of it is what the run would see."""
+        """Whether all of the text is known before the run."""
         charge(LOOK_WORK * len(self.pieces))
         return not any(piece.causes for piece in self.pieces)
 
     @property
     def causes(self) -> frozenset[Cause]:
-        """Why it is not known."""
+        """What the unknown pieces depend on."""
         charge(LOOK_WORK * sum(1 + len(piece.causes) for piece in self.pieces))
         return frozenset().union(*(piece.causes for piece in self.pieces))
 
     @property
     def line(self) -> int:
-        """Line of its first text; 0 for nothing at all."""
+        """Line of the first text; 0 without pieces."""
         return next((piece.line for piece in self.pieces if piece.text), self.pieces[0].line if self.pieces else 0)
 
     def after(self, count: int) -> Self:
-        """The value without its first `count` characters, which are known."""
+        """Return the value without its first `count` characters, which must be known."""
         pieces = []
         for piece in self.pieces:
             if count >= len(piece.text) and piece.known:
@@ -109,17 +109,17 @@ EMPTY: Final = PlainValue()
 
 
 def known_value(text: str, line: int) -> PlainValue:
-    """Known text that starts on `line`, one piece a line."""
+    """Return known text that starts on `line`, one piece per line."""
     parts = text.split("\n")
     ends = [part + "\n" for part in parts[:-1]] + parts[-1:]
     return PlainValue(tuple(PlainPiece(part, line + number) for number, part in enumerate(ends) if part))
 
 
 def unknown_value(shown: str, line: int, causes: Iterable[Cause]) -> PlainValue:
-    """A value that is not known at all; `shown` is how the file writes it."""
+    """Return a value that is wholly unknown and spelled `shown` in the file."""
     return PlainValue((PlainPiece(shown, line, frozenset(causes)),))
 
 
 def joined(values: Iterable[PlainValue]) -> PlainValue:
-    """The values one after another."""
+    """Return the concatenation of values."""
     return PlainValue(tuple(piece for value in values for piece in value.pieces))

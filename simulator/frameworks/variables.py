@@ -14,17 +14,17 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}|\$([A-Za-z_
 
 
 class Variables:
-    """Fills in the variables of one file."""
+    """Substitution of the variables of one file."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
         self.used: set[str] = set()
-        """Settings that were taken."""
+        """Settings that were used."""
         self.assumed_unset: set[str] = set()
-        """Variables whose default was taken."""
+        """Variables whose default was used."""
 
     def keys(self, keys: Iterable[Key]) -> list[Key]:
-        """The keys with their values filled in; what only the run knows is a hole."""
+        """Return the keys with variables replaced in their values; a value that only the run knows is a hole."""
         return [dataclasses.replace(key, values=tuple(map(self._filled, key.values))) for key in keys]
 
     def _filled(self, value: PlainValue) -> PlainValue:

@@ -1,7 +1,7 @@
-"""Writing a question down in a framework's words: the rows of its table, reversed. Chooses no layout.
+"""Writing a question in a framework's words: the rows of its table, reversed. Chooses no layout.
 
-`take` reads ``--tensor-model-parallel-size 2`` as ``{"layout.tensor_parallel": 2}``; `word` turns the target and its
-value back into the word. What a framework's code reads by name it also writes by name.
+`take` reads ``--tensor-model-parallel-size 2`` as ``{"layout.tensor_parallel": 2}``; `Writing.word` turns the target
+and its value back into the flag. Flags that a framework's code reads by name it also writes by name.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
 
 WordPair = tuple[str, str]
-"""A flag or key by the name that its table has, and its text; a switch has none."""
+"""Name of a flag or key, as in its table, and its text; empty for a switch."""
 _WIDTH: Final = 100
 """Columns of a line of flags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The launch, and what stands at the top of the file."""
+    """Size of the cluster and comment lines at the top of the file."""
 
     nodes: int
     devices_per_node: int
@@ -37,38 +37,38 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A question that is written in words of a table."""
+    """A question to be written in the words of one table."""
 
     scenario: Scenario
     layout: Layout
     table: FlagTable
 
     def word(self, target: str, value: Any) -> Iterator[WordPair]:
-        """The word that sets a target so; nothing where its absence does. Raises UnsupportedError where none does."""
+        """Yield the word that sets a target to a value, if one is needed. Raises UnsupportedError where none can."""
         pairs = self.table.meanings.get(target, ())
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if any(meaning.otherwise == text for _, meaning in pairs):
             return
         for flag, meaning in pairs:
-            if (stated := _said(flag, meaning, text)) is not None:
+            if (stated := _text_for(flag, meaning, text)) is not None:
                 yield flag.name, stated
                 return
         raise UnsupportedError(f"{target.partition('.')[2]} {text[:60]}: there is no word for it")
 
     def sizes(self, *fields: str) -> Iterator[WordPair]:
-        """The words for fields of the model that it has."""
+        """Yield the words for fields of the model that are not zero or empty."""
         for field in fields:
             value = getattr(self.scenario.model, field)
             if value:
                 yield from self.word(f"model.{field}", value)
 
     def degrees(self, *fields: str) -> Iterator[WordPair]:
-        """The words for fields of the layout."""
+        """Yield the words for fields of the layout."""
         for field in fields:
             yield from self.word(f"layout.{field}", getattr(self.layout, field))
 
     def options(self, *without: str) -> Iterator[WordPair]:
-        """The words for switches that the table has and that are other than the framework's own."""
+        """Yield the words for switches in the table, except `without`, that differ from the framework's default."""
         profile = self.scenario.framework
         usual = profile_of(profile.name)
         for switch in switches():
@@ -79,7 +79,7 @@ class Writing:
                 yield from self.word(target, value)
 
     def refuse_switches(self, named: Iterable[str], title: str) -> None:
-        """Refuse switches that differ from the framework's usual ones, have no row, and are not `named` by its code."""
+        """Raise UnsupportedError for a non-default switch that has no row and is not among `named`."""
         profile = self.scenario.framework
         usual = framework(profile.name, stack=profile.stack)
         known = {*named, *(target.removeprefix("option.") for target in self.table.meanings)}
@@ -89,7 +89,7 @@ class Writing:
                 raise UnsupportedError(f"--option {switch.name}={value}: {title} has no setting for it")
 
     def refuse_layout(self, named: Iterable[str], title: str) -> None:
-        """Refuse fields of the layout that are in use, have no row, and are not `named` by the framework's code."""
+        """Raise UnsupportedError for a non-default layout field that has no row and is not among `named`."""
         known = {*named, *(target.removeprefix("layout.") for target in self.table.meanings)}
         for setting in FIELDS:
             if setting.name not in known and (value := getattr(self.layout, setting.name)) != setting.default:
@@ -97,24 +97,24 @@ class Writing:
 
     @property
     def cut_is_usual(self) -> bool:
-        """Whether the layers are cut as the framework would by itself."""
+        """Whether the layers are cut into stages as the framework does by default."""
         usual = default_cut(self.scenario.model.num_hidden_layers, self.layout.pipeline_parallel)
         return not self.layout.chunk_layers and self.layout.stage_layers == usual
 
     @property
     def cut_is_even(self) -> bool:
-        """Whether every stage has as many layers."""
+        """Whether every stage has the same number of layers."""
         return not self.layout.chunk_layers and len(set(self.layout.stage_layers)) == 1
 
     @property
     def accumulation(self) -> int:
-        """Micro batches of a replica in a step."""
+        """Micro batches per replica and step."""
         return self.scenario.global_batch_size // (self.layout.micro_batch_size * self.layout.data_parallel)
 
     def shipped_name(self, title: str, *, layers: bool = False) -> str:
-        """The shipped name of the model; with `layers` it may have another number of layers.
+        """Return the shipped name of the model; with `layers` its number of layers may differ.
 
-        Raises UnsupportedError where the recipe could not name the model.
+        Raises UnsupportedError where a recipe could not name the model.
         """
         model = self.scenario.model
         try:
@@ -128,8 +128,8 @@ class Writing:
         return model.name
 
 
-def _said(flag: Flag, meaning: Meaning, value: str) -> str | None:
-    """The text of a flag that sets this value; None where no text of it does."""
+def _text_for(flag: Flag, meaning: Meaning, value: str) -> str | None:
+    """Return the flag's text that sets this value; None where no text does."""
     values = meaning.values
     if flag.kind == "switch":
         return "" if value == values.get(ANY_TEXT, "true") else None
@@ -140,16 +140,16 @@ def _said(flag: Flag, meaning: Meaning, value: str) -> str | None:
 
 
 def flags(words: Iterable[WordPair], *, dashes: bool = True) -> list[str]:
-    """Words as flags of a command line, several a line."""
+    """Return words as lines of command line flags, several to a line."""
     shown = (f"--{name.replace('_', '-') if dashes else name} {text}".rstrip() for name, text in words)
-    # A flag and its value stay together: the blank between them is put back behind the wrapping.
+    # Wrapping must not part a flag from its value: the blank between them is put back afterwards.
     joined = " ".join(flag.replace(" ", "\0") for flag in shown)
     lines = textwrap.wrap(joined, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in lines]
 
 
 def shell(lines: Iterable[str], command: str, arguments: Iterable[str], head: Head) -> str:
-    """A launch script: comments, settings, and one command over several lines."""
+    """Return a launch script: comments, shell lines, and one command over several lines."""
     comments = [f"# {line}" for line in head.lines]
     call = " \\\n    ".join([command, *arguments])
     return "\n".join(["#!/bin/bash", *comments, "set -e", "", *lines, "", call]) + "\n"

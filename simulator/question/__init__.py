@@ -1,1 +1,1 @@
-"""Question that is asked: model, cluster, workload, layouts, and the words and numbers they are made of."""
+"""Inputs of a question: model, cluster, workload, layouts, and the words and numbers they are made of."""

@@ -1,4 +1,4 @@
-"""Types of the arrays that formulas take and return, by their shapes. No values."""
+"""Array types of the formulas, named by shape, and two helpers over records of arrays."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 """Numbers, shape (n, m)."""
 Mask = NDArray[np.bool_]
-"""Which, shape (n,)."""
+"""Booleans, shape (n,)."""
 Index = NDArray[np.intp]
 """Positions, shape (n,)."""
 
 
 def largest(figures: Iterable[Any]) -> Any:
-    """The largest of several figures, element by element; of a single one that figure."""
+    """Return the element-wise maximum of one or more figures."""
     return reduce(np.maximum, figures)
 
 
 def selected(figures: Any, where: Index, count: int) -> Any:
-    """Figures of `count` layouts at some: of arrays the last axis, where it is theirs; of records every field."""
+    """Return the figures of the layouts at `where`: arrays along a last axis of length `count`, records by field."""
     if isinstance(figures, np.ndarray):
         return figures.take(where, axis=-1) if figures.shape[-1:] == (count,) else figures
     if isinstance(figures, tuple):

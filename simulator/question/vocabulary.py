@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 FRAMEWORK_FOLDER = Path(__file__).resolve().parents[1] / "frameworks"
-"""Where each framework's words, profile and stacks stand, one folder each: its files say which there are."""
+"""Folder with one folder per framework: its words, profile and stacks. Their files list the frameworks."""
 
 
 def _folders(file: str) -> tuple[str, ...]:
-    """Names of the folders that hold a file."""
+    """Return the names of the framework folders that hold a file."""
     return tuple(sorted(path.parent.name for path in FRAMEWORK_FOLDER.glob(f"*/{file}")))
 
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 else:
     FrameworkName = Literal[FRAMEWORKS]
     RecipeFormat = Literal[RECIPE_FORMATS]
-    """Recipes that are written, by the folder of their writer."""
+    """Formats in which recipes are written, by the folder of the writer."""
     StackName = Literal[STACKS]
     """Named sets of switches; `default` is what the framework's own arguments set."""
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 """Types of matrix products; `fp4` is NVFP4 or MXFP4: 4 bits, an 8-bit scale for every 16 or 32 numbers."""
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
-"""Those of fewer than 16 bits, to which operands are cast."""
+"""Precisions of fewer than 16 bits, to which operands are cast."""
 RecomputeMode = Literal["none", "selective", "full", "attention", "operations"]
 RecomputeModule = Literal[
     "core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts", "moe_gate_up"
 ]
-"""What selective recompute does again, by Megatron's names (`--recompute-modules`), and gate and up projections of
-routed experts alone (`recompute_fwd_gate_up` of ERNIE)."""
+"""Parts of a layer that selective recompute repeats, by Megatron's names (`--recompute-modules`), and gate and up
+projections of routed experts alone (`recompute_fwd_gate_up` of ERNIE)."""
 AskedRecomputeMethod = Literal["uniform", "block"]
-"""What a user names; giving a list of layers says the other one."""
+"""Methods that a user names; `list` follows from a list of layers."""
 RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
 ScheduleName = Literal["1f1b", "zb_h1", "zb_v", "dualpipe", "dualpipev"]
 """Order of the passes of a pipeline: one forward, one backward in turn, with chunks interleaved; zero bubble ZB-H1 and
@@ -51,7 +51,7 @@ AttentionKernel = Literal["unfused", "flash_1", "sdpa", "flash_2", "flash_3", "c
 PyTorch's own; FlashAttention 2, as TransformerEngine 1 calls it; FlashAttention 3 and cuDNN 9; AMD's Composable Kernel;
 CANN's."""
 OptimizerName = Literal["adamw", "adamw_8bit", "adafactor", "lion", "sgd", "sgd_momentum", "muon"]
-"""What updates parameters: the rows of `specs/optimizers.csv`."""
+"""Optimizers: the rows of `specs/optimizers.csv`."""
 Offload = Literal["none", "optimizer", "optimizer_tensorwise", "activations"]
 OffloadedModule = Literal[
     "attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act", "fused_group_mlp"
@@ -70,7 +70,7 @@ Fp4Recipe = Literal["nvfp4", "mxfp4"]
 """How fp4 scales numbers, by Megatron's names (`--fp4-recipe`): NVIDIA's by 16 numbers, AMD's by 32."""
 
 Capture = Literal["none", "attention", "attention_router", "network", "layers", "full_iteration"]
-"""What CUDA graphs hold: nothing, some operations of every layer, all of them, or all passes of a step."""
+"""Content of CUDA graphs: nothing, some operations of every layer, all of them, or all passes of a step."""
 
 CAPTURES: tuple[Capture, ...] = get_args(Capture)
 CONTEXT_EXCHANGES: tuple[ContextExchange, ...] = get_args(ContextExchange)

@@ -94,7 +94,7 @@ def schedule(pricing: Pricing) -> Mask:
         return every(pricing, broken=True)
     m = micro_batches(pricing)
     odd = (m % 2 != 0) & (shape == "both_ends")
-    return mask((m < schedule_of(pricing).least_micro_batches(p)) | odd)
+    return mask((m < schedule_of(pricing).min_micro_batches(p)) | odd)
 
 
 def refused_schedule(scenario: Scenario, layout: Layout) -> str:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.accuracy.judge import SourcesJudged
 from benchmarks.accuracy.rows import Judgement, fitted_sources, judgement
-from simulator.evidence.calibration.judge import SourcesJudged
 
 
 @pytest.fixture(scope="session")

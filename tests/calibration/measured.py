@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simulator.evidence.calibration.cluster import NOISE
-from simulator.evidence.calibration.hierarchy import names_of
+from simulator.evidence.calibration.linear import names_of
 from simulator.evidence.calibration.sample import Sample, predict, sample_of
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import read_rows, shipped_tables

@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.accuracy import shipped as shipping
+from benchmarks.accuracy.coverage import coverage_sections
+from benchmarks.accuracy.draws import draws_sections
 from benchmarks.accuracy.missed import reasons, worse_sources
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
-from simulator.evidence.calibration.judge import summary
+from simulator.evidence.calibration.judged import summary
 from simulator.evidence.calibration.store import Calibration, read_calibration
-from simulator.show.report.accuracy import draws_sections
-from simulator.show.report.coverage import TITLES, coverage_sections
+from simulator.show.report.accuracy import TITLES
 from simulator.show.report.grid import grid
 from simulator.show.report.sections import Section
 from tests.docs import walk

@@ -13,8 +13,10 @@ from benchmarks.accuracy import tables as tables_module
 from benchmarks.accuracy.choices import choices, chosen
 from benchmarks.accuracy.frameworks import by_framework
 from benchmarks.accuracy.hypotheses import doubtful_rows, hypotheses
+from benchmarks.accuracy.judge import SourcesJudged
 from benchmarks.accuracy.missed import reasons
 from benchmarks.accuracy.own import CLUSTER, OWN, OWN_FAMILY, own_fit, own_verdicts, worst
+from benchmarks.accuracy.publish import unseen_part
 from benchmarks.accuracy.record import figures, recorded, worse
 from benchmarks.accuracy.rows import KINDS, Judgement, samples
 from benchmarks.accuracy.shipped import FOLDER
@@ -24,9 +26,7 @@ from benchmarks.accuracy.thumb import check
 from benchmarks.accuracy.vendors import published_layouts
 from simulator.errors import InputError
 from simulator.evidence.calibration.apply import applied
-from simulator.evidence.calibration.judge import SourcesJudged
 from simulator.evidence.calibration.own import OwnFit, fit_own
-from simulator.evidence.calibration.publish import unseen_part
 from simulator.evidence.calibration.sample import prepared
 from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.row import MeasuredRow

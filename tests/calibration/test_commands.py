@@ -6,19 +6,15 @@ import csv
 import io
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from simulator.evidence.calibration.judge import SourcesJudged
-from simulator.evidence.calibration.sample import Sample
-from simulator.evidence.calibration.store import calibration_text, read_calibration, shipped_calibration
-from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables, write_rows
+from simulator.evidence.calibration.store import calibration_text, read_calibration
+from simulator.evidence.measurements.rows import read_rows, shipped_tables, write_rows
 from simulator.question.coefficients.values import priors
-from simulator.show.cli import calibration as commands
 from simulator.show.report.formats import ANSWERS
 from tests.calibration.measured import contradictory, shipped_rows
 from tests.calibration.pages import FOLDER
@@ -28,12 +24,6 @@ LOG = Path(__file__).parents[1] / "measurements" / "data" / "megatron-8b.log"
 TABLES = {path.stem: str(path) for path in shipped_tables()}
 OWN = TABLES["a100-paddlenlp"]
 """Rows that stand for somebody's own."""
-
-
-@pytest.fixture
-def _quick(monkeypatch: pytest.MonkeyPatch, judged: tuple[SourcesJudged, ...]) -> None:
-    """The fit of all sources is the one that all tests share."""
-    monkeypatch.setattr(commands, "_judged", lambda: list(judged))
 
 
 @pytest.mark.parametrize("format_name", ANSWERS["calibration"].formats)
@@ -61,20 +51,6 @@ def test_calibrate_says_what_is_not_stored_and_why(tmp_path: Path) -> None:
     assert "at most 20 %" in result.stderr
     assert "Nothing is fitted" in result.stdout
     assert run("calibrate", odd, "-q").stderr == ""
-
-
-@pytest.mark.usefixtures("_quick")
-def test_without_files_all_sources_are_fitted(tmp_path: Path) -> None:
-    result = run("calibrate", "--family", "ampere", "--family", "cdna3", "--output", str(tmp_path))
-    assert result.exit_code == 0, result.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ampere.yaml", "cdna3.yaml"]
-    written = read_calibration(tmp_path / "ampere.yaml")
-    shipped = shipped_calibration("ampere")
-    assert shipped is not None
-    assert written.tables == shipped.tables
-    assert written.time is not None
-    assert shipped.time is not None
-    assert written.time.vector == pytest.approx(shipped.time.vector, rel=1e-3)
 
 
 @pytest.mark.parametrize("format_name", ["table", "markdown", "json", "yaml"])
@@ -167,6 +143,10 @@ def test_a_log_starts_from_what_ships_for_its_hardware() -> None:
         (("calibrate", "--list", "--format", "yaml"), "needs --family"),
         (("accuracy", OWN, "--family", "volta"), "no row that ran; there are ampere"),
         (("accuracy", "--calibration", "none"), "needs the own rows"),
+        (("accuracy", "--table", "z2000"), "did you mean 'z2000-megatron'?"),
+        (("accuracy", "--family", "volta"), "no row that ran; there are"),
+        (("accuracy", "--family", "cdna3", "--table", "z2000-megatron"), "no row of it is of --family cdna3"),
+        (("calibrate",), "no measured rows"),
         (("estimate", "--model", "llama3.1-8b", "--calibration", "none.yaml"), "none.yaml: no such file"),
         (("--model", "llama3.1-8b", "--calibration", TABLES["b200-megatron"]), "b200-megatron.csv"),
     ],
@@ -187,20 +167,6 @@ def test_nothing_to_store_is_exit_3(tmp_path: Path) -> None:
     assert "nothing can be stored: memory of family ampere" in said
 
 
-@pytest.mark.usefixtures("_quick")
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("accuracy", "--table", "z2000"), "did you mean 'z2000-megatron'?"),
-        (("accuracy", "--family", "volta"), "no row that ran; there are"),
-        (("calibrate", "--family", "hoper"), "did you mean 'hopper'?"),
-    ],
-)
-def test_refused_after_the_fit(args: tuple[str, ...], said: str) -> None:
-    assert said in refusal(*args)
-
-
-@pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("format_name", ANSWERS["accuracy"].formats)
 def test_accuracy_has_every_format(format_name: str, tmp_path: Path) -> None:
     asked = ("accuracy", "--family", "ampere", "--format", format_name)
@@ -225,7 +191,6 @@ def test_accuracy_has_every_format(format_name: str, tmp_path: Path) -> None:
         assert {line[header.index("platform")] for line in lines} == {"A100"}
 
 
-@pytest.mark.usefixtures("_quick")
 def test_accuracy_of_one_table_shows_no_other() -> None:
     shown = run("accuracy", "--rows", "--table", "a100-paddlenlp").stdout
     assert "a100-paddlenlp:1" in shown
@@ -237,19 +202,6 @@ def test_accuracy_of_own_rows_has_every_format(format_name: str) -> None:
     result = run("accuracy", OWN, "--format", format_name)
     assert result.exit_code == 0, result.stderr
     assert "a100-paddlenlp:1" in result.stdout
-
-
-def test_the_accuracy_command_fits_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, set[str]]] = []
-
-    def remembered(kind: str, samples: Sequence[Sample]) -> None:
-        asked.append((kind, {sample.row.table for sample in samples}))
-
-    monkeypatch.setattr(commands, "judge_sources", remembered)
-    commands._judged()
-    assert [kind for kind, _ in asked] == ["time", "memory"]
-    tables = {row.table for path in (*shipped_tables(), *public_tables()) for row in read_rows(path) if row.asks}
-    assert [found for _, found in asked] == [tables, tables]
 
 
 def test_variants_show_more_than_one_layout_of_a_split() -> None:

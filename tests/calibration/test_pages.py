@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.accuracy.rows import Judgement
 from simulator.cost.pricing.estimate import Coverage
-from simulator.evidence.calibration.hierarchy import UNFITTED
+from simulator.evidence.calibration.linear import UNFITTED
 from simulator.evidence.calibration.own import MOST_SCATTER
 from simulator.question.coefficients import MemoryCoefficients, TimeCoefficients
 from simulator.question.coefficients.values import priors

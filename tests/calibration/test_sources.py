@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.accuracy.coverage import HELD, LEAST_ROWS, coverages
+from benchmarks.accuracy.draws import draws_judged
+from benchmarks.accuracy.hierarchy import design, hierarchical, lifted
+from benchmarks.accuracy.judge import SourcesJudged
+from benchmarks.accuracy.publish import published
+from benchmarks.accuracy.shipped import JUDGED, judged_text
+from benchmarks.accuracy.sizes import fitted_sizes, level_of
 from simulator.evidence.calibration.contributions import Unit
 from simulator.evidence.calibration.coverage import Distance
 from simulator.evidence.calibration.gauss import Gauss, Message
-from simulator.evidence.calibration.hierarchy import design, hierarchical
-from simulator.evidence.calibration.judge import SourcesJudged, draws_judged, summary
-from simulator.evidence.calibration.publish import published
-from simulator.evidence.calibration.sizes import fitted_sizes, level_of
 from simulator.evidence.calibration.store import calibration_text
-from simulator.show.report.coverage import HELD, LEAST_ROWS, coverages
 from tests.calibration.measured import consistent, figure, with_figures
 from tests.calibration.pages import ANEW_HINT, FOLDER
 
@@ -33,11 +35,12 @@ def test_messages_are_bayes_rule() -> None:
 
 def test_a_passed_message_has_the_deviation_in_it() -> None:
     information = np.array([[4.0, 1.0], [1.0, 3.0]])
-    passed = Message(information, information @ np.array([1.0, -2.0])).lifted(0.5)
+    message = Message(information, information @ np.array([1.0, -2.0]))
+    above = lifted(message, 0.5)
     covariance = np.linalg.inv(information) + 0.25 * np.eye(2)
-    assert passed.information == pytest.approx(np.linalg.inv(covariance))
-    assert np.linalg.solve(passed.information, passed.vector) == pytest.approx([1.0, -2.0])
-    one = Message(information, information @ np.array([1.0, -2.0])).lifted(np.array([0.5, 2.0]))
+    assert above.information == pytest.approx(np.linalg.inv(covariance))
+    assert np.linalg.solve(above.information, above.vector) == pytest.approx([1.0, -2.0])
+    one = lifted(message, np.array([0.5, 2.0]))
     assert one.information == pytest.approx(np.linalg.inv(np.linalg.inv(information) + np.diag([0.25, 4.0])))
     assert one.information == pytest.approx(one.information.T)
     assert np.linalg.solve(one.information, one.vector) == pytest.approx([1.0, -2.0])
@@ -151,8 +154,7 @@ def test_a_row_is_known_by_the_others_of_its_source(judged: tuple[SourcesJudged,
         float(np.mean([abs(getattr(row, name).relative) for row in rows])) for name in ("fitted", "known", "source_out")
     )
     assert fitted < known < apart
-    part = summary(row for row in rows if row.platform == "A100")
-    assert 0.80 <= part.known_coverage <= 0.97
+    assert 0.80 <= np.mean([row.known.inside for row in rows if row.platform == "A100"]) <= 0.97
 
 
 def _words(text: str) -> list[str]:
@@ -165,3 +167,13 @@ def test_shipped_files_are_what_all_sources_give(judged: tuple[SourcesJudged, ..
         stored = (FOLDER / f"{calibration.family}.yaml").read_text(encoding="utf-8")
         fresh = calibration_text(calibration)
         assert _words(stored) == _words(fresh), ANEW_HINT
+
+
+def test_the_shipped_errors_are_those_of_the_fit(judged: tuple[SourcesJudged, ...]) -> None:
+    """What `simulate accuracy` shows, up to the last digits of a fit."""
+    stored, fresh = (
+        [line.split(",") for line in text.splitlines()] for text in (JUDGED.read_text(), judged_text(judged))
+    )
+    assert [line[:4] for line in stored] == [line[:4] for line in fresh], ANEW_HINT
+    figures, anew = (np.array([line[4:] for line in lines[1:]], dtype=np.float64) for lines in (stored, fresh))
+    assert figures == pytest.approx(anew, rel=1e-2, abs=1e-3), ANEW_HINT

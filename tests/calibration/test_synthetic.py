@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulator.evidence.calibration.cluster import NOISE, ClusterFit, Known, fit_cluster
-from simulator.evidence.calibration.hierarchy import names_of
+from simulator.evidence.calibration.linear import names_of
 from simulator.evidence.calibration.own import OwnFit, fit_own, unused
 from simulator.evidence.calibration.sample import Sample, prepared, sample_of
 from simulator.evidence.calibration.uncertainty import NORMAL_90

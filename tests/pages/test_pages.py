@@ -5,14 +5,12 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from simulator import api
-from simulator.evidence.calibration.judge import Residual, RowJudged, SourcesJudged
-from simulator.evidence.calibration.sample import prepared
-from simulator.evidence.measurements.rows import public_tables, read_rows
+from simulator.evidence.calibration.judged import judged_runs
 from simulator.question.units import to_gib
 from simulator.search.space import Space
 from simulator.show.answers.compare import PartDifference
@@ -259,18 +257,12 @@ def test_a_label_is_the_file_before_it_is_cut() -> None:
 
 
 def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
-    rows = read_rows(next(path for path in public_tables() if path.stem == "korthikanti-a100"))[:6]
-    off = Residual(0.1, 0.2)
-    left_out = {"source": off, "organisation": off}
-    known = tuple(
-        RowJudged(sample, "dense", 0.1, off, off, left_out, beyond=False, few={}) for sample in prepared(rows)
-    )
-    judged = SourcesJudged("time", cast("Any", None), known, ())
-    text = accuracy_page([judged], Presentation(command="simulate accuracy"))
+    judged = [row for row in judged_runs() if row.source == "korthikanti-a100"]
+    text = accuracy_page(judged, Presentation(command="simulate accuracy"))
     page = tmp_path / "page.html"
     page.write_text(text, encoding="utf-8")
     points = embedded(page)["figures"]["time"]["data"]
-    assert sum(len(trace["x"]) for trace in points) == len(judged.rows)
+    assert sum(len(trace["x"]) for trace in points) == len(judged)
     assert "Speed, every row" in text
 
 

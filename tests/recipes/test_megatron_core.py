@@ -111,6 +111,20 @@ def test_graphs_of_unknown_words_are_not_modelled(flags: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("flags", "inputs", "refused"),
+    [
+        ("--fp8-format hybrid --first-last-layers-bf16 --num-layers-at-end-in-bf16 2", "false", False),
+        ("--fp8-format hybrid --fp8-param-gather --first-last-layers-bf16", "false", True),
+        ("--first-last-layers-bf16", None, False),
+    ],
+)
+def test_layers_in_16_bits_beside_those_in_8(flags: str, inputs: str | None, refused: bool, tmp_path: Path) -> None:
+    recipe = launched(tmp_path, flags=f"{PIPED} {flags}")
+    assert recipe.options.get("fp8_inputs") == inputs
+    assert any("stored in 8 bits" in remark.message for remark in recipe.remarks) == refused
+
+
+@pytest.mark.parametrize(
     ("flags", "message"),
     [
         ("--cuda-graph-impl transformer_engine --cuda-graph-scope full_iteration", "CUDA graphs of full_iteration"),

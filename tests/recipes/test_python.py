@@ -7,7 +7,7 @@ import pytest
 
 from simulator.budget import limited
 from simulator.errors import InputError, UnsupportedError
-from simulator.frameworks.home import staying
+from simulator.frameworks.home import reading_within
 from simulator.frameworks.python import PythonReader
 from simulator.frameworks.python_values import Instance, OpenValue, Outside
 from simulator.recipes.readers.read import read_recipe
@@ -306,5 +306,5 @@ def test_expressions(tmp_path: Path, text: str) -> None:
 def test_hostile_files_end_in_one_line_or_at_once(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.py"
     path.write_text(text, encoding="utf-8")
-    with limited(str(path)), staying(tmp_path, {}), contextlib.suppress(InputError):
+    with limited(str(path)), reading_within(tmp_path, {}), contextlib.suppress(InputError):
         PythonReader().module(path)

@@ -125,13 +125,13 @@ def _inputs() -> str:
     ]
     over = [
         "class OpenFields(WorkloadFields, LayoutFields, total=False):",
-        '    """Inputs of a question and its layout over what an estimate or a recipe says; any may be left out."""',
+        '    """Inputs of a question and its layout that replace those of an estimate or a recipe; all optional."""',
         "",
         *(line.replace("Required[", "").replace("]]", "]") for line in all_inputs),
     ]
     search = [
         "class RankFields(QuestionFields, SearchedFields, total=False):",
-        '    """Inputs of a question, and what its layouts are held to."""',
+        '    """Inputs of a question, and the values that its layouts may have."""',
     ]
     shared = [f"    {one.name}: {_input(one)}" for one in INPUTS if one.name not in OF_OFFERS]
     plan = [
@@ -141,7 +141,7 @@ def _inputs() -> str:
         *shared,
     ]
     stated = ["@dataclass(frozen=True, slots=True, kw_only=True)", "class StatedWorkload:"]
-    stated += ['    """A workload as far as a file or a user states it; None where neither does."""', ""]
+    stated += ['    """Workload as a file or a user states it; None for what neither states."""', ""]
     stated += [
         f"    {one.name}: {'str' if one.kind == 'word' else _OF_KIND[one.kind]} | None = None" for one in WORKLOAD
     ]

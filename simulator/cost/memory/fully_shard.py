@@ -1,9 +1,9 @@
-"""A step under PyTorch's FSDP2 (`fully_shard`): a list of what is allocated and freed, replayed in order.
+"""Memory of a training step under PyTorch's FSDP2 (`fully_shard`): a replay of its allocations and frees in order.
 
-Parts are gathered and reduced unit by unit: the input table, every layer, and the final norm with the output layer.
-Parameters, gradients and states are stored in fp32 and in parts; a unit's gathered weights are of the type computed
-with. Beside a pipeline, PyTorch's schedules add up whole fp32 gradients over the micro batches, reduce them once, and
-keep what a backward pass gathered. Other ways of sharding stand in `state`.
+Weights are gathered and gradients reduced unit by unit: the input table, each layer, and the final norm with the output
+layer. Parameters, gradients and optimizer states are stored as fp32 shards; gathered weights have the compute type.
+With a pipeline, PyTorch's schedules accumulate unsharded fp32 gradients over the micro batches, reduce them once, and
+keep the weights that a backward pass gathered. `state` has the other ways of sharding.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
 
 _PARTS = ("parameters", "gradients", "resident", "activations", "released", "logits")
-"""Names of tensors that are fields of Moment; all others are temporary."""
+"""Tensor names that are fields of Moment; all others count as temporary."""
 
 
 def shards_by_unit(scenario: Scenario) -> bool:
-    """Whether these moments describe the run: all weights trained, stored in fp32, and never on the host."""
+    """Return whether this module describes the run: all weights trained, stored in fp32, and never on the host."""
     profile = scenario.framework
     trained = scenario.lora_rank is None and not profile.offload_parameters
     return profile.fully_shard and trained and (parameter_dtype(scenario), gradient_bytes(scenario)) == ("fp32", FP32)
 
 
 def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
-    """What is alive at the moments of the first backward pass, of a later one, and of what follows them (M16)."""
+    """Return the moments of the first backward pass, of a later one, and of the reduction and optimizer step (M16)."""
     scenario, does, units = pricing.scenario, _policy(pricing), _units(pricing)
     state = units.shards / FP32 * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     states, states_in_step = optimizer_on_device(pricing, state)
@@ -79,7 +79,7 @@ def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
     backward = largest_there(lambda kind: layer_backward_bytes(pricing, kind, does.wrapped))
     layers, recomputed = contents.num_layers, plan.on_rank.sum(axis=0)
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
-    # A receive buffer for every micro batch of the step, forward and backward, is there from the first step on.
+    # Receive buffers exist for every micro batch of the step, forward and backward, from the first step on.
     # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
     chunks = np.where(block.pipeline_parallel > 1, block.chunks, 1.0)
     received, sent = chunks - contents.embeddings, chunks - contents.heads
@@ -104,12 +104,12 @@ def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
 
 
 def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | float:
-    """Blocks that FSDP2's own streams hold and do not use when most is alive, with so many gradients alive then (M21).
+    """Return the bytes of blocks that FSDP2's streams hold unused at the peak, without a pipeline (M21).
 
-    A caching allocator keeps a block for the stream it was taken for. Units are gathered into blocks of one stream, of
-    which the largest unit needs more than what a moment counts as coming in; parts of gradients are blocks of another
-    (PyTorch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_all_gather, foreach_reduce). Without a
-    pipeline.
+    A caching allocator reserves a block for the stream that took it. Units are gathered into blocks of one stream; the
+    largest unit needs more than the moments count. Gradient shards lie in blocks of another stream, idle but for
+    `gradients`, the bytes alive at the peak (PyTorch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py:
+    foreach_all_gather, foreach_reduce).
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     streams = (block.replicas > 1.0) & (block.zero_stage >= 3) & (block.pipeline_parallel == 1)
@@ -122,15 +122,15 @@ def idle_stream_bytes(pricing: Pricing, gradients: StageArray) -> StageArray | f
 
 
 class _Allocate(dict[str, KindArray | float]):
-    """Bytes of tensors that are alive from now on, in place of those of the same name."""
+    """Bytes of newly allocated tensors by name, in place of tensors of the same name."""
 
 
 class _Free(frozenset[str]):
-    """Names of tensors that are gone."""
+    """Names of freed tensors."""
 
 
 class _Mark(NamedTuple):
-    """What is alive now is a moment of the step; ranks and layouts that do not have it count what stays anyway."""
+    """Record the tensors alive as a moment. Where `when` is false, gradients, logits and temporaries count as 0."""
 
     name: MomentName
     when: Mask | bool = True
@@ -140,7 +140,7 @@ _Event = _Allocate | _Free | _Mark
 
 
 def _replay(lasting: _Allocate, scenes: Iterable[Iterable[_Event]]) -> tuple[Moment, ...]:
-    """The moments of a step's scenes, each of which begins with what lasts."""
+    """Return the moments of a step's scenes; each scene begins with the `lasting` tensors."""
     moments: list[Moment] = []
     for scene in scenes:
         alive: dict[str, KindArray | float] = {**lasting}
@@ -161,25 +161,25 @@ def _replay(lasting: _Allocate, scenes: Iterable[Iterable[_Event]]) -> tuple[Mom
 
 
 class _Policy(NamedTuple):
-    """What FSDP2 does in each layout; bytes are those of a parameter, shape (n,)."""
+    """What FSDP2 gathers and reduces in each layout; bytes are per parameter, shape (n,)."""
 
     element: float
-    """Bytes of a weight as computed with."""
+    """Bytes of a weight in the compute type."""
     wrapped: Mask
     reduces_each: Mask
-    """Every backward pass reduces gradients, unit by unit."""
+    """Whether every backward pass reduces gradients, unit by unit."""
     ranks: Array
-    """Ranks among which a unit's parameters are divided."""
+    """Ranks that share a unit's parameters."""
     copied: Array
-    """Bytes gathered that stay until the last pass ends."""
+    """Gathered bytes that stay until the last pass ends."""
     used: Array
-    """Bytes gathered for a unit's turn."""
+    """Gathered bytes of the unit in use."""
     ahead: Array
-    """Bytes gathered for the next unit's while one is used."""
+    """Gathered bytes of the next unit, prefetched while one is used."""
     stays: Array
-    """Bytes that a backward pass gathered and that stay: beside a pipeline."""
+    """Gathered bytes that stay after a backward pass: with a pipeline."""
     buffer: Array
-    """Bytes that a unit's reduction leaves until the next unit's, in the last pass at least."""
+    """Bytes that a unit's reduction holds until the next unit's, in the last pass at least."""
 
 
 def _policy(pricing: Pricing) -> _Policy:
@@ -190,7 +190,7 @@ def _policy(pricing: Pricing) -> _Policy:
     reshards = wrapped & (block.zero_stage >= 3)
     reduces = wrapped & (not pipelined)
     each = (block.zero_stage >= 2) | (micro_batches(pricing) == 1.0)
-    # Where a gradient's part is the whole of it, reducing it takes a second buffer.
+    # Reducing a gradient that is not sharded takes a second buffer.
     whole = alone | (block.zero_stage == 0)
     return _Policy(
         element=element,
@@ -206,32 +206,32 @@ def _policy(pricing: Pricing) -> _Policy:
 
 
 class _Units(NamedTuple):
-    """Parameters of the units on one device (M15), before sharding unless said; shape (n,) or (kinds, n)."""
+    """Parameters of the FSDP units on one device (M15), unsharded unless noted; shape (n,) or (kinds, n)."""
 
     layer: Array
     table: KindArray
-    """The input table, where the stage has it as a unit of its own."""
+    """The input table, on stages where it is a unit of its own."""
     table_gradient: KindArray
-    """Its dense gradient: whole on every tensor-parallel rank until it is reduced."""
+    """Its dense gradient: unsharded on every tensor-parallel rank until it is reduced."""
     head: KindArray
-    """Final norm and output layer, with the table where both are one."""
+    """Final norm and output layer, with the input table where they share a unit."""
     all: KindArray
     gathered_layer: Array
-    """Those that are gathered in 8 bits count half."""
+    """Parameters to gather for a layer; those gathered in 8 bits count half."""
     gathered_all: KindArray
     accumulated: KindArray
-    """Bytes of whole gradients."""
+    """Bytes of unsharded gradients."""
     shards: KindArray
-    """Bytes of the rank's part of parameters, or of gradients."""
+    """Bytes of the rank's shard of parameters, or of gradients."""
     stored: KindArray
-    """Bytes of parameters at any moment: the rank's part, and 8-bit copies."""
+    """Bytes of parameters at any moment: the rank's shard and 8-bit copies."""
 
 
 @derived
 def _units(pricing: Pricing) -> _Units:
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     parts, totals = device_parameters(pricing), model_totals(scenario)
-    # A table that is also the output layer of the same stage is one unit with it.
+    # An input table tied to the output layer of the same stage shares its unit.
     apart = contents.embeddings * (1.0 - contents.heads * scenario.model.tie_word_embeddings)
     table = apart * (totals.embedding.split / block.tensor_parallel)
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
@@ -253,33 +253,33 @@ def _units(pricing: Pricing) -> _Units:
 
 
 class _Ranks(NamedTuple):
-    """Layers and micro batches on the ranks, counts, and bytes of activations; shape (n,), (kinds, 1) or (kinds, n)."""
+    """Layers, micro batches (counts) and activations (bytes) of the ranks; shape (n,), (kinds, 1) or (kinds, n)."""
 
     layers: KindArray
     first_chunk: KindArray
-    """Layers of the rank's first model chunk, and of its last."""
+    """Layers of the rank's first model chunk; `last_chunk`, of its last."""
     last_chunk: KindArray
     first: Mask
-    """Which have the input table, and which the output layer."""
+    """Ranks with the input table; `last`, with the output layer."""
     last: Mask
     micro_batches: Array
     flight: StageArray
-    """Micro batches whose activations are alive at most, shape (pipeline_parallel, n)."""
+    """Largest number of micro batches with activations alive, shape (pipeline_parallel, n)."""
     boundary: Array
-    """The residual stream between two layers."""
+    """Bytes of the residual stream between two layers."""
     beside_layers: StageArray
-    """What each micro batch keeps beside its layers and the buffers, shape (pipeline_parallel, n)."""
+    """Bytes that each micro batch saves outside layers and buffers, shape (pipeline_parallel, n)."""
     buffers: StageArray
-    """What a pipeline receives into, shape (pipeline_parallel, n)."""
+    """Receive buffers of the pipeline, shape (pipeline_parallel, n)."""
     first_layer: KindArray
-    """What the first layer keeps until its backward pass, and the last."""
+    """Bytes that the first layer saves for its backward pass; `last_layer`, the last."""
     last_layer: KindArray
     backward: KindArray
-    """What is alive in a layer's backward pass."""
+    """Bytes alive in a layer's backward pass."""
 
 
 class _Step(NamedTuple):
-    """What all scenes of a step follow from."""
+    """Inputs of all scenes of a step."""
 
     pricing: Pricing
     does: _Policy
@@ -288,9 +288,9 @@ class _Step(NamedTuple):
 
 
 def _held(step: _Step, flight: StageArray, *, ended: bool = False) -> StageArray:
-    """Activations of so many micro batches on every rank, with what its pipeline receives and has sent.
+    """Return the activation bytes of `flight` micro batches on every rank, with pipeline buffers and sent tensors.
 
-    When a backward pass of the last chunk begins; `ended`, when one of the first chunk has ended.
+    The moment is the start of a backward pass of the last chunk or, if `ended`, the end of one of the first chunk.
     """
     pricing, ranks, activations = step.pricing, step.ranks, stage_activations(step.pricing)
     left = _left(step, flight) if ended else flight
@@ -305,10 +305,10 @@ def _held(step: _Step, flight: StageArray, *, ended: bool = False) -> StageArray
 
 
 def _sent_chunks(pricing: Pricing, flight: StageArray) -> StageArray:
-    """Outputs and input gradients of chunks that are done, a count: the interleaved schedule keeps them for the step.
+    """Return how many chunk outputs and input gradients are held until the step ends, under the interleaved schedule.
 
-    When all forward passes but those in flight have their backward pass behind them. Backward passes take turns: of
-    each micro batch group the last chunk first, a group being as many as there are pipeline ranks.
+    All forward passes but the `flight` in progress have had their backward pass. Backward passes go in groups of as
+    many micro batches as pipeline ranks, the last chunk of each group first.
     """
     block, contents = pricing.block, pricing.contents
     chunks, ranks = block.chunks, float(block.pipeline_parallel)
@@ -322,21 +322,21 @@ def _sent_chunks(pricing: Pricing, flight: StageArray) -> StageArray:
 
 
 def _left(step: _Step, flight: StageArray) -> StageArray:
-    """Micro batches whose activations are left when a backward pass ends: it frees a chunk's."""
+    """Return the micro batches whose activations are left when a backward pass has freed its chunk's."""
     chunks = step.pricing.block.chunks
     return np.where(_in_turn(step), (step.ranks.micro_batches - 1.0) / chunks, flight - 1.0 / chunks)
 
 
 def _in_turn(step: _Step) -> Mask:
-    """Where the first chunk's turn comes when the later chunks' are all done: as many micro batches as ranks."""
+    """Return where the first chunk's backward passes follow all those of later chunks: micro batches equal ranks."""
     block = step.pricing.block
     return np.asarray((step.ranks.micro_batches == block.pipeline_parallel) & (block.chunks > 1.0))
 
 
 def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]]:
-    """How backward passes begin and end, and the optimizer step; each with what is alive beside.
+    """Yield the start and the end of backward passes, and the optimizer step, with the tensors alive in each.
 
-    The first pass begins without gradients; a later one, if there is one, with all of them.
+    The first pass begins without gradients; a later one, if any, with all of them.
     """
     pricing, does, units, ranks = step
     count, flight, pipelined = ranks.micro_batches, ranks.flight, pricing.block.pipeline_parallel > 1
@@ -344,11 +344,11 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     later = np.where(does.reduces_each, units.shards, units.accumulated)
     parameters, begin = units.stored + does.copied * units.gathered_all, _begin(step)
     if not (count > flight).all():
-        # Otherwise a later pass finds as many micro batches in flight, and the gradients beside them.
+        # Otherwise a later pass has as many micro batches in flight, and gradients too.
         yield _Allocate(parameters=parameters, gradients=0.0, activations=_held(step, flight)), *begin
     held, gradients = _held(step, np.where(repeated, behind, flight)), np.where(repeated, later, 0.0)
     yield _Allocate(parameters=parameters, gradients=gradients, activations=held), *begin
-    # Gradients that the first pass has not made when its first layers, and its input table, are differentiated.
+    # The first pass reaches its first layers and input table before their own gradients exist.
     # A 16-bit gradient turns into an accumulated one at the end of its unit, where both are alive.
     of_table = np.where(does.wrapped & (does.element < FP32), 0.0, FP32 * units.table_gradient)
     no_table = np.where(does.reduces_each, FP32 / does.ranks * units.table, of_table)
@@ -375,11 +375,11 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
 
 
 def _begin(step: _Step) -> list[_Event]:
-    """A backward pass begins: loss, output layer, and the last two layers."""
+    """Return the events of a backward pass's start: loss, output layer, and the last two layers."""
     pricing, does, units, ranks = step
     block, at_loss, layer = pricing.block, _Mark("loss", ranks.last), units.gathered_layer
     logits, several = logits_per_micro_batch(pricing), ranks.last_chunk > 1.0
-    # In the forward pass one fp32 gradient is missing beside the 16-bit logits, but the output layer is there.
+    # The forward pass has one fp32 gradient less beside the 16-bit logits, but the output layer is gathered.
     forward = does.ahead * units.head - (2.0 * FP32 - does.element - FP32) * logits
     reduced = np.where(does.reduces_each & (ranks.micro_batches > 1.0), FP32, 0.0)
     # While one unit is used, the next one's gathered weights come in.
@@ -387,9 +387,9 @@ def _begin(step: _Step) -> list[_Event]:
     received = np.where(ranks.last, 0.0, ranks.boundary)
     return [
         _Allocate(
-            # Of interleaved chunks, what was sent is counted apart.
+            # `_sent_chunks` counts what interleaved chunks sent.
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
-            # What a backward pass of another chunk gathered stays until that chunk's next forward pass.
+            # Weights gathered by another chunk's backward pass stay until that chunk's next forward pass.
             other_chunks=does.stays * layer * (ranks.layers - ranks.last_chunk),
             head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
@@ -416,16 +416,16 @@ def _begin(step: _Step) -> list[_Event]:
 
 
 def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, KindArray], happens: Mask) -> list[_Event]:
-    """A backward pass ends: the first layers, and the input table's gradient, each beside such gradients."""
+    """Return the events of a backward pass's end: the first layers and the input table, beside their `gradients`."""
     pricing, does, units, ranks = step
     block, at_table = pricing.block, _Mark("embedding gradient", happens & ranks.first)
     # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
     sent = np.where(ranks.last, 0.0, ranks.boundary)
     done = does.stays * np.maximum(units.all - units.table - units.layer, 0.0)
-    # The order of the passes is forgotten in the last backward pass only: until then the unit before the table is
+    # FSDP2 forgets the order of the passes in the last backward pass only: until then the unit before the table is
     # the previous micro batch's output layer, which is gathered ahead.
     astray = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), does.ahead, 0.0)
-    # Of interleaved chunks only the first one's, whose backward pass this is.
+    # With interleaved chunks, this backward pass gathered the first chunk's layers alone.
     at_end = np.where(block.chunks == 1, units.all - units.table, ranks.first_chunk * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
     incoming = ranks.boundary * (1.0 + (block.sequence_parallel > 0.0) * block.tensor_parallel)
@@ -454,13 +454,13 @@ def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, KindArray]
 
 
 def _reduced(does: _Policy, unit: KindArray) -> KindArray:
-    """What reducing a unit takes beside the gradients counted: its gradient, the buffer, and the reduced part."""
+    """Return the bytes that reducing a unit adds to the counted gradients: its gradient, buffer and reduced shard."""
     each = FP32 * unit + np.maximum(does.element * unit, FP32 * unit / does.ranks)
     return np.where(does.reduces_each, each, does.buffer * unit)
 
 
 def _reduction(step: _Step) -> list[_Event]:
-    """Whole gradients are reduced unit by unit after a chunk's last pass, the input table's first."""
+    """Return the events that reduce unsharded gradients by unit after a chunk's last pass, the input table first."""
     _, does, units, ranks = step
     others = units.layer * (ranks.layers - ranks.first_chunk)
     of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - does.element * units.table

@@ -1,4 +1,4 @@
-"""Normal distributions of coefficients, and messages between the levels of a hierarchy: the algebra of the fit.
+"""Normal distributions of coefficients, and messages of rows on them: the algebra of the fit.
 
 Knows no row, no device and no formula.
 """
@@ -14,17 +14,13 @@ from simulator.question.arrays import Matrix, Vector
 
 @dataclass(frozen=True, slots=True)
 class Gauss:
-    """A normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
+    """Normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
 
     mean: Vector
     covariance: Matrix
 
-    def wider(self, spread: float | Vector) -> Gauss:
-        """The distribution with a deviation of so many spreads added."""
-        return Gauss(self.mean, self.covariance + np.diag(np.broadcast_to(np.square(spread), self.mean.shape)))
-
     def updated(self, message: Message) -> Gauss:
-        """The distribution after a message: the posterior of Bayes' rule."""
+        """Return the distribution after a message: the posterior of Bayes' rule."""
         inner = np.eye(len(self.mean)) + self.covariance @ message.information
         sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
         solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)
@@ -38,14 +34,6 @@ class Message:
 
     information: Matrix
     vector: Vector
-
-    def lifted(self, spread: float | Vector) -> Message:
-        """The message to the level above, from which these coefficients deviate by so many spreads."""
-        # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
-        inner = np.eye(len(self.vector)) + self.information * np.broadcast_to(np.square(spread), self.vector.shape)
-        solved = np.asarray(np.linalg.solve(inner, np.column_stack([self.information, self.vector])), dtype=np.float64)
-        information = solved[:, :-1]
-        return Message((information + information.T) / 2.0, solved[:, -1])
 
     def __add__(self, other: Message) -> Message:
         return Message(self.information + other.information, self.vector + other.vector)

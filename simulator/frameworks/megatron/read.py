@@ -1,6 +1,6 @@
-"""A run of Megatron-LM by its words: one reading of command lines, of keys that spell its flags, and of logs.
+"""Runs of Megatron-LM, read from its words: the same for command lines, keys that spell its flags, and logs.
 
-What a word sets stands in `words.csv`; here is what takes several of them at once. Prices nothing.
+`words.csv` states what a word sets; this module joins the functions for settings of several words. Prices nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from simulator.question.scenario.layout import Layout
 
 
 def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> AskedRun:
-    """The run that Megatron's flags ask for, before what was not read is remarked.
+    """Return the run that Megatron's flags describe, without remarks on unread ones.
 
-    `environment` is None where the recipe says nothing about it; `own` says that Megatron-LM itself reads the flags, so
-    that its defaults hold where none is given. Raises InputError for a value that is none.
+    `environment` is None where the recipe does not state it; `own` says that Megatron-LM itself reads the flags, so
+    that its defaults apply. Raises InputError for an invalid value.
     """
     count_layers(arguments)
     targets = take(arguments)

@@ -1,7 +1,7 @@
-"""DeepSpeed's engine beside Megatron's flags, as Megatron-DeepSpeed and its fork of BigScience start it.
+"""DeepSpeed's engine beside Megatron's flags, in Megatron-DeepSpeed and BigScience's fork.
 
-Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names says how the state
-is sharded, kept and offloaded. Megatron's own flags are read elsewhere.
+Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names decides how the
+state is sharded, stored and offloaded. Megatron's own flags are read elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STAGE: Final = re.compile(r"([0-3])(?:\.0*)?")
 
 
 def prepare(arguments: Arguments) -> None:
-    """Take what the engine's stack has otherwise than Megatron-LM: its own attention, the cut that it makes itself."""
+    """Add the flags for the engine's differences from Megatron-LM: its own attention and its own cut."""
     engine = arguments.entry("deepspeed")
     if engine is None:
         return
@@ -46,17 +46,16 @@ def prepare(arguments: Arguments) -> None:
 
 
 def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) -> AskedRun:
-    """The run with what the engine's configuration says, else `--zero-stage`; other runs as they are."""
+    """Return the run as the engine's configuration or `--zero-stage` sets it; runs without the engine unchanged."""
     if not arguments.has("deepspeed"):
         return run
     keys = _configuration(arguments, launch)
     stage = keys.integer("zero_stage", "zero_optimization.stage", low=0, high=3)
-    stated = _told_stage(arguments)
+    stated = _stated_stage(arguments)
     entry = arguments.entry("deepspeed-config")
     written = launch.written(entry.text) if launch is not None and entry is not None else None
     files = [cause for cause in (written.causes if written is not None else ()) if cause.name.endswith(SUFFIXES)]
-    # Made by a command, or of a template that is not at hand: what else than the stage it says, as compression, is not
-    # known.
+    # A generated file, or one from an absent template, may state more than the stage, such as compression.
     arguments.note(files, ("zero_stage",))
     if stage is None and stated is None:
         waiting = (unknown for unknown in keys.unknowns() if "zero_stage" in unknown.affects)
@@ -84,7 +83,7 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
         message = (
             f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
         )
-        arguments.remarks.append(Remark("upper-bound", "warning", message, arguments.places.get("zero_stage")))
+        arguments.remarks.append(Remark("device-bound", "warning", message, arguments.places.get("zero_stage")))
     # deepspeed/runtime/pipe/engine.py sends parts (`is_pipe_partitioned`); bf16_optimizer.py keeps both gradients.
     exchange = {"cp_communication": "all_to_all"} if split > 1 else {}
     options = {**run.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16", "scattered_sends": "true"}
@@ -94,7 +93,7 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
 
 
 def _configuration(arguments: Arguments, launch: LaunchCommand | None) -> Arguments:
-    """The keys of the engine's configuration. Raises AbsentFileError for one that is not at hand: it may compress."""
+    """Return the keys of the engine's configuration. Raises AbsentFileError if missing: it may compress."""
     keys = Arguments(arguments.file, table_of("deepspeed"))
     if launch is None:
         return keys
@@ -104,8 +103,8 @@ def _configuration(arguments: Arguments, launch: LaunchCommand | None) -> Argume
     return keys
 
 
-def _told_stage(arguments: Arguments) -> int | None:
-    """The stage of `--zero-stage`, which is read as a number. Raises InputError for none."""
+def _stated_stage(arguments: Arguments) -> int | None:
+    """Return the stage of `--zero-stage`; None without it. Raises InputError for other text."""
     text = arguments.text("zero_stage", "zero-stage")
     match = _STAGE.fullmatch(text or "")
     if text is not None and match is None:

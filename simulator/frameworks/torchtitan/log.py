@@ -1,4 +1,4 @@
-"""Logs of torchtitan: its steps, and what it prints of mesh, batch and checkpointing. Fits and prices nothing."""
+"""Logs of torchtitan: its steps, and the lines on mesh, batch and checkpointing. Fits and prices nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.frameworks.logs import StepLogForm, counts, whole
 
 
 def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
-    """Layout of a torchtitan run from the lines about its mesh, its trainer and its checkpointing."""
+    """Return the layout of a run from the lines on its mesh, batch and checkpointing."""
     names = {"pipeline_parallel": "pp", "context_parallel": "cp", "tensor_parallel": "tp", "expert_parallel": "ep"}
     columns = counts(where, facts, names)
     if "dp_shard" in facts:

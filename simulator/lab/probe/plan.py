@@ -18,7 +18,7 @@ from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.pricing.price import FITS, verdicts
 from simulator.cost.stages import usable_bytes
 from simulator.cost.timing.step import step_seconds
-from simulator.evidence.calibration.hierarchy import names_of
+from simulator.evidence.calibration.linear import names_of
 from simulator.lab.probe.pool import Candidate
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import Coefficients

@@ -24,7 +24,7 @@ CoefficientKind = Literal["memory", "time"]
 
 
 class Prior(NamedTuple):
-    """Knowledge of a coefficient before any measurement."""
+    """Unit, bounds and spread of a coefficient before any measurement."""
 
     unit: str
     low: float
@@ -40,12 +40,12 @@ _TABLE = rows_of("coefficients")
 
 
 def _amount(cell: str) -> float:
-    """A number of the table, in bytes where it has a unit."""
+    """Return the number in a cell, in bytes where it has a unit."""
     return parse_bytes(cell) if " " in cell else float(cell)
 
 
 def _coefficient(row: TableRow, _type: str) -> Any:
-    """A coefficient's field: its prior value and what goes with it."""
+    """Return the dataclass field of a coefficient: its prior value, with unit, bounds and spread as metadata."""
     low, high, spread = (_amount(row[column]) for column in ("low", "high", "spread"))
     return field(default=_amount(row["value"]), metadata={"prior": Prior(row["unit"], low, high, spread, row["about"])})
 
@@ -83,7 +83,7 @@ class MemoryCoefficients:
 @dataclass(frozen=True, slots=True, kw_only=True)
 @fields_from(_of_kind("time"), _coefficient)
 class TimeCoefficients:
-    """Rates as shares of the device's peaks, and what is not hidden."""
+    """Coefficients of time: shares of the device's peak rates, exposed shares of communication, overheads."""
 
     gemm_efficiency: float = TABLED
     gemm_efficiency_fp8: float = TABLED
@@ -140,16 +140,16 @@ class TimeCoefficients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """One set: what a calibration writes and a scenario takes."""
+    """Set of coefficients that a calibration writes and a scenario takes."""
 
     name: str = "priors"
-    """Shown in every estimate's provenance."""
+    """Name in every estimate's provenance."""
     memory: MemoryCoefficients = field(default_factory=MemoryCoefficients)
     time: TimeCoefficients = field(default_factory=TimeCoefficients)
 
 
 def priors(kind: CoefficientKind) -> dict[str, Prior]:
-    """The coefficients of one kind that a calibration may fit, by name."""
+    """Return the priors of one kind's coefficients that a calibration may fit, by name."""
     owner = MemoryCoefficients if kind == "memory" else TimeCoefficients
     return {f.name: f.metadata["prior"] for f in dataclasses.fields(owner) if "prior" in f.metadata}
 
@@ -157,7 +157,7 @@ def priors(kind: CoefficientKind) -> dict[str, Prior]:
 def replaced(
     base: Coefficients, kind: CoefficientKind, names: Sequence[str], values: NDArray[np.float64]
 ) -> Coefficients:
-    """`base` with the named coefficients set.
+    """Return `base` with the named coefficients replaced.
 
     `values` has one entry per name, or one row per name: the columns then go with the layouts of a block, which
     prices one layout under many coefficient sets at once.

@@ -9,14 +9,14 @@ from simulator.question.vocabulary import ExpertDispatch, Offload, RecomputeModu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkLimits:
-    """Limits of a framework, which the layout rules read."""
+    """Limits of a framework that the layout rules read."""
 
     zero_stage: int = 3
     """Highest ZeRO stage without a pipeline."""
     zero_stage_with_pipeline: int = 3
     """Highest ZeRO stage beside a pipeline."""
     default_zero_stage: int = 1
-    """What runs of the framework use unless told otherwise."""
+    """ZeRO stage of the framework's runs by default."""
     pads_vocabulary: bool = True
     """Whether a vocabulary that does not divide by tensor parallel is padded or split unevenly."""
     experts_need_sequence_parallel: bool = False
@@ -26,13 +26,13 @@ class FrameworkLimits:
     activation_offload_with_recompute: bool = True
     """Whether activations can be offloaded beside recomputation of others."""
     schedules: tuple[ScheduleName, ...] = ("1f1b",)
-    """Orders of passes that its pipelines have."""
+    """Pipeline schedules of the framework."""
     interleaving_of_two_stages_without_overlap: bool = True
     """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     """Parts of a layer that selective recompute can do again."""
     recomputes_operations: bool = False
-    """Whether recompute can keep what a list of operations puts out and do all others of a layer again."""
+    """Whether recompute can keep the outputs of listed operations and repeat a layer's others."""
     offloads_modules: bool = False
     """Whether the tensors that parts of a layer keep can be moved to the host."""
     recomputes_leading_layers: bool = False
@@ -42,10 +42,10 @@ class FrameworkLimits:
     unequal_chunks: bool = False
     """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
     splits_experts_as_layers: bool = False
-    """Whether experts are split over the tensor-parallel group unless told otherwise, as the other layers are."""
+    """Whether experts are split over the tensor-parallel group by default, as the other layers are."""
     expert_dispatches: tuple[ExpertDispatch, ...] = ()
     """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
     optimizers: tuple[str, ...] = ("adamw",)
     """Optimizers that the framework has."""
     offloads: tuple[Offload, ...] = ()
-    """What the framework can move to the host to make a layout fit, least intrusive first."""
+    """Offloads of the framework that can make a layout fit, least intrusive first."""

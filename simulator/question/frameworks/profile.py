@@ -29,16 +29,16 @@ class FrameworkProfile(Switches):
     version: str = ""
     """The release whose defaults the profile has."""
     stack: StackName = "default"
-    """The named set that was put over the defaults, see `stacks`; options of a user stand above it."""
+    """Named stack over the framework's defaults, see `stacks`; a user's options override it."""
     limits: FrameworkLimits = field(default_factory=FrameworkLimits)
     stack_assumed: bool = False
-    """Whether the stack is a release that nobody asked for."""
+    """Whether the stack is a release chosen by default."""
     asked: frozenset[str] = frozenset()
     """Switches that the question names, on a stack that has releases."""
     case: Any = None
-    """Model, device and precision that a release's switches are those of, see `releases`."""
+    """Model, device and precision for which a release set its switches, see `releases`."""
     release: str = ""
-    """The release with the recipe whose switches it has, in words."""
+    """Release and recipe of the switches, as text."""
     release_source: str = ""
     """File and line of that recipe."""
 
@@ -186,5 +186,5 @@ class FrameworkProfile(Switches):
 
 
 def switches() -> tuple[dataclasses.Field[Any], ...]:
-    """Every switch as a dataclass field; `metadata` holds description, choices and range."""
+    """Return every switch as a dataclass field; `metadata` holds description, choices and range."""
     return tuple(f for f in dataclasses.fields(FrameworkProfile) if "about" in f.metadata)

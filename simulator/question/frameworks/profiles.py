@@ -1,4 +1,4 @@
-"""The profiles there are, each with its framework's own defaults; `stacks` holds what somebody's runs set over them.
+"""Framework profiles, each with its framework's own defaults; `stacks` holds what runs set over them.
 
 Each stands in its framework's folder, `simulator/frameworks/NAME/profile.yaml`, with the source of every value.
 """
@@ -17,11 +17,11 @@ PROFILES: dict[str, FrameworkProfile] = {
     for name, content in profile_data().items()
 }
 MEGATRON = PROFILES["megatron"]
-"""What trains a model where a question does not say it."""
+"""Framework of a question that names none."""
 
 
 def profile_of(name: str) -> FrameworkProfile:
-    """The profile called `name` with the framework's own defaults. Raises InputError for an unknown one."""
+    """Return the profile called `name` with the framework's own defaults. Raises InputError for an unknown one."""
     if name not in PROFILES:
         raise InputError(
             f"unknown framework '{name}'{did_you_mean(name, list(PROFILES))}; allowed: {', '.join(PROFILES)}"

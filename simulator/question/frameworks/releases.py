@@ -1,7 +1,7 @@
 """Switches that a release of a stack sets for one model, device and precision, over what most of its recipes set.
 
 `megatron-bridge@26.08` is NVIDIA's performance recipes of that container. DeepSeek-V3 in fp8 on GB300 has a recipe of
-its own there; for a model without one, what most recipes of that device and precision set is taken, and said so.
+its own there; a model without one gets what most recipes of that device and precision set, with a note.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.question.specs.stacks import release_rows
 _SWITCHES: Final = {field.name: field for field in switches()}
 _RECIPE: Final = "fp8_recipe"
 _BLOCKS: Final = ("blackwell",)
-"""Families whose own fp8 is by blocks of 32 numbers."""
+"""Families whose own fp8 scales blocks of 32 numbers."""
 
 
 class ReleaseCase(NamedTuple):
@@ -41,7 +41,7 @@ class ReleaseRecipe:
     """One recipe of a release, in this project's words."""
 
     recipe: str
-    """The function that makes it."""
+    """Function that builds it."""
     model: str
     is_moe: bool
     hardware: str
@@ -51,7 +51,7 @@ class ReleaseRecipe:
     source: str
     """File and line of the function."""
     layout: Mapping[str, str]
-    """Fields that are not the usual ones, as text by their short names."""
+    """Layout fields that differ from the usual ones, as text by key."""
     switches: Mapping[str, str]
     lines: Mapping[str, str]
     """File and line of each value that one line sets."""
@@ -63,13 +63,13 @@ class ReleaseRecipe:
 
     @property
     def tunes(self) -> bool:
-        """Whether it goes on from a trained model."""
+        """Whether it fine-tunes a trained model."""
         return self.trains_adapters or "_sft_" in self.recipe
 
 
 @lru_cache(maxsize=16)
 def release_recipes(stack: str) -> tuple[ReleaseRecipe, ...]:
-    """The recipes of a release; none of a stack that is no release."""
+    """Return the recipes of a release; none for a stack that is no release."""
     return tuple(_recipe(row) for row in release_rows(stack))
 
 
@@ -91,16 +91,16 @@ def _recipe(row: Mapping[str, Any]) -> ReleaseRecipe:
 
 
 def _recipes_of(stack: str, asked: tuple[str, str, str]) -> list[ReleaseRecipe]:
-    """A release's recipes of one model, device and precision; those that name no device are for any."""
+    """Return a release's recipes for a model, device and precision; a recipe that names no device is for any."""
     model, hardware, precision = asked
     alike = (each for each in release_recipes(stack) if (each.model, each.precision) == (model, precision))
     return [each for each in alike if each.hardware in (hardware, "")]
 
 
 def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe | None:
-    """The recipe of a model, device and precision, of several that of the nearest number of devices; None of none.
+    """Return the recipe of a model, device and precision with the nearest number of devices; None without one.
 
-    Of several ways to scale fp8, `wanted`; one that tunes a trained model where none trains it from scratch.
+    Preferred are recipes that scale fp8 as `wanted`, then those that train from scratch.
     """
     alike = _recipes_of(stack, (case.model, case.hardware, case.precision))
     recipes = [recipe for recipe in alike if recipe.trains_adapters == case.adapters]
@@ -116,7 +116,7 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     case: tuple[str, str, str],
     family: str,
 ) -> FrameworkProfile:
-    """The profile of a question: on the stack `asked` for, else on the first `usual` one that the framework has.
+    """Return the profile of a question: on the stack `asked` for, else on the framework's first `usual` one.
 
     Else on the newest release for the family of devices, where it has a recipe of this `case`: model, device and
     precision. Nobody books such devices to run the framework's bare defaults on them.
@@ -130,12 +130,12 @@ def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
 
 
 def usual_fp8_recipe(family: str) -> str:
-    """Scaling of fp8 by TransformerEngine 2.16 where nobody says it (`get_default_fp8_recipe`, quantization.py)."""
+    """Return TransformerEngine 2.16's default scaling of fp8 (`get_default_fp8_recipe`, quantization.py)."""
     return "mxfp8" if family in _BLOCKS else "delayed"
 
 
 def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfile:
-    """A profile on a release, as the release sets it for one case; switches that the question gives stay."""
+    """Return a release's profile with the switches it sets for one case; those that the question names stay."""
     if profile.case == case or not release_recipes(profile.stack):
         return profile
     chosen = {name: getattr(profile, name) for name in profile.asked}
@@ -153,7 +153,10 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
 
 
 def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:
-    """Switches of more than half of the nearest recipes, and which those are; of fp8, those scaled as `wanted`."""
+    """Return the switches of more than half of the nearest recipes, and their description.
+
+    Of fp8 recipes, those that scale as `wanted` count.
+    """
     alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
     alike = [recipe for recipe in alike if case.adapters or not recipe.tunes] or alike
     if case.precision == "fp8":
@@ -168,6 +171,6 @@ def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str
 
 
 def _most(pool: Collection[ReleaseRecipe]) -> dict[str, str]:
-    """Values that more than half of some recipes have."""
+    """Return the switches that more than half of some recipes share."""
     shares = Counter(pair for recipe in pool for pair in recipe.switches.items())
     return {name: text for (name, text), count in shares.items() if 2 * count > len(pool)}

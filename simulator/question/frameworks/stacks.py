@@ -31,9 +31,9 @@ class Stack:
     """Documents that say so."""
     switches: Mapping[str, Any]
     schedules: tuple[ScheduleName, ...] = ()
-    """Orders of passes that its pipelines have beside the framework's."""
+    """Pipeline schedules beside the framework's."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """What its code does in its own way, which no flag of a run chooses."""
+    """Switches that its code fixes and no flag of a run sets."""
     vendors: tuple[str, ...] = ()
     """Makers whose devices it is written for; empty for all."""
     families: tuple[str, ...] = ()
@@ -43,34 +43,34 @@ class Stack:
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
-    """A stack of its file; `release` names what its code does as that release does it."""
+    """Return the stack of a file's content; `release` names the release whose switches its code fixes."""
     values = {key: value for key, value in content.items() if key not in ("order", "release", "table")}
     own = releases()[content["release"]] if "release" in content else content.get("own", {})
     return Stack(name=name, **(values | {"own": own}))
 
 
 STACKS: tuple[Stack, ...] = tuple(_stack(name, content) for name, content in stack_data().items())
-"""All named stacks; `default`, which changes nothing, is one for every framework beside them."""
+"""All named stacks but `default`, which every framework has and which changes nothing."""
 DEFAULT: StackName = "default"
 _BY_NAME = {stack.name: stack for stack in STACKS}
 
 
 def stacks_of(framework: str) -> tuple[Stack, ...]:
-    """The named stacks of a framework."""
+    """Return the named stacks of a framework."""
     return tuple(stack for stack in STACKS if stack.framework == framework)
 
 
 RELEASE = "@"
-"""Between the name of a stack and that of its release."""
+"""Separator of a stack's name and its release."""
 
 
 def unreleased(framework: str) -> tuple[Stack, ...]:
-    """Those whose switches are the same for every model and device."""
+    """Return a framework's stacks whose switches are the same for every model and device."""
     return tuple(stack for stack in stacks_of(framework) if RELEASE not in stack.name)
 
 
 def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Stack, ...]:
-    """Stack published for speed on some devices: the newest release for their family, else a stack for all."""
+    """Return the stacks published for speed on some devices: the newest release for their family, else the general."""
     tuned = [each for each in stacks_of(framework) if each.tuned and (not each.vendors or makers <= set(each.vendors))]
     named = [stack for stack in tuned if stack.families and families <= set(stack.families)]
     if named:
@@ -79,7 +79,7 @@ def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Sta
 
 
 def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackName:
-    """The stack of a question: the one asked for, else the first usual one of this framework, else its defaults.
+    """Return the stack of a question: the one asked for, else the first usual one of this framework, else `default`.
 
     Raises InputError for an unknown one, or one of another framework.
     """
@@ -96,7 +96,7 @@ def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackNam
 
 
 def stack_of_file(name: object) -> StackName | None:
-    """A named stack as files hold it; None where they do not. Raises ValueError for another word."""
+    """Return the stack that a file names; None without a name. Raises ValueError for an unknown one."""
     stack = next((known for known in STACK_NAMES if known == name), None)
     if name is not None and stack is None:
         raise ValueError(f"stack {str(name)[:40]!r}: allowed are {', '.join(STACK_NAMES)}")
@@ -104,7 +104,7 @@ def stack_of_file(name: object) -> StackName | None:
 
 
 def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
-    """A profile with the switches of a stack of its framework."""
+    """Return a profile with the switches of a stack of its framework."""
     if name == DEFAULT:
         return profile
     stack = _BY_NAME[name]
@@ -113,7 +113,7 @@ def on_stack(profile: FrameworkProfile, name: StackName) -> FrameworkProfile:
 
 
 def framework(name: str, options: Mapping[str, str] | None = None, stack: str | None = None) -> FrameworkProfile:
-    """The profile called `name`: its own defaults, a stack's switches over them, and `options` over those.
+    """Return the profile called `name`: its own defaults, a stack's switches over them, `options` over those.
 
     Options are text as given on the command line. Raises InputError for an unknown framework, stack, switch or value.
     """
@@ -130,7 +130,7 @@ def _framework(name: str, options: tuple[tuple[str, str], ...], stack: str | Non
 
 
 def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:
-    """Switches that some stack of a framework sets, with every value that they have in its stacks and defaults."""
+    """Return the switches that a framework's stacks set, each with its values in those stacks and the defaults."""
     usual = profile_of(framework_name)
     names = dict.fromkeys(switch for stack in unreleased(framework_name) for switch in stack.switches)
     profiles = (usual, *(on_stack(usual, stack.name) for stack in unreleased(framework_name)))
@@ -138,7 +138,7 @@ def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:
 
 
 def switched(profile: FrameworkProfile, options: Mapping[str, str]) -> FrameworkProfile:
-    """A profile with switches replaced by `options` (text as given on the command line).
+    """Return the profile with switches replaced by `options`, text as on the command line.
 
     Raises InputError for an unknown switch or value.
     """

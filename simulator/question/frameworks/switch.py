@@ -1,4 +1,4 @@
-"""One switch of a framework profile: its default, meaning, and what of an answer it may change. Prices nothing."""
+"""Switch of a framework profile: its default, meaning and effects on an answer. Prices nothing."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from zlib import crc32
 from simulator.question.specs.tables import TableRow, number_of, value_of, words_of
 
 SwitchEffect = Literal["memory", "host", "passes", "step", "rules"]
-"""What a switch may change of an answer: memory of a device or of a node's host, time of a micro batch's passes or of
-what else a step has, rules."""
+"""Part of an answer that a switch may change: memory of a device or of a node's host, time of a micro batch's passes or
+of the rest of a step, rules."""
 SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
 
 
 def switch_of_row(row: TableRow, annotation: str) -> Any:
-    """A profile field of a type, from its row of `switches.csv`: default, meaning, allowed words or range.
+    """Return the profile field of a row of `switches.csv`: default, meaning, allowed words or range.
 
-    `moves` says what of an answer it changes at most, `of` of which questions (`experts`, `fp8`); where they are empty
-    it may change everything, of every question.
+    Column `moves` lists the effects that it may have, `of` the questions (`experts`, `fp8`); empty means all.
     """
     meta = {
         "about": row["about"],
@@ -36,7 +35,7 @@ def switch_of_row(row: TableRow, annotation: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Switches:
-    """A record of many switches that derived values are looked up by: its hash, kept, tells switched ones apart.
+    """Record of many switches that serves as a cache key, with its hash stored.
 
     Classes that add switches are made with `eq=False`: code for each of a hundred fields takes long to start.
     """
@@ -45,7 +44,7 @@ class Switches:
     """Hash of the switches, the same in every process."""
 
     def __post_init__(self) -> None:
-        """Work the hash out."""
+        """Compute the hash."""
         kind: Any = type(self)
         object.__setattr__(self, "hashed", crc32(repr(_values(kind)(self)).encode()))
 
@@ -54,7 +53,7 @@ class Switches:
         return self.hashed
 
     def __eq__(self, other: object) -> bool:
-        """Whether all fields are equal: told by the hash where switches differ."""
+        """Compare the hashes of the switches, then all fields."""
         if not isinstance(other, Switches):
             return NotImplemented
         kind: Any = type(self)
@@ -63,11 +62,11 @@ class Switches:
 
 @lru_cache(maxsize=4)
 def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives the values of a record's switches."""
+    """Return a getter of a record's switch values."""
     return attrgetter(*(each.name for each in fields(kind) if "about" in each.metadata))
 
 
 @lru_cache(maxsize=4)
 def _fields(kind: type) -> Callable[[Any], tuple[Any, ...]]:
-    """What gives the values of all fields of a record."""
+    """Return a getter of all field values of a record."""
     return attrgetter(*(each.name for each in fields(kind)))

@@ -13,11 +13,11 @@ _OFF = ("false", "0", "off", "no")
 
 
 NO_WORD = "none"
-"""Text of a switch of several words that has none."""
+"""Text of a switch whose value is a set of words, for the empty set."""
 
 
 def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
-    """`text` as the switch's own type, checked against its choices or range. Raises InputError."""
+    """Return `text` as the switch's own type, checked against its choices or range. Raises InputError."""
     if isinstance(current, bool):
         if text.lower() not in (*_ON, *_OFF):
             raise InputError(f"--option {spec.name}={text}: allowed are true and false")

@@ -38,7 +38,7 @@ class LayoutBlock(Columns):
 
     @property
     def first_virtual_stages(self) -> int:
-        """Virtual stages of the first layout; of all of them where chunks have to be told apart."""
+        """Virtual stages of the first layout; blocks whose formulas tell chunks apart have one value."""
         return int(self.virtual_stages[0]) if len(self) else 1
 
     @property
@@ -72,7 +72,7 @@ class LayoutBlock(Columns):
         return len(self.tensor_parallel)
 
     def where(self, name: str, *words: str) -> Mask:
-        """Layouts whose column of words holds one of these, shape (n,): no other place compares with an index."""
+        """Return the mask of layouts whose column `name` holds one of `words`, shape (n,)."""
         codes, column = _codes(name, words), getattr(self, name)
         chosen: Mask = column == codes[0]
         for code in codes[1:]:
@@ -80,24 +80,24 @@ class LayoutBlock(Columns):
         return chosen
 
     def layout(self, index: int) -> Layout:
-        """The layout at `index` as a value."""
+        """Return the layout at `index`."""
         shared = {field.name: getattr(self, field.name) for field in PER_BLOCK}
         own = {field.name: field.decoded(getattr(self, field.name)[index]) for field in COLUMNS}
         return Layout(**shared | own)
 
     def take(self, where: Index | Mask) -> LayoutBlock:
-        """The layouts selected by an index or mask array."""
+        """Return the block of the layouts that an index or mask array selects."""
         return replace(self, **{field.name: getattr(self, field.name)[where] for field in COLUMNS})
 
 
 @lru_cache(maxsize=256)
 def _codes(name: str, words: tuple[str, ...]) -> tuple[float, ...]:
-    """Words of a field as numbers of its column."""
+    """Return the column values that encode words of a field."""
     return tuple(BY_NAME[name].encoded(word) for word in words)
 
 
 def block_of(layouts: Sequence[Layout]) -> LayoutBlock:
-    """A block from layouts that share pipeline size, schedule, cut and recompute list."""
+    """Return a block of layouts that share pipeline size, schedule, cut and recompute list."""
     values: dict[str, Any] = {field.name: getattr(layouts[0], field.name) for field in PER_BLOCK}
     for field in COLUMNS:
         numbers = (field.encoded(getattr(layout, field.name)) for layout in layouts)

@@ -1,4 +1,4 @@
-"""Completion of a question: what is left out follows, contradictions are refused. Prices and searches nothing."""
+"""Completion of a layout: derives omitted fields and refuses contradictions. Prices and searches nothing."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def _refusal(message: str, *_keys: str) -> InputError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """Words by which the users of a caller know the settings, for errors."""
+    """Names of settings in error messages: keywords of the API, keys of a file or options."""
 
     spell: Callable[[InputSetting], str]
     where: str = ""
-    """In front of the message."""
+    """Prefix of the message."""
     refusal: Callable[..., InputError] = _refusal
-    """The error of a message and of the keys at fault, those that weigh most first."""
+    """Constructor of the error from a message and the keys at fault, most important first."""
 
     def __call__(self, key: str) -> str:
-        """Name that users have for a setting."""
+        """Return the user's name for a setting."""
         return self.spell(BY_NAME[key])
 
     def refused(self, message: str, *keys: str) -> InputError:
-        """The error of a message."""
+        """Return the error with a message, prefixed by `where`."""
         return self.refusal(self.where + message, *keys)
 
 
@@ -52,7 +52,7 @@ OPTIONS = Wording(spell=lambda setting: setting.option)
 
 
 def named(answers: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings given by name or key, by name; None and no layers count as left out. Raises InputError."""
+    """Return settings by name, from names or keys; drop None and empty lists. Raises InputError."""
     fields: dict[str, Any] = {}
     for name, value in answers.items():
         setting = BY_NAME.get(name)
@@ -71,13 +71,13 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
     "full": ("recompute_method", "recompute_layers", "recompute_layer_list"),
     "selective": ("recompute_modules",),
 }
-"""What belongs to one mode of recompute."""
+"""Fields that belong to one recompute mode."""
 
 
 def asked_layout(answers: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:
-    """Layout that a user asks for, by name, with what follows from it; `many` where it holds sets of values to search.
+    """Return the layout fields that a user asks for, by name, with those they imply.
 
-    Raises InputError for two ways of saying one thing, and for what does not go together.
+    `many`: values are sets to search. Raises InputError for a field stated twice and for contradictions.
     """
     fields = named(answers)
     chunks, cut = fields.get("virtual_stages"), fields.get("stage_layers", ())
@@ -102,7 +102,7 @@ def _layers_text(layers: tuple[int, ...]) -> str:
 
 
 def _check_chunks(fields: dict[str, Any], words: Wording) -> None:
-    """A list of chunks gives the cut: with the pipeline size it gives their number, and the other way round."""
+    """Refuse a `chunk_layers` list that contradicts pipeline size, virtual stages or cut."""
     chunks, cut = fields["chunk_layers"], fields.get("stage_layers", ())
     if "layers_per_virtual_stage" in fields:
         raise words.refused(
@@ -128,7 +128,7 @@ def _check_chunks(fields: dict[str, Any], words: Wording) -> None:
 
 
 def _ask_for_mode(fields: dict[str, Any], mode: str, words: Wording, *, many: bool) -> None:
-    """Refuse what only one mode of recompute has beside another, and let it imply that mode where nothing was said."""
+    """Refuse details of one recompute mode beside another mode; without a mode they imply their own."""
     details = [name for name in _ONLY_WITH[mode] if name in fields]
     if details and mode not in _values(fields.setdefault("recompute", (mode,) if many else mode)):
         raise words.refused(f"{words(details[0])} needs {words('recompute')} {mode}")
@@ -140,7 +140,7 @@ def _ask_for_mode(fields: dict[str, Any], mode: str, words: Wording, *, many: bo
 
 
 def _values(value: Any) -> tuple[Any, ...]:
-    """The values of a set; a single one is a set of one."""
+    """Return a value as a tuple; None is empty."""
     return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
@@ -152,7 +152,7 @@ def _check_cut(cut: tuple[int, ...], pipelines: Iterable[int], words: Wording) -
 
 
 def devices_taken(answers: Mapping[str, Any]) -> int | None:
-    """Devices of a layout whose replicas are given; None where they are to follow from the devices."""
+    """Return the devices of a layout with `data_parallel`; None without it, where it follows from the devices."""
     fields = named(answers)
     pipeline = fields.get("pipeline_parallel") or len(fields.get("stage_layers", ())) or 1
     if "data_parallel" not in fields:
@@ -172,7 +172,7 @@ def resolve(
     filled: bool = True,
     accumulation_steps: int | None = None,
 ) -> tuple[Scenario, Layout]:
-    """The scenario and its layout, from fields of the layout by name or key.
+    """Return the scenario and its layout, from layout fields by name or key.
 
     Left out, data parallel fills the devices, sequence parallelism is on beside tensor parallelism, the ZeRO stage is
     the framework's usual one, and the layers get the default cut. A cut without a pipeline size gives it. With
@@ -187,12 +187,12 @@ def resolve(
 
 
 def complete_layout(scenario: Scenario, **fields: Any) -> Layout:
-    """The layout of a scenario from its fields by name or key; what is left out follows as in `resolve`."""
+    """Return the layout of a scenario from its fields by name or key; omitted ones follow as in `resolve`."""
     return resolve(scenario, fields, filled=False)[1]
 
 
 def _chunks(fields: dict[str, Any], words: Wording) -> int | None:
-    """Fill in what lists of layers and the schedule say of ranks and chunks; the layers of a chunk where fields."""
+    """Fill in ranks and chunks that lists of layers and the schedule imply; return the layers per virtual stage."""
     chunk: int | None = fields.pop("layers_per_virtual_stage", None)
     schedule = fields.get("schedule", BY_NAME["schedule"].default)
     BY_NAME["schedule"].check(schedule)
@@ -242,7 +242,7 @@ def _completed(fields: dict[str, Any], scenario: Scenario, words: Wording, *, fi
 def _cut(
     scenario: Scenario, fields: Mapping[str, Any], listed: tuple[int, ...], cut: tuple[int, ...]
 ) -> dict[str, tuple[int, ...]]:
-    """Layers of the stages, and of the chunks where those are unequal."""
+    """Return the layers per stage, and per chunk where chunks are unequal."""
     pipeline, chunks = fields["pipeline_parallel"], fields.get("virtual_stages", 1)
     schedule = fields.get("schedule", BY_NAME["schedule"].default)
     if not listed and not cut:
@@ -258,11 +258,11 @@ def _cut(
 
 
 _MOST_CHUNKS = 512
-"""Chunks of a pipeline up to which unequal ones are tried without being asked for."""
+"""Largest number of chunks of a pipeline that has unequal chunks by default."""
 
 
 def default_chunks(model: ModelSpec, framework: FrameworkProfile, pipeline: int, chunks: int) -> tuple[int, ...]:
-    """Layers of every model chunk where equal ones do not divide and the framework builds others; else nothing."""
+    """Return the layers per chunk where equal chunks do not divide and the framework builds others; else ()."""
     layers, count = model.num_hidden_layers, pipeline * chunks
     predicted = model.num_nextn_predict_layers if framework.mtp else 0
     possible = pipeline > 1 and chunks > 1 and framework.limits.unequal_chunks and count <= layers + 2 + predicted

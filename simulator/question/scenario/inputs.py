@@ -22,7 +22,7 @@ MOST_TOKENS = 2**27
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one optimizer step trains, the same in all layouts of a question."""
+    """Workload of one optimizer step, the same in all layouts of a question."""
 
     seq_length: int = input_field(8192, "Tokens in a sequence; 8k is 8192.", high=MOST_TOKENS, of_tokens=True)
     """Tokens per sequence."""
@@ -35,7 +35,7 @@ class Workload:
 
     @property
     def workload(self) -> dict[str, Any]:
-        """These fields alone, by name."""
+        """Workload fields by name."""
         return {setting.name: getattr(self, setting.name) for setting in WORKLOAD}
 
 
@@ -71,7 +71,7 @@ BY_INPUT: Mapping[str, InputSetting] = {setting.name: setting for setting in INP
 
 
 def chosen_options(question: Mapping[str, Any]) -> dict[str, str]:
-    """The switches of a question, its optimizer among them. Raises InputError for two optimizers."""
+    """Return the switches of a question, its optimizer included. Raises InputError for two optimizers."""
     options, optimizer = dict(question.get("options") or {}), question.get("optimizer")
     if optimizer is not None and options.setdefault("optimizer", optimizer) != optimizer:
         raise InputError(f"optimizer: given as '{optimizer}' and, among the switches, as '{options['optimizer']}'")

@@ -32,7 +32,7 @@ from simulator.question.vocabulary import (
 
 
 def _input(row: TableRow, annotation: str) -> Any:
-    """A field of a layout: its default, and what the row says of it as an input."""
+    """Return the dataclass field of a layout's row: its default, and the row's cells as metadata."""
     about: dict[str, Any] = {column: cell for column, cell in row.items() if cell and column not in ("name", "default")}
     about |= {column: words_of(about[column]) for column in ("choices", "asked", "searched") if column in about}
     about |= {column: about[column] == "true" for column in ("split", "per_block", "of_work") if column in about}
@@ -43,7 +43,7 @@ def _input(row: TableRow, annotation: str) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 @fields_from(rows_of("layout"), _input)
 class Layout:
-    """Spread of one training run over its devices. All counts are per the whole run unless said."""
+    """Layout of a training run over its devices; counts are of the whole run unless stated."""
 
     tensor_parallel: int = TABLED
     """Ranks that share every weight matrix."""
@@ -88,7 +88,7 @@ class Layout:
     A chunk without layers holds the embedding or the loss alone."""
 
     def __post_init__(self) -> None:
-        """Refuse values that no layout has. Raises InputError naming the field."""
+        """Raise InputError, naming the field, for values that no layout has."""
         for field in FIELDS:
             field.check(getattr(self, field.name))
         modules = self.recompute_modules
@@ -119,7 +119,7 @@ class Layout:
 
     @property
     def split(self) -> tuple[int, ...]:
-        """The sizes by which a ranking shows the best: tensor, pipeline, context, expert and expert tensor parallel."""
+        """Sizes by which a ranking groups layouts: tensor, pipeline, context, expert and expert tensor parallel."""
         return tuple(getattr(self, field.name) for field in SPLIT)
 
 
@@ -127,9 +127,9 @@ FIELDS = settings_of(Layout)
 """The fields of a layout, in order."""
 SPLIT = tuple(field for field in FIELDS if field.split)
 PER_BLOCK = tuple(field for field in FIELDS if field.per_block)
-"""What all layouts of a block share."""
+"""Fields that all layouts of a block share."""
 COLUMNS = tuple(field for field in FIELDS if not field.per_block)
-"""What a block holds one number of per layout."""
+"""Fields of which a block holds one number per layout."""
 _CHUNKS = InputSetting(
     name="layers_per_virtual_stage",
     key="layers_per_virtual_stage",
@@ -141,23 +141,23 @@ _CHUNKS = InputSetting(
 SETTINGS = tuple(
     setting for field in FIELDS for setting in ((field, _CHUNKS) if field.name == "virtual_stages" else (field,))
 )
-"""What a user gives of a layout: its fields, and another way of giving one of them."""
+"""Layout settings of a user: the fields, and `layers_per_virtual_stage` as another form of `virtual_stages`."""
 BY_NAME: Mapping[str, InputSetting] = {name: setting for setting in SETTINGS for name in (setting.name, setting.key)}
 """Settings by name and by key."""
 MICRO_BATCH_SIZES: tuple[int, ...] = BY_NAME["micro_batch_size"].searched
 SEARCHED_RECOMPUTE_MODES: tuple[RecomputeMode, ...] = BY_NAME["recompute"].searched
-"""What a search tries unless told otherwise."""
+"""Recompute modes that a search tries by default."""
 
 
 def layout_object(layout: Layout) -> dict[str, Any]:
-    """The layout as plain values by key; sizes first, then what is recomputed, then the rest."""
+    """Return the layout as plain values by key: sizes, then recompute, then the rest."""
     ordered = sorted(FIELDS, key=lambda field: GROUPS.index(field.group))
     values = ((field, getattr(layout, field.name)) for field in ordered)
     return {field.key: list(value) if field.kind in LISTS else value for field, value in values}
 
 
 def layout_of_object(values: Mapping[str, Any]) -> Layout:
-    """Back from plain values; raises KeyError, TypeError or InputError for what is none.
+    """Return the layout of plain values by key. Raises KeyError, TypeError or InputError for other values.
 
     Modules, chunks and schedule may be absent: answers of earlier versions have none.
     """
@@ -170,13 +170,13 @@ def layout_of_object(values: Mapping[str, Any]) -> Layout:
 
 
 def sizes_text(layout: Layout, *keys: str) -> str:
-    """Some fields with their labels in small letters: `tp2 pp4`."""
+    """Return fields with their labels in lower case: `tp2 pp4`."""
     settings = (BY_NAME[key] for key in keys)
     return " ".join(f"{setting.label.lower()}{getattr(layout, setting.name)}" for setting in settings)
 
 
 def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
-    """Layers per pipeline rank when the user gives no cut.
+    """Return the layers per pipeline rank when the user gives no cut.
 
     An even cut where it exists. Otherwise the layers left over go to the middle stages, since the first and the
     last also hold the embedding and the output layer (what Megatron's first/last-stage options are used for).
@@ -191,7 +191,7 @@ def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
 
 
 def balanced_chunks(layers: int, predicted: int, chunks: int) -> tuple[int, ...]:
-    """Layers of `chunks` model chunks, with embedding, loss and every prediction module counted as a layer each.
+    """Return the layers of `chunks` model chunks, counting embedding, loss and prediction modules as a layer each.
 
     What is left over goes to the chunks before the last, one each: a run of them is spread over the ranks evenly, the
     last chunk has the output layer, and later chunks are in flight for fewer micro batches. A chunk whose share is one
@@ -211,7 +211,7 @@ def balanced_chunks(layers: int, predicted: int, chunks: int) -> tuple[int, ...]
 def rank_layers(
     chunk_layers: tuple[int, ...], pipeline_parallel: int, schedule: ScheduleName = "1f1b"
 ) -> tuple[int, ...]:
-    """Layers on each pipeline rank, from those of every model chunk; nothing from none."""
+    """Return the layers on each pipeline rank from those of every model chunk; () from ()."""
     p, chunks = pipeline_parallel, chunk_layers
     if pipeline_shape(schedule, p, len(chunks) // max(p, 1)) == "there_and_back":
         return tuple(chunks[rank] + chunks[-1 - rank] for rank in range(p))
@@ -219,12 +219,12 @@ def rank_layers(
 
 
 PipelineShape = Literal["round", "there_and_back", "both_ends"]
-"""How the parts of a model lie on pipeline ranks: in their order, round and round; there, and with a second chunk back
-to the first rank; or those of a rank and of the one as far from the other end on both."""
+"""Placement of model chunks on pipeline ranks. `round`: in order, starting again at the first rank. `there_and_back`:
+a second chunk per rank in reverse order. `both_ends`: every rank also holds the chunk of its mirror rank."""
 
 
 def pipeline_shape(schedule: ScheduleName, pipeline_parallel: int, virtual_stages: int) -> PipelineShape:
-    """Needs of a schedule, where the pipeline has them: rules refuse the others, which are priced as 1F1B."""
+    """Return the shape a schedule needs; `round` where the pipeline cannot have it, which the rules refuse."""
     match schedule:
         case "1f1b" | "zb_h1":
             pass
@@ -251,7 +251,7 @@ def model_chunks(
     chunk_layers: tuple[int, ...] = (),
     schedule: ScheduleName = "1f1b",
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """(first layer, layers) of every model chunk of every pipeline rank.
+    """Return (first layer, layers) of every model chunk of every pipeline rank.
 
     Interleaved chunks take turns: chunk c of rank i is the `c p + i`-th of the model (Narayanan et al. 2021). Without a
     list the chunks of a rank are equal; a rank whose layers they do not divide has one chunk.

@@ -22,38 +22,38 @@ from simulator.question.vocabulary import StackName
 
 
 class Calibrated(Protocol):
-    """Knowledge of a set of coefficients beside their values: how far off estimates made with them are."""
+    """Calibration as a scenario sees it: coefficients, and the error of estimates made with them."""
 
     @property
     def name(self) -> str:
-        """Shown in provenance."""
+        """Name in the provenance."""
 
     def coefficients(self) -> Coefficients:
-        """The set that the formulas take."""
+        """Return the set that the formulas take."""
 
     def judged(self, scenario: Scenario, estimates: Sequence[Any]) -> Any:
-        """Estimates of layouts with intervals, the probability that they fit, and where their numbers come from."""
+        """Return estimates with intervals, the probability that they fit, and the origin of their numbers."""
 
-    def difference_half_widths(self, ways: Sequence[tuple[Scenario, Any]]) -> Any:
-        """Half of the 90 % range of each layout's step time over the first one's, in the logarithm."""
+    def difference_half_widths(self, alternatives: Sequence[tuple[Scenario, Any]]) -> Any:
+        """Return half the 90 % range of each layout's step time over the first layout's, in the logarithm."""
 
     def likely_to_fit(self, scenario: Scenario, priced: Any, index: Any, probability: float) -> Any:
-        """Which layouts of a priced block, by position, fit with at least a probability, as estimates state it."""
+        """Return which layouts at `index` of a priced block fit with at least `probability`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Equal nodes inside a cluster of several kinds."""
+    """Group of equal nodes in a cluster of several kinds."""
 
     hardware: HardwareSpec
     devices: int
-    """Devices used of these nodes, all together."""
+    """Devices used of all nodes of the group."""
     coefficients: Coefficients = field(default_factory=Coefficients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Machines of a scenario, as far as it needs to know them."""
+    """Machines of a scenario: devices, node groups and their coefficients."""
 
     hardware: HardwareSpec
     """The only kind of device, or the kind of the first group."""
@@ -62,15 +62,15 @@ class Cluster:
     """Empty for a uniform cluster."""
     coefficients: Coefficients = field(default_factory=Coefficients)
     calibration: Calibrated | None = None
-    """What stands behind the coefficients, of the first group's family; None where nothing was fitted."""
+    """Calibration of the first group's family; None where nothing was fitted."""
     stacks: tuple[StackName, ...] = ()
-    """Named stacks that its calibration and its hardware say its runs have, the nearer one first."""
+    """Usual stacks of the cluster's runs: that of its calibration, then that of its hardware's spec."""
 
 
 def scenario_on(
     cluster: Cluster, model: ModelSpec, framework: FrameworkProfile = MEGATRON, **workload: Unpack[WorkloadFields]
 ) -> Scenario:
-    """The scenario of a model on a cluster; what is left out of the workload has its default. Raises InputError."""
+    """Return the scenario of a model on a cluster; omitted workload fields have defaults. Raises InputError."""
     return Scenario(
         model=model,
         hardware=cluster.hardware,
@@ -96,12 +96,12 @@ class Scenario(Workload):
     """Node groups of a cluster of several kinds, in rank order; empty where all devices are `hardware`."""
     framework: FrameworkProfile = MEGATRON
     coefficients: Coefficients = field(default_factory=Coefficients)
-    """All that the formulas see of a calibration."""
+    """Part of the calibration that the formulas read."""
     calibration: Calibrated | None = field(default=None, compare=False)
-    """What stands behind the coefficients; with it an estimate has intervals."""
+    """Calibration of the coefficients; with it an estimate has intervals."""
 
     def __post_init__(self) -> None:
-        """Refuse what no layout could make valid. Raises InputError or UnsupportedError (precision)."""
+        """Raise InputError, or UnsupportedError for the precision, where no layout could be valid."""
         BY_INPUT["devices"].check(self.devices)
         for setting in WORKLOAD:
             setting.check(getattr(self, setting.name))
@@ -145,7 +145,7 @@ class Scenario(Workload):
 
     @property
     def members(self) -> tuple[Scenario, ...]:
-        """One uniform scenario per node group: what a stage on that group is priced by."""
+        """One uniform scenario per node group, by which the stages on it are priced."""
         if not self.groups:
             return (self,)
         return tuple(
@@ -156,7 +156,7 @@ class Scenario(Workload):
         )
 
     def group_of(self, first_device: int) -> int:
-        """Index of the node group that holds a device."""
+        """Return the index of the node group that holds a device."""
         end = 0
         for index, group in enumerate(self.groups):
             end += group.devices
@@ -182,5 +182,5 @@ class Scenario(Workload):
 
     @property
     def outputs_per_token(self) -> int:
-        """Numbers that the model puts out for a token: logits, or one score."""
+        """Outputs of the model per token: logits, or one score."""
         return 1 if self.framework.score_head else self.model.vocab_size

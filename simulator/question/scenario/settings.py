@@ -1,7 +1,4 @@
-"""The description of one input: its name, option, check, search axis and column.
-
-The inputs themselves stand in `inputs` and `layout`; none is here.
-"""
+"""Description of an input: name, option, check, search axis and column. `inputs` and `layout` hold the inputs."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ SettingKind = Literal["count", "number", "flag", "word", "words", "layers", "mod
 `words`: some of a few words, each once, in their order. `layers`: a list of whole numbers. `model`, `hardware`: the
 name of a spec, or a path. `switches`: a framework's switches by name. `file`: a path."""
 REQUIRED: Final = object()
-"""Default of an input that has to be given."""
+"""Default of a required input."""
 LISTS: tuple[SettingKind, ...] = ("words", "layers")
-"""Kinds whose value is a list; a search takes one, or what it tries by itself."""
+"""Kinds whose value is a list; a search takes one list, or tries its own."""
 
 
 class InputSetting(NamedTuple):
-    """One input of a question: a field of a layout or of a workload, or another."""
+    """Input of a question: a field of its layout or workload, or another."""
 
     name: str
     """Keyword of the API, key of a sweep."""
@@ -36,23 +33,23 @@ class InputSetting(NamedTuple):
     default: Any
     """None where leaving it out is a value of its own."""
     help: str
-    """For the command line."""
+    """Help text of the command line."""
     label: str = ""
-    """In front of the value in a text."""
+    """Label before the value in a text."""
     choices: tuple[Any, ...] = ()
-    """Allowed values of a number or word, all of them."""
+    """All allowed values of a number or word."""
     asked: tuple[Any, ...] = ()
-    """Those of the choices that a user names; the others follow from another field."""
+    """Choices that a user may name; the others follow from another field."""
     low: int = 1
     high: int = 2**20
     """Range that the command line takes."""
     of_tokens: bool = False
     """Whether it counts tokens or sequences, of which 8k are 8192."""
     searchable: bool = False
-    """Whether a ranking may search it: a text such as `auto` in the place of a number."""
+    """Whether a ranking may search it, with a text such as `auto` instead of a number."""
     group: SettingGroup = "other"
     split: bool = False
-    """Whether it is a size of the split, of which a ranking shows the best layout."""
+    """Whether it is one of the sizes by which a ranking groups layouts to show the best of each."""
     per_block: bool = False
     """Whether all layouts of a block share it; the others are columns, one number per layout."""
     of_work: bool = True
@@ -60,7 +57,7 @@ class InputSetting(NamedTuple):
     searched: tuple[Any, ...] = ()
     """Values that a search tries unless told otherwise; without any, it follows from the scenario or is the default."""
     search: str = ""
-    """The same in words."""
+    """`searched` in words."""
 
     @property
     def option(self) -> str:
@@ -68,7 +65,7 @@ class InputSetting(NamedTuple):
         return "--" + self.key.replace("_", "-")
 
     def check(self, value: object) -> None:
-        """Refuse what no question has. Raises InputError naming the field."""
+        """Raise InputError, naming the field, for a value that is not allowed."""
         if value is None and self.default is None:
             return
         if self.kind == "count":
@@ -82,13 +79,13 @@ class InputSetting(NamedTuple):
             check_choice(self.name, value, self.choices)
 
     def encoded(self, value: Any) -> float:
-        """The value as a number of a column: a word as its index into the choices, some words as a sum of bits."""
+        """Return the value as a column's number: a word as its index into the choices, words as a sum of bits."""
         if self.kind == "words":
             return float(sum(2 ** self.choices.index(word) for word in value))
         return float(self.choices.index(value) if self.kind == "word" else value)
 
     def decoded(self, number: float) -> Any:
-        """The value behind a number of a column."""
+        """Return the value that a column's number encodes."""
         if self.kind == "word":
             return self.choices[int(number)]
         if self.kind == "words":
@@ -97,12 +94,12 @@ class InputSetting(NamedTuple):
 
 
 def input_field(default: Any, help: str, **about: Any) -> Any:  # noqa: A002  the word that click has for it
-    """A field with what `InputSetting` says of it; name, key and kind follow unless given."""
+    """Return a dataclass field with `InputSetting` values as metadata; name, key and kind follow by default."""
     return dataclasses.field(default=default, metadata={"help": help, **about})
 
 
 def settings_of(kind: type) -> tuple[InputSetting, ...]:
-    """The settings of a dataclass whose fields are all an `input_field`, in order."""
+    """Return the settings of a dataclass whose fields are all an `input_field`, in order."""
     return tuple(
         InputSetting(
             **{

@@ -171,7 +171,7 @@ class SearchedFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedWorkload:
-    """A workload as far as a file or a user states it; None where neither does."""
+    """Workload as a file or a user states it; None for what neither states."""
 
     seq_length: int | None = None
     global_batch_size: int | None = None
@@ -180,7 +180,7 @@ class StatedWorkload:
 
 
 class WorkloadFields(TypedDict, total=False):
-    """What one optimizer step trains, the same in all layouts of a question."""
+    """Workload of one optimizer step, the same in all layouts of a question."""
 
     seq_length: int
     global_batch_size: int
@@ -208,7 +208,7 @@ class EstimateFields(QuestionFields, LayoutFields, total=False):
 
 
 class OpenFields(WorkloadFields, LayoutFields, total=False):
-    """Inputs of a question and its layout over what an estimate or a recipe says; any may be left out."""
+    """Inputs of a question and its layout that replace those of an estimate or a recipe; all optional."""
 
     model: str | Mapping[str, Any]
     hardware: str
@@ -223,7 +223,7 @@ class OpenFields(WorkloadFields, LayoutFields, total=False):
 
 
 class RankFields(QuestionFields, SearchedFields, total=False):
-    """Inputs of a question, and what its layouts are held to."""
+    """Inputs of a question, and the values that its layouts may have."""
 
 
 class PlanFields(TypedDict, total=False):

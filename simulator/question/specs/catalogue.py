@@ -52,14 +52,14 @@ def load_model(name_or_path: str) -> ModelSpec:
 
 @lru_cache(maxsize=64)
 def _shipped_model(file: Path) -> ModelSpec:
-    """Return a shipped spec, one object for all questions: what is derived of a model is looked up by it."""
+    """Return a shipped spec, one object for all questions: derived values are cached by it."""
     return validated(str(file), ModelSpec, read_yaml(file))
 
 
 def load_hardware(name_or_path: str) -> HardwareSpec:
     """Return hardware by shipped name, by another name it has, or by the path of a spec in YAML.
 
-    `@` tells its network. Raises InputError.
+    The part behind `@` replaces its network, see `network`. Raises InputError.
     """
     booked = BOOKED.fullmatch(name_or_path)
     if booked is not None:
@@ -75,7 +75,7 @@ def load_hardware(name_or_path: str) -> HardwareSpec:
 
 @lru_cache(maxsize=64)
 def _shipped_hardware(file: Path) -> HardwareSpec:
-    """Return a shipped spec; many questions in a row are asked of the same few."""
+    """Return a shipped spec, cached for further questions."""
     return validated(str(file), HardwareSpec, read_yaml(file))
 
 
@@ -115,7 +115,7 @@ def _own_file(kind: SpecKind, name_or_path: str) -> Path | None:
 
 
 def _unknown(kind: SpecKind, text: str) -> str:
-    """Return what is wrong with a name that nothing has, and the way on."""
+    """Return the message about an unknown name, with the way on."""
     if kind == "model" and is_hub_id(text):
         return (
             f"model '{text}' is not shipped, and no folder with {CONFIG_FILE}; `hf download {text} {CONFIG_FILE}` puts "

@@ -17,7 +17,7 @@ class Config:
         self.where = where
         self._values = values
 
-    def _given(self, key: str, kind: type[ValueT], wanted: str) -> ValueT | None:
+    def _typed(self, key: str, kind: type[ValueT], wanted: str) -> ValueT | None:
         """Return a value of one type; None where the key is absent or null."""
         value = self._values.get(key)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
@@ -26,7 +26,7 @@ class Config:
 
     def integer(self, key: str, default: int | None = None) -> int:
         """Return a whole number; ``default`` where the key is absent or null, an error without one."""
-        value = self._given(key, int, "a whole number")
+        value = self._typed(key, int, "a whole number")
         if value is None:
             value = default
         if value is None:
@@ -42,16 +42,16 @@ class Config:
 
     def optional(self, key: str) -> int | None:
         """Return a whole number, or None where the key is absent or null."""
-        return self._given(key, int, "a whole number")
+        return self._typed(key, int, "a whole number")
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return true or false; ``default`` where the key is absent or null."""
-        value = self._given(key, bool, "true or false")
+        value = self._typed(key, bool, "true or false")
         return default if value is None else value
 
     def text(self, key: str, default: str) -> str:
         """Return text; ``default`` where the key is absent or null."""
-        value = self._given(key, str, "text")
+        value = self._typed(key, str, "text")
         return default if value is None else value
 
     def single(self, key: str, default: int) -> int:
@@ -65,12 +65,12 @@ class Config:
 
     def integers(self, key: str) -> list[int]:
         """Return a list of whole numbers; empty where the key is absent or null."""
-        listed = self._given(key, list, "a list of whole numbers") or []
+        listed = self._typed(key, list, "a list of whole numbers") or []
         return [Config(self.where, {key: item}).integer(key) for item in listed]
 
     def texts(self, key: str) -> list[str]:
         """Return a list of words; empty where the key is absent or null."""
-        listed = self._given(key, list, "a list of words") or []
+        listed = self._typed(key, list, "a list of words") or []
         return [Config(self.where, {key: item}).text(key, "") for item in listed]
 
     def numbers_of_text(self, key: str) -> list[int]:
@@ -85,11 +85,11 @@ class Config:
 
     def section(self, key: str) -> Self:
         """Return the mapping under a key, an empty one where the key is absent or null."""
-        return type(self)(f"{self.where}: {key}", self._given(key, dict, "a mapping") or {})
+        return type(self)(f"{self.where}: {key}", self._typed(key, dict, "a mapping") or {})
 
     def sections(self, key: str) -> list[Self]:
         """Return a list of mappings; empty where the key is absent or null."""
-        listed = self._given(key, list, "a list of mappings") or []
+        listed = self._typed(key, list, "a list of mappings") or []
         places = [(f"{self.where}: {key}[{i}]", item) for i, item in enumerate(listed)]
         for where, item in places:
             if not isinstance(item, dict):
@@ -104,15 +104,15 @@ class Config:
         return float(value)
 
     def assuming(self, **defaults: object) -> Self:
-        """Return this with values for absent keys."""
+        """Return this configuration with values for absent keys."""
         return type(self)(self.where, defaults | dict(self._values))
 
     def replaced(self, **values: object) -> Self:
-        """Return this with other values."""
+        """Return this configuration with other values."""
         return type(self)(self.where, dict(self._values) | values)
 
     def renamed(self, **names: str) -> Self:
-        """Return this with keys under another name where the other name is absent."""
+        """Return this configuration with keys renamed where the new name is absent."""
         renamed = {new: self._values[old] for old, new in names.items() if old in self._values}
         return self.assuming(**renamed)
 
@@ -122,7 +122,7 @@ class Config:
         return self.section(section) if section else self
 
     def value(self, key: str, default: object = None) -> Any:
-        """Return what stands under a key, dots lead into sections; ``default`` where it is absent."""
+        """Return the value of a key, dots lead into sections; ``default`` where it is absent."""
         section, _, name = key.partition(".")
         if name:
             return self.section(section).value(name, default)

@@ -110,7 +110,7 @@ def read_limited(file: Path, maximum: int = MAXIMUM_BYTES) -> str:
 
 @contextmanager
 def standing_in(file: Path, text: str) -> Iterator[None]:
-    """Have `text` read where `file` would be: what a changed file would say, beside the others as they are."""
+    """Within the block, read `text` in place of `file`; other files are read as they are."""
     token = _INSTEAD.set((file, text.encode("utf-8")))
     try:
         yield

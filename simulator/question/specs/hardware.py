@@ -43,7 +43,7 @@ class _Measure(Sourced, ABC):
 
     @cached_property
     def amount(self) -> float:
-        """The number in its base unit."""
+        """Number in its base unit."""
         return self._parsed()
 
 
@@ -298,7 +298,7 @@ class HardwareSpec(Frozen):
         return peaks[precision]
 
     def reach(self, precision: str) -> float:
-        """Return how near to the peak large products come on this device, over what is usual: 1 where not measured.
+        """Return the share of the peak that large products reach, over the usual share; 1 where not measured.
 
         16-bit types are alike; 4-bit products are as near as 8-bit ones, whose share of the rate they have too. Where
         fp8 was not measured, it is as near as 16-bit types are.
@@ -316,7 +316,7 @@ class HardwareSpec(Frozen):
         return tuple(self._levels([link.devices.value for link in self.device_links]))
 
     def links_of(self, devices: int) -> tuple[LinkLevel, ...]:
-        """The levels of links as a job of so many devices uses them, innermost first; the network comes last."""
+        """Return the levels of links as a job of `devices` devices uses them, innermost first, the network last."""
         if devices not in self._links_by_devices:
             spans = [self._used_span(link, devices) for link in self.device_links]
             self._links_by_devices[devices] = tuple(self._levels(spans))
@@ -327,12 +327,12 @@ class HardwareSpec(Frozen):
         return {}
 
     def joined_devices(self, devices: int) -> int:
-        """Devices that reach each other without the network in a job of so many: those of a node at least."""
+        """Return how many devices of a job reach each other without the network: at least those of a node."""
         inner = (level.devices for level in self.links_of(devices) if level.topology not in ("leaf", "network"))
         return max([self.devices_per_node, *(span for span in inner if span is not None)])
 
     def _used_span(self, link: DeviceLink, devices: int) -> int:
-        """Consecutive devices of a job inside one level.
+        """Return the consecutive devices of a job inside one level.
 
         Where links join the nodes of a rack, launchers give a job equal parts of as few racks as they can, in whole
         nodes: of 18 trays of an NVL72 rack, 16 for 64 trays (Megatron-Bridge 067f987,
@@ -374,7 +374,7 @@ class HardwareSpec(Frozen):
 
 
 def _problems(spec: HardwareSpec) -> Iterator[str]:
-    """Yield what does not fit together in ``spec``."""
+    """Yield the contradictions of ``spec``."""
     if not spec.peak_flops_per_second:
         yield f"peak_flops needs at least one of {', '.join(PEAK_TYPES)}"
     if spec.usable_memory.amount > spec.memory_capacity.amount:

@@ -49,7 +49,7 @@ def model_of_config(values: Mapping[str, Any], where: str, name: str) -> ModelSp
 
 
 def _text_part(config: Config) -> Config:
-    """The configuration of the language model inside one for several kinds of input; others are their own."""
+    """Return the language model's configuration inside a multimodal one; return any other unchanged."""
     if not config.present("text_config"):
         return config
     text = config.section("text_config")
@@ -58,7 +58,7 @@ def _text_part(config: Config) -> Config:
 
 
 def _note(whole: Config, config: Config) -> str:
-    """Return what the reader of the result should know about settings left out."""
+    """Return a note on the settings that are left out."""
     notes = []
     if whole is not config:
         kind = whole.text("model_type", "")

@@ -1,4 +1,4 @@
-"""Mixers: how a layer mixes tokens, and what is known of each kind beside the operations it lists.
+"""Mixers: how a layer mixes tokens, with the traits of each kind that its operations do not tell.
 
 A layer of Llama has grouped-query attention, with key-value heads that tensor parallelism divides. One of DeepSeek-V2
 has latent attention, which has none. One of Mamba-2 attends to no token: a scan hands a state on.
@@ -21,6 +21,7 @@ Mixer = Literal[
     "gated_delta",
     "lightning",
     "mamba",
+    "selective_scan",
     "reused_grouped_query",
     "reused_sliding",
     "window_shared",
@@ -35,7 +36,8 @@ Mixer = Literal[
 `grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
 same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
 `latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes
-an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2.
+an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2,
+`selective_scan`: Mamba-1.
 `reused_grouped_query`, `reused_sliding`: queries alone, over the keys and values of an earlier layer (Gemma 4).
 `window_shared`: all heads share one tensor of keys and values, over a window; `compressed_sparse` takes compressed keys
 that an indexer chooses beside it, `heavily_compressed` all of a shorter sequence of them (DeepSeek-V4). `kimi_delta`:
@@ -47,8 +49,8 @@ MixerHeads = Literal["key_value", "latent", "undivided", "none"]
 """Heads that tensor parallelism divides beside those of queries: shared key-value heads; none of latent attention (the
 spec's `attention` is mla) and of scans. `undivided`: no framework cuts it over tensor or context parallelism."""
 MixerContext = Literal["all", "window", "chosen", "earlier_choice", "state", "nothing"]
-"""What a token meets of those before it: all, a window, those that the layer's own indexer or an earlier layer's chose,
-or a state that a scan hands on."""
+"""Earlier tokens that a token attends to: all, a window, those that the layer's own indexer or an earlier layer's
+chose, or a state that a scan hands on."""
 
 
 class MixerTraits(NamedTuple):
@@ -77,6 +79,7 @@ TRAITS: Final[Mapping[Mixer, MixerTraits]] = MappingProxyType(
         "gated_delta": MixerTraits("none", "state", (*_DELTA, *_SCAN)),
         "lightning": MixerTraits("none", "state", ("chunk_tokens",)),
         "mamba": MixerTraits("none", "state", (*_MAMBA, *_SCAN)),
+        "selective_scan": MixerTraits("none", "state", ("mamba_heads", "mamba_state", "convolution")),
         "reused_grouped_query": MixerTraits("key_value", "all", ()),
         "reused_sliding": MixerTraits("key_value", "window", ("sliding_window",)),
         "window_shared": MixerTraits("undivided", "window", _SHARED),

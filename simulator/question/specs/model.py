@@ -45,9 +45,9 @@ _EXTENSIONS: Final = (
 
 
 FeedForward = Literal["gated", "plain", "linear", "experts", "hashed_experts", "experts_beside", "none"]
-"""What follows the mixer: a network every token passes, gated, plain or a single product, or routed experts, shared
-ones beside them. `hashed_experts`: experts that a table chooses by the token's number. `experts_beside`: a network
-and experts of the same tokens, each with norms of its own (Gemma 4)."""
+"""Feed-forward part of a layer: a network every token passes, gated, plain or a single product, or routed experts,
+shared ones beside them. `hashed_experts`: experts that a table chooses by the token's number. `experts_beside`: a
+network and experts of the same tokens, each with norms of its own (Gemma 4)."""
 ROUTED: Final = frozenset[FeedForward]({"experts", "hashed_experts", "experts_beside"})
 """Feed-forward parts with routed experts."""
 Activation = Literal["silu", "gelu", "relu", "squared_relu"]
@@ -213,9 +213,9 @@ class ModelSpec(Frozen):
     residual_block: LayersOrZero = 0
     """Layers after which the residual stream starts anew; blocks read those before by attention; 0: never."""
     layer_embedding_size: SizeOrZero = 0
-    """Features of a second embedding of the tokens that every layer reads a part of its own of; 0 without."""
+    """Features of a second token embedding, of which every layer reads its own part; 0 without."""
     layer_embedding_rows: SizeOrZero = 0
-    """Rows of the table of that embedding, a count of tokens."""
+    """Rows of that embedding's table, a count of tokens."""
     sliding_window: Size | None = None
     """Tokens that a sliding layer attends to at most, itself included; None without such layers."""
     window_chunked: Boolean = False
@@ -255,15 +255,15 @@ class ModelSpec(Frozen):
     delta_output_gate: Literal["low_rank", "full"] = "low_rank"
     """Kimi delta attention: whether the output gate is projected through that rank or at once."""
     mamba_heads: SizeOrZero = 0
-    """Mamba-2: heads, a count; 0 without such layers."""
+    """Mamba-2: heads, Mamba-1: channels, a count; 0 without such layers."""
     mamba_head_dim: SizeOrZero = 0
     """Mamba-2: features of a head."""
     mamba_groups: SizeOrZero = 0
     """Mamba-2: groups that share input and output matrices of the state, a count."""
     mamba_state: SizeOrZero = 0
-    """Mamba-2: size of the state per feature."""
+    """Mamba: size of the state per feature."""
     convolution: SizeOrZero = 0
-    """Taps of the causal convolution of gated delta net and Mamba-2, a count."""
+    """Taps of the causal convolution of gated delta net and Mamba, a count."""
     convolution_bias: Boolean = False
     """True when that convolution has a bias."""
     chunk_tokens: SizeOrZero = 0
@@ -323,17 +323,17 @@ class ModelSpec(Frozen):
 
     @property
     def layers(self) -> tuple[LayerKind, ...]:
-        """The kind of every decoder layer, first to last."""
+        """Kind of every decoder layer, first to last."""
         return _layers(self)
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """The kinds of layers there are, in the order they first appear, that of prediction modules included."""
+        """Distinct kinds of layers in order of appearance, that of prediction modules included."""
         return _kinds(self)
 
     @property
     def prediction_kind(self) -> LayerKind:
-        """The kind of layer inside a next-token prediction module: full attention, with experts where there are any."""
+        """Kind of layer inside a next-token prediction module: full attention, with experts where there are any."""
         if not self.num_nextn_predict_layers:
             return self.layers[-1]
         full = [self.prediction_mixer] if self.prediction_mixer else [m for m in self.mixers if m in PREDICTING]
@@ -357,7 +357,7 @@ class ModelSpec(Frozen):
         return "gated" if self.gated else "plain"
 
     def heads(self, mixer: Mixer) -> Heads:
-        """Heads of an attention mixer."""
+        """Return the heads of an attention mixer."""
         if mixer not in ("sliding", "reused_sliding"):
             value = self.v_head_dim or self.head_dim
             return Heads(self.num_attention_heads, self.num_key_value_heads, self.head_dim, value)
@@ -406,7 +406,7 @@ class ModelSpec(Frozen):
 
     @property
     def extensions(self) -> tuple[str, ...]:
-        """Fields that set the model apart from a plain decoder: RMSNorm, rotary SwiGLU layers, dense ones first."""
+        """Fields in which the model differs from a plain decoder: RMSNorm, rotary SwiGLU layers, dense ones first."""
         fields = type(self).model_fields
         names = (name for name in _EXTENSIONS if getattr(self, name) != fields[name].default)
         valued = ("v_head_dim",) if self.attention == "gqa" and self.v_head_dim is not None else ()
@@ -429,14 +429,14 @@ class ModelSpec(Frozen):
 def _feed_forwards(
     pattern: tuple[FeedForward, ...], network: FeedForward, dense: int, layers: int
 ) -> tuple[FeedForward, ...]:
-    """Feed-forward parts as their pattern has them, else dense layers and experts behind them."""
+    """Return the feed-forward parts of the pattern, else dense layers with experts behind them."""
     routed: tuple[FeedForward, ...] = ("experts",)
     return pattern or (network,) * dense + routed * (layers - dense)
 
 
 @lru_cache(maxsize=256)
 def _layers(model: ModelSpec) -> tuple[LayerKind, ...]:
-    """Mixers, feed-forward parts and their widths as their patterns repeat."""
+    """Return mixer, feed-forward part and width of every layer, repeating their patterns."""
     layers = model.num_hidden_layers
     dense = model.first_k_dense_replace if model.is_moe else layers
     networks = _feed_forwards(model.feed_forwards, model._dense, dense, layers)  # noqa: SLF001  of this file
@@ -457,7 +457,7 @@ def _kinds(model: ModelSpec) -> tuple[LayerKind, ...]:
 
 
 def _check_count(text: str) -> None:
-    """Refuse text that is no count, with the ValueError pydantic waits for."""
+    """Raise ValueError, as pydantic expects, for text that is no count."""
     try:
         parse_count(text)
     except InputError as error:

@@ -15,11 +15,11 @@ from simulator.question.specs.folders import CONFIG_FILE, SpecKind, spec_folder,
 
 _ALIASES: Final = re.compile(r"^aliases: \[(.*)\]$", re.MULTILINE)
 _ENDINGS: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
-"""Ends of a model's name that change nothing of its shape."""
+"""Endings of a model's name that leave its shape."""
 _LLAMA: Final = re.compile(r"^(?:meta-)?llama-?(?=\d)")
 """How a name of that family may begin."""
 _POINT: Final = re.compile(r"(?<=\d)p(?=\d)")
-"""A point in a name that holds none: `4p5`."""
+"""Letter in place of a decimal point in a name: `4p5`."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _LETTERS: Final = re.compile(r"[a-z]*")
@@ -46,7 +46,7 @@ def shipped_name(kind: SpecKind, text: str) -> str | None:
 
 @lru_cache(maxsize=2)
 def known_names(kind: SpecKind) -> Mapping[str, str]:
-    """Return the shipped names by all that the specs are called, in lower case; ids also without their owner."""
+    """Return the shipped name of every name and alias in lower case; ids also without their owner."""
     called: dict[str, str] = {}
     for name in spec_names(kind):
         for word in (name, *_aliases(spec_folder(kind) / f"{name}.yaml")):

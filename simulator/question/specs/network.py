@@ -13,13 +13,13 @@ from simulator.question.specs.hardware import Bandwidth, Count, DeviceLink, Hard
 from simulator.question.units import GIGA, parse_bytes_per_second, parse_count
 
 BOOKED: Final = re.compile(r"(?P<name>.+?)@(?P<network>[a-z]+=.*)", re.DOTALL)
-"""A spec's name or path, and what is told of its network."""
+"""Pattern of a spec's name or path, `@`, and its network."""
 KEYS: Final = ("network", "oversubscription", "leaf")
 _SOURCE: Final = "question"
 
 
 def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
-    """The spec with another network, from `KEY=VALUE` joined by `@`.
+    """Return the spec with another network, from `KEY=VALUE` joined by `@`.
 
     `network` is the rate of one device between nodes, one direction. `leaf` is how many nodes reach each other at that
     rate, through one layer of switches: the nodes of a pod where every device has a rail of its own, else those of one
@@ -48,7 +48,7 @@ def with_network(spec: HardwareSpec, text: str) -> HardwareSpec:
 
 
 def _leaf(spec: HardwareSpec, where: str, nodes: int, per_device: float) -> HardwareSpec:
-    """The spec with a layer of switches that joins so many nodes at the full rate."""
+    """Return the spec with a layer of switches that joins `nodes` nodes at the full rate."""
     if nodes < 2:
         raise InputError(f"{where}: leaf must be 2 nodes at least")
     span = Count(value=nodes * spec.devices_per_node, source=(_SOURCE,), status="assumed")

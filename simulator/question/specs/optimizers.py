@@ -1,4 +1,4 @@
-"""Optimizers as data: what each keeps of a parameter by class of tensor, and what its step holds. Counts no bytes."""
+"""Optimizers as data: state per parameter by class of tensor, and tensors held during a step. Counts no bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Optimizer:
 
     name: str
     words: frozenset[str]
-    """What frameworks call it, in lower case."""
+    """Names that frameworks use, in lower case."""
     moments: Mapping[TensorClass, float]
     """Numbers kept for each parameter, beside a master copy."""
     moment_bytes: float | None
@@ -52,6 +52,6 @@ OPTIMIZERS: Final[Mapping[str, Optimizer]] = {optimizer.name: optimizer for opti
 
 
 def optimizer_of_word(word: str) -> Optimizer | None:
-    """The optimizer that a framework's word means, such as `torch.optim.AdamW`; None where it is not in the table."""
+    """Return the optimizer that a framework's word means, such as `torch.optim.AdamW`; None for an unknown one."""
     plain = word.rpartition(".")[2].strip().lower().replace("-", "_")
     return next((each for each in OPTIMIZERS.values() if plain in each.words), None)

@@ -1,4 +1,4 @@
-"""The base of all specs: every number says where it comes from. No unit and no number of its own stands here."""
+"""Base of all specs: every number names its source. Holds no unit and no number of its own."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -56,7 +56,7 @@ class Frozen(BaseModel):
 
 
 class Sourced(Frozen):
-    """Anything that says where it comes from."""
+    """Base of values that name their source."""
 
     source: SourceKeys
     """Documents that state it: keys of the file's ``sources``."""
@@ -67,7 +67,7 @@ class Sourced(Frozen):
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raise the ValueError that pydantic waits for, with every problem; nothing where there is none."""
+    """Raise ValueError, as pydantic expects, with every problem; return where there is none."""
     if listed := "; ".join(problems):
         raise ValueError(listed)
 

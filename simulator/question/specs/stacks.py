@@ -1,4 +1,4 @@
-"""Training stacks as data: what the folders of `simulator/frameworks` say of profiles, named stacks and releases.
+"""Training stacks as data: profiles, named stacks and releases from the folders of `simulator/frameworks`.
 
 Files are read here and typed in `simulator.question.frameworks`, so that formulas know no file.
 """
@@ -20,7 +20,7 @@ _RELEASES: Final = "*/releases.yaml"
 
 
 def _tuples(value: Any) -> Any:
-    """A value with tuples for its lists."""
+    """Return a value with its lists as tuples."""
     if isinstance(value, list):
         return tuple(map(_tuples, value))
     return {key: _tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
@@ -32,19 +32,19 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def profile_data() -> Mapping[str, Mapping[str, Any]]:
-    """Version, limits and switches of every profile, by its name."""
+    """Return version, limits and switches of every profile, by its name."""
     return {name: _read(FRAMEWORK_FOLDER / name / _PROFILE) for name in FRAMEWORKS}
 
 
 def stack_data() -> Mapping[str, Mapping[str, Any]]:
-    """Every named stack by its name, in the order in which they are listed."""
+    """Return the content of every named stack by name, in the order of listings."""
     files = {file.stem: _read(file) for file in FRAMEWORK_FOLDER.glob(_STACKS)}
     return dict(sorted(files.items(), key=lambda item: item[1]["order"]))
 
 
 @cache
 def releases() -> Mapping[str, Mapping[str, Any]]:
-    """Switches of the releases of stacks, by name, the oldest of each stack first."""
+    """Return the switches of the releases of stacks, by name, the oldest of each stack first."""
     by_name: dict[str, Mapping[str, Any]] = {}
     for file in sorted(FRAMEWORK_FOLDER.glob(_RELEASES)):
         content = _read(file)
@@ -53,7 +53,7 @@ def releases() -> Mapping[str, Mapping[str, Any]]:
 
 
 def release_rows(stack: str) -> Iterator[dict[str, Any]]:
-    """Recipes of a release, `stack` its name; layout and switches as mappings, `lines` file and line of their values.
+    """Yield the recipes of release `stack`: layout and switches as mappings, `lines` the file and line of each value.
 
     A value stands as `name=value@line` of the recipe's own file, or `@number:line` of another one.
     """

@@ -1,4 +1,4 @@
-"""Records whose fields are rows of a table: their rows, and the values of cells. No value stands here.
+"""Records whose fields are rows of a CSV table: reading of rows and cells. Holds no value.
 
 `gemm_efficiency: float = TABLED` says name and type of a coefficient; the row `gemm_efficiency` of `coefficients.csv`
 says its prior, unit, bounds and meaning.
@@ -16,25 +16,25 @@ from simulator.question import vocabulary
 TableRow = Mapping[str, str]
 """Cells of a row by column."""
 TABLED: Final[Any] = object()
-"""Default of a field whose row says what is known of it; `fields_from` puts that in its place."""
+"""Placeholder default of a field that a table's row describes; `fields_from` replaces it."""
 _Record = TypeVar("_Record")
 
 
 def read_table(beside: str, table: str) -> list[dict[str, str]]:
-    """Rows of the table `table`.csv that stands beside the module whose file is given."""
+    """Return the rows of `table`.csv in the folder of the module file `beside`."""
     with Path(beside).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
 
 
 def rows_of(table: str) -> dict[str, dict[str, str]]:
-    """Rows of a table that stands here by their column `name`, in order."""
+    """Return the rows of a table of this folder by their column `name`, in order."""
     return {row["name"]: row for row in read_table(__file__, table)}
 
 
 def fields_from(
     rows: Mapping[str, TableRow], made: Callable[[TableRow, str], Any]
 ) -> Callable[[type[_Record]], type[_Record]]:
-    """A decorator below `@dataclass`: every field that is `TABLED` becomes what `made` makes of its row and its type.
+    """Return a decorator, used below `@dataclass`, that sets every `TABLED` field to `made(row, type)`.
 
     Raises TypeError where fields and rows are not the same, in the same order.
     """
@@ -52,18 +52,18 @@ def fields_from(
 
 
 def words_of(cell: str) -> tuple[Any, ...]:
-    """The words and whole numbers of a cell; `*NAME` stands for all of a list of `question.vocabulary`."""
+    """Return the words and whole numbers of a cell; `*NAME` stands for all of a list of `question.vocabulary`."""
     lists = (getattr(vocabulary, word[1:]) if word.startswith("*") else (word,) for word in cell.split())
     return tuple(int(word) if word.isdecimal() else word for words in lists for word in words)
 
 
 def number_of(cell: str) -> float:
-    """The number of a cell, a whole one where it is written as one."""
+    """Return the number of a cell, an int where it is written as one."""
     return int(cell) if cell.isdecimal() else float(cell)
 
 
 def value_of(cell: str, annotation: str) -> Any:
-    """The value of a cell, of the type that a field's annotation says: a number, true or false, words, or text."""
+    """Return a cell's value in the type of a field's annotation: a number, true or false, words, or text."""
     if annotation.startswith("tuple["):
         return words_of(cell)
     if annotation in ("int", "float"):

@@ -21,7 +21,7 @@ def validated(where: str, model: type[ModelT], values: object) -> ModelT:
 
 
 def wrong_values(model: type[BaseModel], values: Mapping[str, object]) -> list[str]:
-    """Return the problems of the values that there are, by key path, whatever is missing."""
+    """Return the problems of the values by key path; missing keys are none."""
     try:
         model.model_validate(values)
     except ValidationError as error:

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
-from simulator.evidence.calibration.judge import RowJudged, SourcesJudged, judge_sources
+from simulator.evidence.calibration.judged import JudgedRun, judged_runs
 from simulator.evidence.calibration.own import OwnFit, fit_own, own_errors, template, unused
-from simulator.evidence.calibration.publish import published
 from simulator.evidence.calibration.sample import Sample, prepared
 from simulator.evidence.calibration.store import calibration_text, shipped_calibration, shipped_names
 from simulator.evidence.measurements.log import read_log
-from simulator.evidence.measurements.rows import (
-    public_tables,
-    read_cells,
-    read_rows,
-    rows_text,
-    shipped_tables,
-    write_rows,
-)
+from simulator.evidence.measurements.rows import read_cells, read_rows, rows_text, write_rows
 from simulator.question.specs.catalogue import load_hardware
 from simulator.recipes.emit.stand_in import stand_in
 from simulator.show.cli.layouts import framework_options
@@ -33,9 +24,7 @@ from simulator.show.report.formats import ANSWERS
 
 if TYPE_CHECKING:
     from simulator.evidence.measurements.row import MeasuredRow
-    from simulator.question.coefficients.values import CoefficientKind
 
-_KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
 _ONLY_PROBE = ("devices", "precision", "launches", "backend", "time_limit", "resume", "dry_run")
 
 
@@ -58,8 +47,7 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
         _write_rows(logged, values["output"])
         return
     if not values["files"] and not logged:
-        _calibrate_shipped(ctx, values)
-        return
+        raise click.UsageError("no measured rows: name tables, or logs with --from-log; --list shows what ships")
     rows = _together([*(_rows(values["files"])), *logged])
     samples = prepared(rows)
     fits = [fit_own(name, samples) for name in _chosen(_families(samples), values["family"])]
@@ -69,17 +57,6 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     believed = [text for fitted in fits for kind in fitted.fits if (text := fitted.believed(kind))]
     for reason in (*believed, *_not_stored(fits), *unused(rows, fits)):
         note(reason, quiet=verbosity_of(ctx) < 0)
-
-
-def _calibrate_shipped(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Fit all shipped sources, which is what ships for their families."""
-    by_family = {calibration.family: calibration for calibration in published(_judged())}
-    chosen = [by_family[name] for name in _chosen(tuple(by_family), values["family"])]
-    if values["output"] is not None:
-        _check_folder(Path(values["output"]))
-        for calibration in chosen:
-            write(calibration_text(calibration), str(Path(values["output"]) / f"{calibration.family}.yaml"))
-    _show(ctx, "calibration", chosen)
 
 
 def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -109,23 +86,20 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
         return
     if values["calibration"] is not None:
         raise click.UsageError("--calibration needs the own rows: simulate accuracy mine.csv --calibration FILE")
-    judged = _asked(_judged(), values)
-    answer(ctx, "accuracy by row" if values["rows"] else "accuracy", judged, presentation(ctx))
+    asked = _asked(judged_runs(), values)
+    answer(ctx, "accuracy by row" if values["rows"] else "accuracy", asked, presentation(ctx))
 
 
-def _asked(judged: Sequence[SourcesJudged], values: Mapping[str, Any]) -> list[SourcesJudged]:
+def _asked(judged: Sequence[JudgedRun], values: Mapping[str, Any]) -> list[JudgedRun]:
     """Return what is asked of the rows: those of some families, or of a table."""
-    families = _chosen(
-        tuple(dict.fromkeys(f for sources in judged for f in sources.state.design.families)), values["family"]
-    )
-    tables, table = sorted({row.source for sources in judged for row in sources.rows}), values["table"]
+    families = _chosen(sorted({row.family for row in judged}), values["family"])
+    tables, table = sorted({row.source for row in judged}), values["table"]
     if table is not None and table not in tables:
         raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
-
-    def is_asked(row: RowJudged) -> bool:
-        return row.sample.scenario.hardware.family in families and table in (None, row.source)
-
-    return [replace(sources, rows=tuple(filter(is_asked, sources.rows))) for sources in judged]
+    asked = [row for row in judged if row.family in families and table in {None, row.source}]
+    if not asked:
+        raise InputError(f"--table {table}: no row of it is of --family {', '.join(families)}")
+    return asked
 
 
 def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -134,12 +108,6 @@ def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     families = _chosen(_families(samples), values["family"])
     mine = [s for s in samples if s.scenario.hardware.family in families and values["table"] in (None, s.row.table)]
     answer(ctx, "own accuracy", tuple(own_errors(mine, values["calibration"])), presentation(ctx))
-
-
-def _judged() -> list[SourcesJudged]:
-    """Fit and judge the rows of all shipped tables."""
-    samples = prepared(_together([row for path in (*shipped_tables(), *public_tables()) for row in read_rows(path)]))
-    return [judge_sources(kind, samples) for kind in _KINDS]
 
 
 def _families(samples: Sequence[Sample]) -> tuple[str, ...]:

@@ -304,8 +304,8 @@ def _calibrate() -> click.Command:
             *listed("general"),
         ],
         help=(
-            "Fit the coefficients to measured runs: the shipped tables, or FILES of the same schema, and own training "
-            "logs; with --probe to runs of this machine, which it plans and makes."
+            "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
+            "with --probe to runs of this machine, which it plans and makes."
         ),
     )
 
@@ -316,8 +316,8 @@ def _accuracy() -> click.Command:
         callback=handled("accuracy", "calibration"),
         params=[*files_argument(), *listed("accuracy"), *answer_options("accuracy"), *listed("general")],
         help=(
-            "Compare predictions with measured runs, each also after a fit without it: the shipped tables, or FILES of "
-            "the same schema."
+            "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "
+            "recorded with the coefficients, or FILES of the same schema."
         ),
     )
 

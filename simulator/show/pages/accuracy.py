@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain, takewhile
 
-from simulator.evidence.calibration.judge import SourcesJudged
+from simulator.evidence.calibration.judged import JudgedRun
 from simulator.evidence.calibration.own import OwnError
-from simulator.evidence.calibration.sample import Sample
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.units import GIB
 from simulator.show.pages.figures import Measured, PlotlyFigure, error_figure
 from simulator.show.pages.page import PageSection, Table, page_html
-from simulator.show.report.accuracy import class_sections, own_sections, row_sections
+from simulator.show.report.accuracy import by_kind, class_sections, own_sections, row_sections
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.sections import Section
 
@@ -20,31 +19,28 @@ _UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a d
 _TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
 
 
-def accuracy_page(of_kinds: Sequence[SourcesJudged], presentation: Presentation) -> str:
+def accuracy_page(judged: Sequence[JudgedRun], presentation: Presentation) -> str:
     """The page of shipped rows. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     drawn: list[PageSection] = []
-    judged = [row for sources in of_kinds for row in sources.rows]
-    for sources in of_kinds:
-        rows = [
-            Measured(row.platform, row.sample.key, measured, row.source_out.relative)
-            for row in sources.rows
-            if (measured := _figure(sources.kind, row.sample))
+    for kind, rows in by_kind(judged):
+        unit = GIB if kind == "memory" else 1.0
+        measured = [
+            Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
         ]
-        if rows:
-            figures[sources.kind] = error_figure(rows, _UNITS[sources.kind])
-            drawn.append(
-                PageSection(
-                    title=_TITLES[sources.kind],
-                    text=["Predicted over measured, less one; each row predicted with its source left out of the fit."],
-                    figure=sources.kind,
-                    about="Scatter of rows: measured figure against error in per cent, by class of device.",
-                )
+        figures[kind] = error_figure(measured, _UNITS[kind])
+        drawn.append(
+            PageSection(
+                title=_TITLES[kind],
+                text=["Predicted over measured, less one; each row predicted with its source left out of the fit."],
+                figure=kind,
+                about="Scatter of rows: measured figure against error in per cent, by class of device.",
             )
-    parts = chain(class_sections(of_kinds), row_sections(of_kinds))
+        )
+    parts = chain(class_sections(judged), row_sections(judged))
     texts_of: dict[str, list[str]] = {}
     for row in judged:
-        texts_of.setdefault(row.source, []).append(row.sample.row.source)
+        texts_of.setdefault(row.source, []).append(row.row.source)
     notes = [f"rows {name}, source {_beginning(texts)}" for name, texts in texts_of.items()]
     sections = [*drawn, *map(_section, parts)]
     lead = f"{len(judged)} figures of measured runs."
@@ -98,9 +94,3 @@ def _section(part: Section) -> PageSection:
         folded=len(part.rows) > 20,
         wide=frozenset(position for position, header in enumerate(part.headers) if header in part.wrapped),
     )
-
-
-def _figure(kind: CoefficientKind, sample: Sample) -> float | None:
-    """Measured value in the unit of its figure."""
-    measured = sample.figure(kind)
-    return measured if measured is None or kind == "time" else measured / GIB

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from simulator.evidence.calibration.hierarchy import UNFITTED
+from simulator.evidence.calibration.linear import UNFITTED
 from simulator.evidence.calibration.store import KINDS, Calibration, FittedPart, calibration_text
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients

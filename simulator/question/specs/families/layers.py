@@ -18,7 +18,7 @@ WordT = TypeVar("WordT")
 Fields = dict[str, Any]
 """Fields of a model spec by name."""
 How = Mapping[str, Any]
-"""What the table says of a family's layers."""
+"""Entry `layers` of a family in the table."""
 
 
 def sequence(config: Config, fields: Fields, how: How) -> Fields:
@@ -63,7 +63,7 @@ def translated(config: Config, key: str, words: Sequence[str], known: Mapping[st
 
 
 def _words(config: Config, key: str, layers: int, default: Sequence[str]) -> list[str]:
-    """The words under a key, or those of the class; as many as layers."""
+    """Return the words under a key, else the class's default, one per layer."""
     words = config.texts(key) or list(default)
     if len(words) < layers:
         raise InputError(f"{config.where}: {key}: {len(words)} words for {layers} layers")
@@ -71,19 +71,19 @@ def _words(config: Config, key: str, layers: int, default: Sequence[str]) -> lis
 
 
 def _count(config: Config, how: How, key: str, default: int) -> int:
-    """A number of layers that the table states or names the key of."""
+    """Return a number of layers that the table states, or whose key it names."""
     stated = how.get(key, default)
     return config.layers(stated) if isinstance(stated, str) else int(stated)
 
 
 def _every_window(config: Config, fields: Fields, _how: How) -> Fields:
-    """Windows in every layer, where `sliding_window` is neither absent nor null."""
+    """Read windows in every layer, unless `sliding_window` is absent or null."""
     window = config.optional("sliding_window")
     return {} if window is None else {"mixers": ["sliding"] * fields["num_hidden_layers"]}
 
 
 def _layer_types(config: Config, fields: Fields, how: How) -> Fields:
-    """The words of `layer_types`, else every n-th layer with full attention and the others with the usual kind."""
+    """Read the words of `layer_types`, else every n-th layer with full attention and the others with the usual kind."""
     layers, usual = fields["num_hidden_layers"], how["usual"]
     if usual == "sliding_attention" and "full_every" not in how and config.optional("sliding_window") is None:
         usual = "full_attention"
@@ -108,7 +108,7 @@ def _windows_behind(config: Config, fields: Fields, _how: How) -> Fields:
 
 
 def _chosen(config: Config, fields: Fields, how: How) -> Fields:
-    """One kind where a list has a number other than 0, another where it has 0."""
+    """Read one mixer where a list has a number other than 0, another where it has 0."""
     choice, layers = how["chosen"], fields["num_hidden_layers"]
     listed = config.nested(choice["key"]).integers(choice["key"].rpartition(".")[2])
     listed = listed or [_ABSENT[choice["absent"]](i) for i in range(layers)]
@@ -121,7 +121,7 @@ _ABSENT: Final[Mapping[str, Callable[[int], int]]] = {
     "all_but_first": lambda i: int(i > 0),
     "all_but_first_and_sixth": lambda i: int(i > 0 and (i + 1) % 6 != 0),
 }
-"""What an absent list says of a layer."""
+"""Number of a layer where the list is absent."""
 
 
 def _rotated_windows(config: Config, fields: Fields, _how: How) -> Fields:
@@ -241,7 +241,7 @@ def _kimi(config: Config, fields: Fields, _how: How) -> Fields:
 
 
 def _pruned_blocks(config: Config, fields: Fields, _how: How) -> Fields:
-    """Nemotron's pruned networks (Puzzle): of every layer which parts it has, and how wide its network is.
+    """Nemotron's pruned networks (Puzzle): the parts of every layer, and the width of its network.
 
     megatron-core 0.16, transformer/heterogeneous/heterogeneous_config.py: widths are multiples of 256. A layer with
     neither part does nothing and is left out.
@@ -303,7 +303,7 @@ def _by_step(config: Config, fields: Fields, _how: How) -> Fields:
 
 
 def _experts_chosen(config: Config, fields: Fields, how: How) -> Fields:
-    """Experts where a list has a number other than 0."""
+    """Read experts where a list has a number other than 0."""
     layers = fields["num_hidden_layers"]
     listed = config.integers(how["routed"]) or [_ABSENT[how.get("absent", "all")](i) for i in range(layers)]
     return _routed(min(layers, len(listed)), lambda i: listed[i])
@@ -333,7 +333,7 @@ def _between(config: Config, fields: Fields, _how: How) -> Fields:
 
 
 def _mlp_layer_types(config: Config, fields: Fields, _how: How) -> Fields:
-    """The words of `mlp_layer_types`, else experts behind the leading dense layers."""
+    """Read the words of `mlp_layer_types`, else experts behind the leading dense layers."""
     layers = fields["num_hidden_layers"]
     default = ["dense" if i < fields["first_k_dense_replace"] else "sparse" for i in range(layers)]
     known: dict[str, FeedForward] = {"dense": "gated", "sparse": "experts"}

@@ -26,7 +26,7 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "relu": "relu",
     "relu2": "squared_relu",
 }
-"""Names that configurations give activations, and what they cost like."""
+"""Activation names of configurations, with the activation that each is priced as."""
 
 
 def fields_of(architecture: str, config: Config) -> Fields:
@@ -65,7 +65,7 @@ class _Reading:
         return _without_absent_parts(fields)
 
     def _problem(self, name: str) -> str:
-        """What is wrong with the keys of a field; empty where they can be read."""
+        """Return the problem with the keys of a field; empty where they can be read."""
         try:
             self._field(name)
         except InputError as error:
@@ -105,7 +105,7 @@ class _Reading:
         return self._config.flag(key, default=bool(self._assumed.get(key, False)))
 
     def _number(self, name: str, text: str) -> int | None:
-        """The first alternative that has a value; what is required may not lack one."""
+        """Return the first alternative that has a value. Raises InputError for a required field without one."""
         for alternative in text.split(" or "):
             value = self._sum(alternative)
             if value is not None:
@@ -131,7 +131,7 @@ class _Reading:
         return result
 
     def _share(self, whole: str, parts: str) -> int:
-        """An even share of one field over another."""
+        """Return one field divided evenly by another."""
         of, by = self._term(whole), self._term(parts)
         if not of or not by or of % by:
             name, divided = parts.lstrip("="), whole.lstrip("=")
@@ -158,21 +158,21 @@ _SLIDING: Final = {
     "sliding_head_dim": "head_dim",
     "sliding_value_head_dim": "v_head_dim",
 }
-"""Fields of sliding layers, and those of all others; one that says the same is left out."""
+"""Fields of sliding layers with those of other layers; equal ones are left out."""
 
 
 def _refers(value: object) -> bool:
-    """Whether a value stands for a field of the spec."""
+    """Tell whether a value stands for a field of the spec."""
     return isinstance(value, str) and value.startswith("=")
 
 
 def _kind(name: str) -> object:
-    """The type of a field of a model spec."""
+    """Return the type of a field of a model spec."""
     return bool if isinstance(ModelSpec.model_fields[name].default, bool) or name == "tie_word_embeddings" else int
 
 
 def _without_absent_parts(fields: Fields) -> Fields:
-    """The fields without those of experts, norms and mixers that the model lacks."""
+    """Return the fields without those of experts, norms and mixers that the model lacks."""
     absent: set[str] = set()
     networks = fields.get("feed_forwards") or ()
     routed = any("experts" in word for word in networks) if networks else fields.get("num_experts")

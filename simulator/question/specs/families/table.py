@@ -15,9 +15,9 @@ from simulator.question.specs.architectures import FAMILIES_FILE, architectures
 from simulator.question.specs.documents import read_yaml
 
 _REFUSED: Final = "_refused"
-"""Entry of the families that are refused: the nearest one that is priced, and what they have otherwise."""
+"""Entry of refused families, each with the nearest priced one and its difference."""
 _OF_A_FIELD: Final = ("read", "set")
-"""Sections keyed by a field of a model spec: what one says of a field takes the place of what the other said."""
+"""Sections keyed by a field of a model spec; a field in one replaces that in the other."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Family:
 
 @lru_cache(maxsize=128)
 def family(name: str) -> Family:
-    """Return a family with what it has from those that it is like."""
+    """Return a family merged with the families that its `like` names."""
     sections: dict[str, Any] = {}
     for entry in _lineage(name):
         for section in _OF_A_FIELD:
@@ -62,7 +62,7 @@ def refusal(name: str) -> str:
 
 
 def _lineage(name: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the entries that make up a family, what it is like first."""
+    """Yield the entries that make up a family, those of `like` first."""
     entry = _table()[name]
     like = entry.get("like", [])
     for parent in [like] if isinstance(like, str) else like:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from simulator.evidence.calibration.judge import Residual
+from benchmarks.accuracy.judge import Residual, SourcesJudged
+from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients.values import CoefficientKind
+from simulator.show.report.accuracy import TITLES
 from simulator.show.report.sections import Section
 
-TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Speed"}
 MANY_DEVICES: Final = 512
 """Devices from which runs are a class of their own."""
 KNOWN_STACKS: Final = "not beyond other rows"
@@ -146,11 +147,6 @@ def coverage_sections(rows: Mapping[CoefficientKind, Sequence[JudgedRange]]) -> 
             lines = ()
 
 
-def coverage_object(kind: CoefficientKind, rows: Sequence[JudgedRange]) -> list[dict[str, Any]]:
-    """Return the same as plain values; shares and half-widths as numbers."""
-    return [dataclasses.asdict(ranges) for ranges in coverages(kind, rows)]
-
-
 APART: Final = 0.10
 """Share by which two measured speeds differ that a choice should tell apart."""
 
@@ -190,14 +186,7 @@ def pairs_judged(pairs: Iterable[tuple[float, float, float]]) -> PairsJudged | N
     )
 
 
-def pairs_section(pairs: PairsJudged) -> Section:
-    """Return the same as a table."""
-    rows = [
-        ["pairs of layouts or stacks that one source measured for one question", str(pairs.pairs)],
-        ["measured difference inside the 90 % range of the predicted one", f"{100 * pairs.inside:.0f} %"],
-        ["said to differ, the range being on one side", str(pairs.said_to_differ)],
-        ["of those, in the order that was measured", f"{100 * pairs.right:.0f} %"],
-        [f"measured more than {100 * APART:.0f} % apart", str(pairs.apart)],
-        ["of those, said to differ", f"{100 * pairs.apart_said_to_differ:.0f} %"],
-    ]
-    return Section("Order of two layouts, source left out", (), ("figure", "speed"), rows, text_columns=(0,))
+def pair_widths(judged: SourcesJudged) -> Iterator[tuple[float, float, float]]:
+    """Yield measured and predicted difference of every pair, and the half-width of its range, in the logarithm."""
+    for pair, deviation in judged.judged_pairs():
+        yield pair.measured, pair.predicted, NORMAL_90 * deviation

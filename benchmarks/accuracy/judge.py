@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from simulator.evidence.calibration.gauss import Gauss
-from simulator.evidence.calibration.hierarchy import Linearization, design, hierarchical, learned
-from simulator.evidence.calibration.holdouts import (
+from benchmarks.accuracy.hierarchy import (
+    Hierarchy,
+    design,
+    expected_deviation,
+    hierarchical,
+    learned,
+    scatter_of,
+)
+from benchmarks.accuracy.holdouts import (
     RELEARNED,
     Held,
     Pair,
@@ -20,6 +25,8 @@ from simulator.evidence.calibration.holdouts import (
     pairs,
     sizes_of,
 )
+from simulator.evidence.calibration.gauss import Gauss
+from simulator.evidence.calibration.judged import LEFT_OUT, PLATFORMS
 from simulator.evidence.calibration.sample import Sample
 from simulator.evidence.calibration.uncertainty import NORMAL_90
 from simulator.question.coefficients import Coefficients
@@ -31,13 +38,11 @@ FEW = 3
 """Own rows of the few-shot errors."""
 DRAWS = 8
 """Random subsets of a source."""
-PLATFORMS = {"hopper": "H-class", "ampere": "A100", "ascend-910": "Ascend", "blackwell": "Blackwell", "cdna3": "MI300"}
-"""What the device families are called in reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One prediction of a row: how far off in the logarithm, and what was expected."""
+    """Error of one prediction of a row, with the deviation expected of it."""
 
     error: float
     """Predicted over measured, in the logarithm."""
@@ -60,47 +65,15 @@ class Residual:
         return abs(self.error) <= self.half_width
 
 
-class WithErrors(Protocol):
-    """How far off one row is under the refits that matter to it."""
-
-    @property
-    def source(self) -> str:
-        """Table of the row."""
-
-    @property
-    def uncalibrated(self) -> float:
-        """With the priors: predicted over measured, in the logarithm."""
-
-    @property
-    def fitted(self) -> Residual:
-        """With all rows."""
-
-    @property
-    def known(self) -> Residual:
-        """With the other rows of its source, and not itself."""
-
-    @property
-    def source_out(self) -> Residual:
-        """Without its source."""
-
-    @property
-    def organisation_out(self) -> Residual:
-        """Without all sources of its organisation."""
-
-    @property
-    def few(self) -> Mapping[int, Residual]:
-        """With FEW other rows of its source, by the number of the draw, which does not hold it."""
-
-
 @dataclass(frozen=True, slots=True)
 class RowJudged:
-    """One row under the refits that matter to it."""
+    """Measured row with its errors under several refits."""
 
     sample: Sample
     sort: str
     """`dense` or `moe`; of memory the kind of figure."""
     uncalibrated: float
-    """With the priors: predicted over measured, in the logarithm."""
+    """Error with the priors: predicted over measured, in the logarithm."""
     fitted: Residual
     known: Residual
     """With the other rows of its source, and not itself."""
@@ -118,7 +91,7 @@ class RowJudged:
 
     @property
     def organisation(self) -> str:
-        """Who ran it."""
+        """Organisation that ran it."""
         return self.sample.row.organisation or self.source
 
     @property
@@ -138,9 +111,23 @@ class RowJudged:
         return self.left_out["source"]
 
     @property
-    def organisation_out(self) -> Residual:
-        """Without all sources of its organisation."""
-        return self.left_out["organisation"]
+    def errors(self) -> Mapping[str, float]:
+        """Predicted over measured less one, by what the row was predicted with."""
+        return errors_of(self.uncalibrated, self.fitted, self.known, self.left_out)
+
+    @property
+    def half_width(self) -> float:
+        """Half of the 90 % range with its source left out."""
+        return self.source_out.half_width
+
+
+def errors_of(
+    uncalibrated: float, fitted: Residual, known: Residual, left_out: Mapping[str, Residual]
+) -> Mapping[str, float]:
+    """Predicted over measured less one, by a word of `LEFT_OUT`."""
+    residuals = (fitted, known, left_out["source"], left_out["organisation"])
+    errors = (float(np.expm1(uncalibrated)), *(residual.relative for residual in residuals))
+    return dict(zip(LEFT_OUT, errors, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +135,7 @@ class SourcesJudged:
     """All rows of one kind, judged."""
 
     kind: CoefficientKind
-    state: Linearization
+    state: Hierarchy
     rows: tuple[RowJudged, ...]
     held: tuple[Held, ...]
     """Every prediction with something left out, from which ranges are sized."""
@@ -157,13 +144,13 @@ class SourcesJudged:
     """Of speed, every two rows that a choice of layout or stack tells apart."""
 
     def sizes(self, without: Collection[str] = ()) -> dict[str, float]:
-        """Sizes of a range's contributions; sources in `without` are not asked."""
+        """Return the sizes of a range's contributions, ignoring sources in `without`."""
         sizes = sizes_of(self.kind, [each for each in self.held if each.source not in without])
         pairs = [pair for pair in self.pairs if pair.source not in without]
         return sizes | (pair_sizes(pairs) if pairs else {})
 
     def judged_pairs(self) -> Iterator[tuple[Pair, float]]:
-        """Every pair with the deviation expected of its difference, sized by other sources."""
+        """Yield every pair with the deviation expected of its difference, sized by other sources."""
         for source in dict.fromkeys(pair.source for pair in self.pairs):
             sizes = pair_sizes([pair for pair in self.pairs if pair.source != source])
             for pair in self.pairs:
@@ -196,7 +183,7 @@ class _Sized:
             self.by_row.setdefault(each.row, []).append(each)
 
     def residual(self, prediction: Held) -> Residual:
-        """The residual of a prediction, its range sized without the source, organisation or family."""
+        """Return the residual of a prediction, its range sized without the source, organisation or family."""
         level = prediction.left_out if prediction.left_out in ("organisation", "device") else "source"
         name = {"organisation": prediction.organisation, "device": prediction.family}.get(level, prediction.source)
         if (level, name) not in self._sizes:
@@ -206,9 +193,7 @@ class _Sized:
         return Residual(prediction.error, prediction.unit.deviation(self._sizes[level, name]))
 
 
-def _judged_source(
-    state: Linearization, source: str, random: np.random.Generator, sized: _Sized
-) -> Iterator[RowJudged]:
+def _judged_source(state: Hierarchy, source: str, random: np.random.Generator, sized: _Sized) -> Iterator[RowJudged]:
     rows_design = state.design
     mine = np.flatnonzero(rows_design.sources == source)
     family = str(rows_design.families[mine[0]])
@@ -250,109 +235,8 @@ def _judged_source(
         )
 
 
-def _deviation(state: Linearization, by: Gauss, index: int, *, known: bool) -> float:
-    """Standard deviation expected of a row; a `known` source's rows scatter as they were seen to."""
+def _deviation(state: Hierarchy, by: Gauss, index: int, *, known: bool) -> float:
+    """Return the standard deviation expected of a row; `known` uses the scatter seen of its own source."""
     rows_design = state.design
-    return state.deviation(by, index, str(rows_design.groups[index]) if known else rows_design.sort(index))
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """A group of judged rows; errors are mean absolute relative errors over its rows."""
-
-    rows: int
-    sources: int
-    uncalibrated: float
-    """With the priors."""
-    fitted: float
-    known: float
-    """With the other rows of the source known."""
-    source_out: float
-    over_sources: float
-    """The same, as the mean over sources of each one's mean."""
-    bias: float
-    """Mean error with the source left out, predicted over measured less one."""
-    organisation_out: float
-    few: float | None
-    """None where no source of the group has more than FEW rows."""
-    coverage: float
-    """Share inside the 90 % interval with the source left out."""
-    half_width: float
-    """Mean half-width of that interval."""
-    known_coverage: float
-    """Share inside the 90 % interval with the other rows of the source known."""
-    known_half_width: float
-
-
-def summary(rows: Iterable[WithErrors]) -> Summary:
-    """Means over some rows, at least one."""
-    rows = list(rows)
-
-    def mean(values: Collection[float]) -> float:
-        return float(np.mean(list(values)))
-
-    by_source: dict[str, list[float]] = {}
-    for row in rows:
-        by_source.setdefault(row.source, []).append(abs(row.source_out.relative))
-    few = [abs(judged.relative) for row in rows for judged in row.few.values()]
-    return Summary(
-        rows=len(rows),
-        sources=len(by_source),
-        uncalibrated=mean([abs(float(np.expm1(row.uncalibrated))) for row in rows]),
-        fitted=mean([abs(row.fitted.relative) for row in rows]),
-        known=mean([abs(row.known.relative) for row in rows]),
-        source_out=mean([abs(row.source_out.relative) for row in rows]),
-        over_sources=mean([mean(errors) for errors in by_source.values()]),
-        bias=mean([row.source_out.relative for row in rows]),
-        organisation_out=mean([abs(row.organisation_out.relative) for row in rows]),
-        few=mean(few) if few else None,
-        coverage=mean([row.source_out.inside for row in rows]),
-        half_width=mean([row.source_out.half_width for row in rows]),
-        known_coverage=mean([row.known.inside for row in rows]),
-        known_half_width=mean([row.known.half_width for row in rows]),
-    )
-
-
-WORSE_BY = 0.005
-"""Mean absolute error by which a draw of own rows counts as worse than none."""
-
-
-@dataclass(frozen=True, slots=True)
-class DrawsJudged:
-    """What own rows do to the other rows of their source; errors are mean absolute relative errors."""
-
-    draws: int
-    """Random subsets of FEW rows, DRAWS of each source with more rows than that."""
-    worse: int
-    """Draws with which the source's other rows are predicted worse than with none, by more than WORSE_BY."""
-    unlearned: int
-    """Draws that left-out rows do not show to help: what was known before stays."""
-    none: float
-    """Without any own row."""
-    few: float
-    """With those of the draw."""
-    every: float
-    """With all rows of the source in the fit, the row itself too: what the coefficients cannot explain."""
-
-
-def draws_judged(rows: Iterable[WithErrors]) -> DrawsJudged | None:
-    """Count the draws of some rows; None where no source has more than FEW."""
-    draws: dict[tuple[str, int], list[WithErrors]] = {}
-    for row in rows:
-        for draw in row.few:
-            draws.setdefault((row.source, draw), []).append(row)
-    if not draws:
-        return None
-    none = [np.mean([abs(row.source_out.relative) for row in members]) for members in draws.values()]
-    few = [np.mean([abs(row.few[draw].relative) for row in members]) for (_, draw), members in draws.items()]
-    every = [np.mean([abs(row.fitted.relative) for row in members]) for members in draws.values()]
-    sizes = [len(members) for members in draws.values()]
-    gains = np.array(none) - np.array(few)
-    return DrawsJudged(
-        draws=len(draws),
-        worse=int(np.sum(gains < -WORSE_BY)),
-        unlearned=int(np.sum(np.abs(gains) < 1e-9)),
-        none=float(np.average(none, weights=sizes)),
-        few=float(np.average(few, weights=sizes)),
-        every=float(np.average(every, weights=sizes)),
-    )
+    group = str(rows_design.groups[index]) if known else rows_design.sort(index)
+    return expected_deviation(state, by, index, scatter_of(state.hyper, group, str(rows_design.families[index])))
