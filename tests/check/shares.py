@@ -104,7 +104,8 @@ def _judged(row: Public, settings: Mapping[str, str]) -> tuple[Checked, ...]:
     """
     results: tuple[Checked, ...] = ()
     named = re.search(r"MI3\d\dX", row.path) if row.family == "primus" else None
-    for hardware in (named[0].lower(),) if named else _HARDWARE.get(row.family, ("h100-sxm-80g",)):
+    kinds = (named[0].lower(),) if named else _HARDWARE.get(row.family, ("h100-sxm-80g",))
+    for hardware in ("ascend-950dt",) if "_A5_" in row.path else kinds:
         for nodes in _NODES:
             found = check_files(
                 [str(row.file)], Asked(hardware=hardware, nodes=nodes), Gates(), settings, root=row.root

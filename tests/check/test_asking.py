@@ -115,6 +115,27 @@ def test_a_verdict_that_no_vocabulary_changes_needs_none(
     assert f"{entries} entries are priced" in said
 
 
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ("--lora_r 8 --deepspeed $CONFIG", "fits"),
+        ("--deepspeed $CONFIG", "cannot_tell"),  # the state fits sharded only, and the file may offload
+        ("--lora_r 8 --deepspeed $CONFIG --model_max_length $LENGTH", "cannot_tell"),
+        ("--lora_r 8 --deepspeed $CONFIG --gradient_accumulation_steps $CONFIG", "cannot_tell"),
+    ],
+)
+def test_a_recipe_that_passes_with_every_zero_stage_needs_none(flags: str, outcome: str, tmp_path: Path) -> None:
+    text = f"""deepspeed fastchat/train/train_lora.py --model_name_or_path lmsys/vicuna-7b-v1.5 --bf16 True \\
+ --per_device_train_batch_size 2 --gradient_checkpointing True --output_dir x --model_max_length 2048 {flags}
+"""
+    (found,) = checked(script(tmp_path, text), *H100, code=0 if outcome == "fits" else 3)
+    assert found["outcome"] == outcome, found["reasons"]
+    said = [remark for remark in found["remarks"] if remark["rule"] == "zero-stage-assumed"]
+    assert [(remark["severity"], remark["fix"]) for remark in said] == [("warning", "--set CONFIG=PATH")] * (
+        outcome == "fits"
+    )
+
+
 def test_positional_parameters_have_one_example_line(tmp_path: Path) -> None:
     text = f"""#!/bin/bash
 LAYERS=$1
@@ -178,6 +199,19 @@ def test_a_script_starts_as_its_own_comment_says(tmp_path: Path) -> None:
         assert found["outcome"] == "fits"
         assert found["estimate"]["layout"]["tp"] == 8
         assert "unused-setting" not in {remark["rule"] for remark in found["remarks"]}
+
+
+@pytest.mark.parametrize(("comment", "outcome"), [("# sh train.sh dsw 8 4096 bf16", "fits"), ("", "cannot_tell")])
+def test_a_start_at_hand_sets_no_other_variables(comment: str, outcome: str, tmp_path: Path) -> None:
+    text = EXAMPLE.replace("TP=$2", "if [ $MOE = true ]; then MORE='--num-experts 64'; fi\nTP=$2")
+    text = text.replace("--untie", "$MORE --untie").replace("# sh train.sh dsw 2 8192 bf16", comment)
+    words = [] if comment else ["--set", "2=8", "--set", "3=4096", "--set", "4=bf16"]
+    text = text if comment else text.replace("# sh train.sh dlc", "# sh other.sh dlc")
+    (found,) = checked(script(tmp_path, text), *H100, *words, code=0 if comment else 3)
+    assert found["outcome"] == outcome, found["reasons"]
+    assert any("$MOE" in remark["message"] for remark in found["remarks"] if remark["rule"] == "assumed-unset") == bool(
+        comment
+    )
 
 
 @pytest.mark.parametrize(

@@ -357,6 +357,7 @@ def test_parameters() -> None:
         ("torchrun --nproc_per_node gpu", 1, None),
         ("deepspeed --num_gpus 4 --num_nodes 2", 2, 4),
         ("deepspeed --hostfile hosts --num_gpus 4", None, 4),
+        ("deepspeed --force_multi --num_nodes=2 --hostfile hosts --num_gpus 4", 2, 4),
         ("python", 1, 1),
     ],
 )

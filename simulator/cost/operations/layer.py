@@ -27,6 +27,7 @@ from simulator.cost.operations.mamba import mamba
 from simulator.cost.operations.offload import moved
 from simulator.cost.operations.record import Kept, Operation
 from simulator.cost.operations.reused import reused
+from simulator.cost.operations.selective_scan import selective_scan
 from simulator.cost.operations.streams import aggregated, collapsed, expanded
 from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import FeedForward, LayerKind
@@ -52,6 +53,7 @@ MIXERS: Mapping[Mixer, Listing] = MappingProxyType(
         "gated_delta": gated_delta,
         "lightning": lightning,
         "mamba": mamba,
+        "selective_scan": selective_scan,
         "reused_grouped_query": partial(reused, mixer="reused_grouped_query"),
         "reused_sliding": partial(reused, mixer="reused_sliding"),
         "window_shared": partial(compressed, mixer="window_shared"),

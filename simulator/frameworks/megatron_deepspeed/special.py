@@ -83,7 +83,7 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
         message = (
             f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
         )
-        arguments.remarks.append(Remark("upper-bound", "warning", message, arguments.places.get("zero_stage")))
+        arguments.remarks.append(Remark("device-bound", "warning", message, arguments.places.get("zero_stage")))
     # deepspeed/runtime/pipe/engine.py sends parts (`is_pipe_partitioned`); bf16_optimizer.py keeps both gradients.
     exchange = {"cp_communication": "all_to_all"} if split > 1 else {}
     options = {**run.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16", "scattered_sends": "true"}
