@@ -32,7 +32,7 @@ class _LoggedRun:
 
 
 def _by_parameters(family: str, parameters: int) -> str | None:
-    """The shipped model of a family with exactly so many parameters."""
+    """Return the shipped model of a family with exactly this number of parameters; None without one."""
     same = [spec.name for spec in shipped_models() if total_parameters(spec) == parameters]
     return next((name for name in same if name.startswith(family.lower())), None)
 
@@ -69,7 +69,7 @@ def read_steps(lines: Iterable[LogLine], context: LogContext, form: StepLogForm)
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:
-    """The groups that matched; one that stands in two places of a pattern has a bar behind its second name."""
+    """Return the groups that matched; `NAME_` is the second place of `NAME` in a pattern."""
     return {name.rstrip("_"): text for name, text in match.groupdict().items() if text is not None}
 
 
@@ -127,7 +127,7 @@ def _row(run: _LoggedRun, context: LogContext, form: StepLogForm) -> MeasuredRow
 
 
 def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
-    """The logged steps; of a trainer that shows none, its mean over the run, start-up included."""
+    """Yield the logged steps; of a trainer that shows none, its mean over the run, start-up included."""
     total = run.facts.get("total", "").replace(",", "")
     for line, step in run.steps:
         if total and step.get("total", total) != total:

@@ -1,4 +1,4 @@
-"""Marks of the code that a recipe starts, from its text: the example it comes from, the snapshot of the framework."""
+"""Marks of the code that a recipe starts, found in its text: its example, the framework's snapshot."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PATTERNS: dict[Mark, re.Pattern[str]] = {
 
 
 def marks_of(file: str) -> frozenset[Mark]:
-    """The marks that a recipe's text shows, comments left out; none where it cannot be read."""
+    """Return the marks in a recipe's text, comments left out; empty where it cannot be read."""
     text = text_of(file)
     return frozenset(mark for mark, pattern in _PATTERNS.items() if pattern.search(text))
 
 
 def text_of(file: str) -> str:
-    """The recipe's text; nothing where it cannot be read again."""
+    """Return the recipe's text; empty where it cannot be read again."""
     try:
         with Path(file).open("rb") as stream:
             return stream.read(_MOST_BYTES).decode("utf-8", "replace")
