@@ -74,7 +74,9 @@ def _precision(arguments: Arguments) -> str | None:
 
 def note_samples(arguments: Arguments, name: str) -> None:
     """Remark that batches are padded only to their longest sample, so that full batches are an upper bound."""
-    message = f"{name} bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    entry = arguments.entry(name)
+    shown = entry.spelled.lstrip("-") if entry is not None else name
+    message = f"{shown} bounds the samples: a batch is as long as its longest one, and full ones are priced"
     arguments.remark("activations-bound", "warning", message, name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any
 
 from simulator.cluster import cluster
 from simulator.errors import InputError
+from simulator.frameworks.home import asking
 from simulator.frameworks.run import A_NODE
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.releases import usual_profile
@@ -209,7 +209,7 @@ def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
         severity="error",
         message=f"{name} is not known before the launch; it decides {names}",
         place=unknown.place,
-        fix=f"--set {shlex.quote(f'{unknown.name}=VALUE')}",
+        fix=asking(unknown.name),
     )
 
 
