@@ -155,7 +155,7 @@ def _envsubst(call: _Call) -> Value | None:
         name = match[1] or match[2]
         if wanted and name not in wanted:
             return text_value(match[0], call.line)
-        content = call.prefix.get(name) or call.machine.given(name, call.line)
+        content = call.prefix.get(name) or call.machine.preset(name, call.line)
         if content is None and name in call.machine.state.exported:
             content = words(items_of(call.machine.lookup(name, call.line)))
         return content or hole(match[0], call.line, [Cause(call.line, name)])

@@ -155,7 +155,7 @@ class Words:
         """Return the output of a command in `$( )`, from a setting or the script; else a hole."""
         name = " ".join(self._source.node_text(node).split())
         name = name if len(name) <= _MAXIMUM_NAME else name[: _MAXIMUM_NAME - 3] + "..."
-        setting = self._machine.given(name, line)
+        setting = self._machine.preset(name, line)
         return setting or self._machine.capture(self._source, node) or hole(name, line, [Cause(line, name)])
 
     def _name(self, name: str, line: int) -> Content:
