@@ -34,6 +34,8 @@ def features(scenario: Scenario, layout: Layout) -> tuple[str, ...]:
         "experts": scenario.model.is_moe,
         "lora": scenario.lora_rank is not None,
         "long context": scenario.seq_length > LONG_CONTEXT_TOKENS,
+        # No run of any source has it.
+        "selective_scan": any(kind.mixer == "selective_scan" for kind in scenario.model.layer_kinds),
     }
     return tuple(name for name, there in present.items() if there)
 

@@ -175,14 +175,35 @@ def _stage(own: Keys) -> int:
     return _count(own.get("zero_optimization.stage") or own.get("zero_stage"))
 
 
+def _kinds(arguments: Arguments) -> set[str]:
+    """Return the kinds of layers that `attention_config` lists."""
+    named = {plain(str(name)): value for name, value in read_document(Path(arguments.file)).items()}
+    return set(re.findall(r"[a-z_]+", str(named.get("attention_config", "global")).lower())) - {"all"}
+
+
+def _selective(own: Keys, fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of pure Mamba-1 layers (megatron/model/mamba/mamba.py: 16 states per channel, 4 taps)."""
+    hidden = fields.get("hidden_size")
+    return {
+        "architecture": "nemotron_h",
+        "mixers": ("selective_scan",),
+        "feed_forwards": ("none",),
+        "mamba_heads": _count(own.get("intermediate_size")) or (2 * hidden if isinstance(hidden, int) else 0),
+        "mamba_state": 16,
+        "convolution": 4,
+        "convolution_bias": "mamba_use_bias_in_conv" not in own or _on(own["mamba_use_bias_in_conv"]),
+    }
+
+
 def _add_attention(arguments: Arguments, own: Keys) -> None:
     """Add the flags of the attention; `attention_config` lists kinds with the number of layers of each."""
-    document = read_document(Path(arguments.file))
-    named = {plain(str(name)): value for name, value in document.items()}
-    text = str(named.get("attention_config", "global")).lower()
-    kinds = set(re.findall(r"[a-z_]+", text)) - {"all"}
+    kinds = _kinds(arguments)
     line = own["num_layers"].line if "num_layers" in own else 1
-    if kinds - {"flash", "global"}:
+    if kinds == {"mamba"} and _on(own.get("mamba_inner_func_fusion")) and not _on(own.get("mamba_use_bias_in_linears")):
+        # No layer has attention, so that any number of heads will do.
+        arguments.entries["num_attention_heads"] = []
+        _add(arguments, "num-attention-heads", own.get("num_layers"), "1")
+    elif kinds - {"flash", "global"}:
         shown = ", ".join(sorted(kinds))[:60]
         message = f"attention_config {shown}: only flash and global attention are modelled"
         arguments.remark_line("not-modelled", "error", message, line)
@@ -197,6 +218,8 @@ def _with_deepspeed(run: AskedRun, own: Keys, arguments: Arguments) -> AskedRun:
     fields = dict(run.model_fields)
     if _on(own.get("gpt_j_residual")):
         fields |= {"parallel_residual": True, "shared_norm": _on(own.get("gpt_j_tied"))}
+    if _kinds(arguments) == {"mamba"}:
+        fields |= _selective(own, fields)
     layout = run.layout
     offload = _text(own.get("zero_optimization.offload_optimizer.device")) or "none"
     if layout is not None and _stage(own) > 1:

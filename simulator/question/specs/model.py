@@ -255,15 +255,15 @@ class ModelSpec(Frozen):
     delta_output_gate: Literal["low_rank", "full"] = "low_rank"
     """Kimi delta attention: whether the output gate is projected through that rank or at once."""
     mamba_heads: SizeOrZero = 0
-    """Mamba-2: heads, a count; 0 without such layers."""
+    """Mamba-2: heads, Mamba-1: channels, a count; 0 without such layers."""
     mamba_head_dim: SizeOrZero = 0
     """Mamba-2: features of a head."""
     mamba_groups: SizeOrZero = 0
     """Mamba-2: groups that share input and output matrices of the state, a count."""
     mamba_state: SizeOrZero = 0
-    """Mamba-2: size of the state per feature."""
+    """Mamba: size of the state per feature."""
     convolution: SizeOrZero = 0
-    """Taps of the causal convolution of gated delta net and Mamba-2, a count."""
+    """Taps of the causal convolution of gated delta net and Mamba, a count."""
     convolution_bias: Boolean = False
     """True when that convolution has a bias."""
     chunk_tokens: SizeOrZero = 0

@@ -1,4 +1,4 @@
-"""Recipe files to recipes with the user's settings, read again as often as a question needs. Judges nothing."""
+"""Reading of recipe files with the user's settings, repeated as often as a question needs. Judges nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How files are read."""
+    """How recipe files are read."""
 
     asked: Asked
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Reading:
     environment: Mapping[str, str] | None = None
     """Variables that scripts may see; None for none."""
     root: Path | None = None
-    """Folder that reading does not leave; None for the repository of each file."""
+    """Folder that reading must stay in; None for the repository of each file."""
 
     def recipes(
         self, file: str, more: Mapping[str, str] = NOTHING, machines: Asked | None = None

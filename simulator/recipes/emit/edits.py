@@ -1,4 +1,4 @@
-"""Edits of a recipe's text: a setting changed where it stands, or added. Knows no framework."""
+"""Edits of a recipe's text: settings changed at their place, or added. Knows no framework."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _HEADER = re.compile(r"#|\s*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenSetting:
-    """A setting as the text gives it."""
+    """A setting in the recipe's text."""
 
     spelled: str
-    """Without dashes."""
+    """Name without dashes."""
     text: str
     line: int
-    """Of its name, from 1."""
+    """Line of its name, from 1."""
 
 
 def edited(
-    text: str, present: Mapping[str, GivenSetting], wanted: Mapping[str, str], dropped: Sequence[str], *, shell: bool
+    text: str, present: Mapping[str, GivenSetting], changes: Mapping[str, str], dropped: Sequence[str], *, shell: bool
 ) -> str | None:
-    """The text with flags or keys set and others dropped; None where it gives no hold for that.
+    """Return the text with some flags or keys set and others dropped; None where it offers no place for them.
 
     A flag with an empty value is a switch.
     """
     lines = text.splitlines(keepends=True)
     added: dict[str, str] = {}
-    for name, value in wanted.items():
+    for name, value in changes.items():
         setting = present.get(name)
         if setting is None:
             added[name] = value
@@ -47,7 +47,7 @@ def edited(
 
 
 def with_variable(text: str, name: str, value: str) -> str:
-    """A script with a variable for all that it starts, under its first comments; one that it sets itself gets more."""
+    """Return a script that exports a variable after its first comments; a variable it sets itself is extended."""
     lines = text.splitlines(keepends=True)
     own = re.compile(rf"^(\s*(?:export\s+)?{name}=)([\"']?)([^\"'\s;]*)\2")
     for number, line in enumerate(lines):
@@ -66,7 +66,7 @@ def _flag(setting: GivenSetting) -> re.Pattern[str]:
 
 
 def _set_flag(lines: list[str], setting: GivenSetting, value: str) -> bool:
-    """Another value: in the variable that the flag takes it from where that is plain text, else behind the flag."""
+    """Replace a flag's value, in its variable if that is plain text; False where the text does not allow it."""
     line = lines[setting.line - 1]
     match = _flag(setting).search(line)
     if match is None or match[3] is None:
@@ -88,7 +88,7 @@ def _set_variable(before: Sequence[str], lines: list[str], name: str, old: str, 
 
 
 def _add_flags(lines: list[str], present: Mapping[str, GivenSetting], added: Mapping[str, str]) -> bool:
-    """More flags, or dotted keys, behind the value of one that stands in the text."""
+    """Add flags or dotted keys after the value of a present one; False without one."""
     words = "".join(
         f" ++{name}={value or 'true'}" if "." in name else f" --{name} {value}".rstrip()
         for name, value in added.items()
@@ -119,7 +119,7 @@ def _set_key(lines: list[str], setting: GivenSetting, value: str) -> bool:
 
 
 def _like(old: str, new: str) -> str:
-    """A value in the form of the one before it: quoted, or true and false for 1 and 0."""
+    """Return a value in the form of the old one: quoted, or true and false for 1 and 0."""
     if old[:1] in ("'", '"') and new[:1] not in ("'", '"'):
         return f"{old[0]}{new}{old[0]}"
     if old.lower() in ("true", "false") and new in ("0", "1"):
@@ -128,7 +128,7 @@ def _like(old: str, new: str) -> str:
 
 
 def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapping[str, str]) -> bool:
-    """More keys above one of the same section, in its form."""
+    """Add keys above one of the same section, in its form; False without one."""
     for name, value in added.items():
         section = name.rpartition(".")[0]
         beside = [setting for other, setting in present.items() if other.rpartition(".")[0] == section]
@@ -143,7 +143,7 @@ def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapp
         json = re.match(r"\s*\"", line) is not None
         comma = "," if json else ""
         value = f'"{value}"' if json and not re.fullmatch(r"-?[0-9.]+|true|false|\[.*\]", value) else value  # noqa: PLW2901
-        # On the same line of the list: the numbers of the other lines stay.
+        # In the same item of the list, so that the other lines keep their numbers.
         lines[anchor.line - 1] = f"{match[1]}{value}{comma}\n{line}"
     return True
 

@@ -1,4 +1,4 @@
-"""Builtin and everyday commands as changes of a script's state: `eval`, `read`, `shift`, `printf`. Runs no program."""
+"""Built-in and common commands as changes of a script's state: `eval`, `read`, `shift`, `printf`. Runs no program."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ WITHOUT_EFFECT: Final = frozenset(
         "ixsmi",
     ]
 )
-"""Commands that are taken to succeed and to change nothing that matters."""
+"""Commands assumed to succeed and to change nothing that matters."""
 NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-"""Names that can be assigned."""
+"""A name that can be assigned."""
 
 
 def _eval(runner: Walk, argv: list[Value], line: int) -> Truth:
@@ -94,7 +94,7 @@ def _shift(runner: Walk, argv: list[Value], _line: int) -> Truth:
 
 
 def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
-    """`read X`, and `getopts` where nobody gave parameters: the names get what the run reads."""
+    """Follow `read X`, and `getopts` without known parameters: the names are unknown unless standard input is known."""
     cause = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
     text = runner.stdin
     if argv[0].text == "read" and text is not None and text.known:
@@ -106,7 +106,7 @@ def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 
 def _getopts(runner: Walk, argv: list[Value], line: int) -> Truth:
-    """`getopts SPEC NAME`: the next option of the parameters; where nobody gave them, what the run reads."""
+    """Follow `getopts SPEC NAME`: the next option of the parameters; without known parameters as `read`."""
     machine = runner.machine
     parameters = machine.state.positional
     if parameters is None or len(argv) != 3 or not (argv[1].known and argv[2].known):
@@ -137,11 +137,11 @@ def _getopts(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 
 _WITHIN: Final = "getopts position"
-"""Where `getopts` stands within a word of several options, kept under a name that no script can give."""
+"""Position of `getopts` within a word of several options, stored under a name that no script can set."""
 
 
 def _read_text(runner: Walk, argv: list[Value], text: str, line: int) -> Truth:
-    """`read A B <<< "text"`."""
+    """Follow `read A B <<< "text"`."""
     names = [value.text for value in argv[1:] if NAME.fullmatch(value.text)]
     separators = runner.prefix.get("IFS")
     marks = re.escape(separators.text) if separators is not None and separators.known and separators.text else r" \t"
