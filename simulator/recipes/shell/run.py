@@ -45,7 +45,7 @@ class Runner(Walk):
     def __init__(self, machine: Machine, source: Source, launches: list[TrainingCommand]) -> None:
         super().__init__(machine, source, launches)
         self._behind: list[Node] = []
-        """Words of the command at hand that stand behind a redirection."""
+        """Words of the current command that follow a redirection."""
         self._writer = Writer(self._words, source, machine)
         self.statements = {
             "command": self._command,
