@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from simulator.frameworks.flags import FOLDER
 from simulator.question.specs.documents import read_yaml
-from simulator.recipes.recipe import GivenFlag
+from simulator.recipes.recipe import RecipeFlag
 from simulator.recipes.rules.launch import LaunchFacts
 from simulator.recipes.rules.texts import TEXTS
 
@@ -60,7 +60,7 @@ class FrameworkRule:
         broken = any(all(_holds(launch, *line) for line in lines.items()) for lines in self.when)
         return broken and (not self.underscored or self.misspelled(launch) is not None)
 
-    def misspelled(self, launch: LaunchFacts) -> GivenFlag | None:
+    def misspelled(self, launch: LaunchFacts) -> RecipeFlag | None:
         """Return the first of the recipe's flags that must not be spelled with underscores; None without one."""
         flags = launch.recipe.flags if launch.recipe else ()
         return next((flag for flag in flags if "_" in flag.spelled and flag.name in self.underscored), None)
