@@ -126,13 +126,13 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         kept=(output, *_scores(conditions, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
-        moved_backward=(_around(element, heads.output_width),) if fused else (),
+        moved_backward=(_backward_traffic(element, heads.output_width),) if fused else (),
         core_width=attention_width(heads),
-        core_window=_bound(conditions, mixer) if fused else None,
+        core_window=_window(conditions, mixer) if fused else None,
     )
 
 
-def _around(element: float, width: float) -> Amount:
+def _backward_traffic(element: float, width: float) -> Amount:
     """Return the bytes moved by kernels around a flash kernel's backward pass.
 
     One reads the output and its gradient for every row's sum; the gradient of the queries is cleared, added to in fp32
@@ -170,7 +170,7 @@ def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
     return (Amount(2.0 / 3.0 * 0.5 * queries, "scores"),)
 
 
-def _bound(conditions: Conditions, mixer: Mixer) -> Window | None:
+def _window(conditions: Conditions, mixer: Mixer) -> Window | None:
     """Return the bound on the tokens that a token attends to; None if it attends to all."""
     match mixer:
         case "sliding":

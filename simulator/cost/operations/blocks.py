@@ -68,7 +68,7 @@ def _again(share: float) -> float:
     return 1.0 + share / 3.0
 
 
-def _product(conditions: Conditions, width: float) -> float:
+def _saved_product(conditions: Conditions, width: float) -> float:
     """Return the bytes saved of an activation function's output: none where it is recomputed."""
     return (1.0 - conditions.framework.recomputed_activation_share) * narrow_element_bytes(conditions) * width
 
@@ -192,7 +192,7 @@ def plain_activation(
     return Operation(
         name=f"{name}_activation",
         group=group,
-        kept=(*entered, Kept(f"{name}_product", _product(conditions, width), spread)),
+        kept=(*entered, Kept(f"{name}_product", _saved_product(conditions, width), spread)),
         temporary=(Amount(element * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
@@ -216,7 +216,7 @@ def gated_activation(
         kept=(
             Kept(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
             *silu,
-            Kept(f"{name}_product", _product(conditions, width), spread),
+            Kept(f"{name}_product", _saved_product(conditions, width), spread),
         ),
         temporary=(Amount(2.0 * element * width, spread),),
         moved=(

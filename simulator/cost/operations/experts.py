@@ -136,7 +136,7 @@ def _router(conditions: Conditions) -> Operation:
 
 
 def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
-    """Return the exchange of tokens to experts (`gather`) or back: 16 bit, with `fp8_dispatch` 8 bit there.
+    """Return the exchange of tokens to experts (`gather`) or back: 16 bit, to experts 8 bit with `fp8_dispatch`.
 
     The backward pass mirrors the forward pass: gradients travel to the experts where results came back, and the
     reverse. All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks

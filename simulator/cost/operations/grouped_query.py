@@ -28,7 +28,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
-    own = 0.0 if _takes_keys(conditions, mixer) else value
+    own = 0.0 if _values_from_keys(conditions, mixer) else value
     expanded = query if profile.repeat_kv else key
     output: tuple[Kept, ...] = ()
     viewed = not profile.repeat_kv or not model.rotary or model.qk_norm or model.attention_gate == "element"
@@ -68,7 +68,7 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     )
 
 
-def _takes_keys(conditions: Conditions, mixer: Mixer) -> bool:
+def _values_from_keys(conditions: Conditions, mixer: Mixer) -> bool:
     """Return whether values come from the keys' projection."""
     return conditions.model.keys_as_values and mixer != "sliding"
 
@@ -86,7 +86,7 @@ def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
     model, heads = conditions.model, conditions.model.heads(mixer)
     hidden = model.hidden_size
     widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
-    if _takes_keys(conditions, mixer):
+    if _values_from_keys(conditions, mixer):
         del widths["v"]
     if model.attention_gate != "none":
         widths["g"] = heads.queries if model.attention_gate == "head" else heads.output_width
@@ -108,7 +108,7 @@ def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
     )
     kept = [statistics]
     if not conditions.framework.keep_qkv_output:
-        value = heads.value_width if normed > 1 and not _takes_keys(conditions, mixer) else 0
+        value = heads.value_width if normed > 1 and not _values_from_keys(conditions, mixer) else 0
         width = float(heads.query_width + heads.key_width + value)
         kept.append(Kept("qk_norm_input", element_bytes(conditions) * width, "tensor"))
     weights = {

@@ -145,7 +145,7 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
     mixer = _block(conditions, MIXERS[kind.mixer](conditions), "attention", "input_norm")
     feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
     if conditions.model.parallel_residual and mixer and feed_forward:
-        feed_forward = _beside(conditions, feed_forward)
+        feed_forward = _parallel(conditions, feed_forward)
     feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
     return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions))
 
@@ -190,7 +190,7 @@ def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, wei
             return (norm(conditions, f"{name}_norm", weight), *inside, behind, added)
 
 
-def _beside(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
+def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """Return a feed-forward part that reads the layer's input: its norm saves no input, a shared norm nothing."""
     first, *others = feed_forward
     if conditions.model.shared_norm:

@@ -82,10 +82,10 @@ def sent(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple
     tensors = moved(conditions, kind, operation)
     if conditions.framework.swapped_attention:
         return tensors
-    return tuple(tensor._replace(amount=_times(conditions, kind, tensor) * tensor.amount) for tensor in tensors)
+    return tuple(tensor._replace(amount=_transfers(conditions, kind, tensor) * tensor.amount) for tensor in tensors)
 
 
-def _times(conditions: Conditions, kind: LayerKind, tensor: Kept) -> float:
+def _transfers(conditions: Conditions, kind: LayerKind, tensor: Kept) -> float:
     model = conditions.model
     if tensor.name == "qkv_output" and not model.qk_norm:
         heads = model.heads(kind.mixer)

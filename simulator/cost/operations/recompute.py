@@ -105,9 +105,9 @@ def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modul
     """Return the operations of a layer that a policy recomputes, each once, without the parts it saves (M6)."""
     match mode:
         case "full":
-            return _needed(conditions, kind)
+            return _recomputed_whole(conditions, kind)
         case "operations":
-            return tuple(_rest(conditions, kind))
+            return tuple(_recomputed_parts(conditions, kind))
         case _:
             chosen = parts(conditions, kind, mode, modules)
             return tuple(
@@ -117,13 +117,13 @@ def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modul
             )
 
 
-def _needed(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def _recomputed_whole(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return the operations of full recompute: up to the last tensor that is read, or to the layer's end."""
     ends = conditions.framework.recompute_stops_early or conditions.framework.compiled
-    return _read(conditions, kind) if ends else layer_operations(conditions, kind)
+    return _read_operations(conditions, kind) if ends else layer_operations(conditions, kind)
 
 
-def _read(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def _read_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return a layer's operations up to the last tensor that its backward pass reads."""
     operations = layer_operations(conditions, kind)
     last = max(
@@ -132,13 +132,13 @@ def _read(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     return operations[: last + 1]
 
 
-def _rest(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
+def _recomputed_parts(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
     """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7).
 
     Scatters of tensor parallelism and the experts' all-to-alls are saved; gathers are repeated.
     """
     kept = {weight.name for weight in _kept_products(conditions, kind)}
-    for operation in _needed(conditions, kind):
+    for operation in _recomputed_whole(conditions, kind):
         if operation.group in ("core_attention", "context_exchange"):
             continue
         yield operation._replace(
@@ -196,7 +196,7 @@ def _kept_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
 
 def _unread(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
     """Yield the outputs after the last tensor that the backward pass reads."""
-    yield from _outputs(conditions, kind, layer_operations(conditions, kind)[len(_read(conditions, kind)) :])
+    yield from _outputs(conditions, kind, layer_operations(conditions, kind)[len(_read_operations(conditions, kind)) :])
 
 
 def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Kept]:
@@ -219,11 +219,11 @@ def freed(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules:
     """Return the bytes of a layer that a policy frees, by spread; negative where it saves others instead."""
     if mode == "operations":
         everything = summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.kept)
-        return _added(everything, summed(_kept_outputs(conditions, kind)), sign=-1.0)
+        return _sum(everything, summed(_kept_outputs(conditions, kind)), sign=-1.0)
     return _bytes_of(conditions, kind, parts(conditions, kind, mode, modules))
 
 
-def _added(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
+def _sum(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
     spreads = dict.fromkeys((*first, *second))
     return {spread: first.get(spread, 0.0) + sign * second.get(spread, 0.0) for spread in spreads}
 
@@ -245,7 +245,7 @@ def returning(
     if mode == "operations":
         # The whole layer is recomputed before its backward pass begins, with unread outputs.
         unread = () if conditions.framework.compiled else _unread(conditions, kind)
-        return ((_added(freed(conditions, kind, mode, modules), summed(unread)), {}),)
+        return ((_sum(freed(conditions, kind, mode, modules), summed(unread)), {}),)
     operations, chosen = layer_operations(conditions, kind), parts(conditions, kind, mode, modules)
     pairs = []
     for part in chosen:
