@@ -15,8 +15,8 @@ A rule describes a check that a framework makes at its start::
 
 A line of `when` has a subject, as `LaunchFacts.value` lists them, and a value, `absent`, `present`, `none of A B`,
 `more than A`, `less than A` or `no multiple of A`, where A may be a subject too. `layout_rule` (a rule of
-`simulator.search.rules`, which gets the framework's words) or `remark` (a reader's) replace `when`; `underscored`, flags
-that must have dashes, adds to it. Names in braces are subjects, or computed in `texts`.
+`simulator.search.rules`, which gets the framework's words) or `remark` (a reader's) replace `when`; `underscored`
+(flags that must have dashes) adds to it. Names in braces are subjects, or computed in `texts`.
 """
 
 from __future__ import annotations
