@@ -151,13 +151,13 @@ def pricings_of(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple
     """Yield blocks of any layouts to be priced, each with the positions of its layouts."""
     groups: dict[tuple[object, ...], list[tuple[int, Layout]]] = {}
     for position, layout in enumerate(layouts):
-        shape = (*(getattr(layout, field.name) for field in PER_BLOCK), _apart(scenario, layout))
+        shape = (*(getattr(layout, field.name) for field in PER_BLOCK), _common_virtual_stages(scenario, layout))
         groups.setdefault(shape, []).append((position, layout))
     for members in groups.values():
         yield [position for position, _ in members], pricing_of(scenario, *(layout for _, layout in members))
 
 
-def _apart(scenario: Scenario, layout: Layout) -> int:
+def _common_virtual_stages(scenario: Scenario, layout: Layout) -> int:
     """Return the virtual stages that a layout shares with all of its block; 0 where those of a block may differ."""
     listed = layout.chunk_layers or layout.recompute_layer_list
     chunks = np.array([layout.virtual_stages])

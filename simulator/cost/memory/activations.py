@@ -84,7 +84,7 @@ def _bytes_left(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules:
     return kept - total(pricing, dropped) if dropped else kept
 
 
-_OF_OUTPUTS: Final[Mapping[str, Spread]] = {
+_OUTPUT_SPREADS: Final[Mapping[str, Spread]] = {
     "column": "tensor",
     "row": "sequence",
     "replicated": "sequence",
@@ -105,7 +105,7 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
     amounts = [
-        Amount(float(weight.outputs), _OF_OUTPUTS[weight.split])
+        Amount(float(weight.outputs), _OUTPUT_SPREADS[weight.split])
         for operation in operations
         for weight in operation.weights
         if weight.matmul

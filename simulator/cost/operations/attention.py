@@ -1,6 +1,6 @@
-"""Operations that all kinds of attention share: core, context-parallel exchanges, output projection.
+"""Operations shared by all kinds of attention: core, context-parallel exchanges, output projection.
 
-Which operations one kind has, such as latent attention, is listed in the modules of the kinds.
+The module of each kind, such as latent attention, lists its operations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulator.question.vocabulary import NARROW, ContextExchange
 
 
 def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
-    """The spread that goes by the key-value heads of a mixer."""
+    """Return the spread of a tensor with the key-value heads of a mixer."""
     forms: dict[str, Spread] = {
         "key_value": "sliding_key_value",
         "projection": "sliding_projection",
@@ -29,14 +29,15 @@ def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered
 
 
 def attention_width(heads: Heads) -> float:
-    """Width that the two attention products run over: `heads (qk size + v size) / 2`, h for the usual shapes."""
+    """Return the width of the two attention products, `heads (qk size + v size) / 2`: h for the usual shapes."""
     return (heads.query_width + heads.output_width) / 2.0
 
 
 def rotation(conditions: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operation:
-    """Rotary position embedding: reads and writes q and k; what it makes is what the core keeps.
+    """Return the rotary position embedding; the core saves its outputs.
 
-    Composed of operations it casts to fp32, multiplies and casts back: 20 bytes a number in place of 4.
+    It reads and writes q and k. Composed of several operations it casts to fp32, multiplies and casts back: 20 bytes
+    per number, not 4.
     """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
     tables: tuple[Kept, ...] = ()
@@ -51,14 +52,14 @@ def rotation(conditions: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Op
 
 
 def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) -> Operation:
-    """Context-parallel exchange, by kind; the backward pass exchanges twice as much.
+    """Return the context-parallel exchange; the backward pass exchanges twice as much.
 
-    Ring: every rank passes keys and values on, `c - 1` times, as one joined tensor of this width that the backward pass
-    starts from; of a sliding layer only what lies inside a window. Gathered: keys and values of all ranks come in at
-    once, beside attention over a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v
-    and the output change from sequence to head splits, keys and values as often as they are repeated; within a ring
-    over some ranks, and keys and values go round the others. The core keeps its output, the product behind it the
-    exchanged one (`AttnFuncWithCPAndQKVOA2A`, TransformerEngine 2.11).
+    Ring: every rank passes keys and values on `c - 1` times, as one joined tensor that the backward pass starts from;
+    in a sliding layer only those inside a window. Gathered: keys and values of all ranks arrive at once, beside
+    attention to a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v and the output
+    change from sequence to head splits, keys and values as often as they are repeated; within a ring over some ranks,
+    and keys and values go round the others. The core saves its output, the product behind it the exchanged one
+    (`AttnFuncWithCPAndQKVOA2A`, TransformerEngine 2.11).
     """
     element, heads = element_bytes(conditions), conditions.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
@@ -91,7 +92,7 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
 
 
 def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]:
-    """Keys and values of the whole context and their gradients, alive in attention's backward pass where gathered."""
+    """Return the gathered keys and values of the whole context and their gradients, alive in attention's backward."""
     if conditions.framework.cp_communication not in ("gathered_ring", "all_gather"):
         return ()
     heads = conditions.model.heads(mixer)
@@ -100,11 +101,11 @@ def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]
 
 
 def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
-    """Softmax of the scores times the values.
+    """Return the core: softmax of the scores times the values.
 
-    A flash kernel keeps its output and one number per row; without one the `a s s` score matrix is kept too, whatever
-    a window or an indexer leaves of it, with dropout its mask and the product of both, and the products, the mask and
-    the softmax write and read it. Its backward pass holds the gradients of queries, keys and values.
+    A flash kernel saves its output and one number per row; without one the `a s s` score matrix is saved too, whatever
+    a window or an indexer selects, with dropout also its mask and the product of both, and the products, the mask and
+    the softmax write and read it. The backward pass holds the gradients of queries, keys and values.
     """
     model, profile, element, heads = (
         conditions.model,
@@ -125,14 +126,14 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         kept=(output, *_scores(conditions, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
-        moved_backward=(_around(element, heads.output_width),) if fused else (),
+        moved_backward=(_backward_traffic(element, heads.output_width),) if fused else (),
         core_width=attention_width(heads),
-        core_window=_bound(conditions, mixer) if fused else None,
+        core_window=_window(conditions, mixer) if fused else None,
     )
 
 
-def _around(element: float, width: float) -> Amount:
-    """Bytes that kernels around a flash kernel's backward pass move.
+def _backward_traffic(element: float, width: float) -> Amount:
+    """Return the bytes moved by kernels around a flash kernel's backward pass.
 
     One reads the output and its gradient for every row's sum; the gradient of the queries is cleared, added to in fp32
     and cast (FlashAttention 2.7, csrc/flash_attn/src/flash_bwd_preprocess_kernel.h): 2 + 2, 4, and 4 + 2.
@@ -141,12 +142,12 @@ def _around(element: float, width: float) -> Amount:
 
 
 def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:
-    """What is kept of the scores: a number a row, or all; with dropout a byte of mask each, and their product.
+    """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout.
 
     Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
     """
     if conditions.framework.flash_attention:
-        # Every layer scales the bias of the positions anew; its kernel's backward pass makes a gradient beside it.
+        # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
         bias = (Kept("position_bias", HALF * queries, "scores"),)
         biased = conditions.framework.position_bias_tables > 0
         return (Kept("attention_statistics", FP32 * queries, "tensor"), *(bias if biased else ()))
@@ -159,18 +160,18 @@ def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Kept
 
 
 def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
-    """A byte of the mask for each score of the causal half, which each pass of the fused kernel reads once.
+    """Return a byte of mask per causal score, which each pass of the fused kernel reads once.
 
-    Where the mask is that of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed one of
-    2048 x 2048 stays in the caches.
+    It applies to masks of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed mask of
+    2048 x 2048 stays in caches.
     """
     if conditions.framework.attention_mask not in ("sequence", "layers"):
         return ()
     return (Amount(2.0 / 3.0 * 0.5 * queries, "scores"),)
 
 
-def _bound(conditions: Conditions, mixer: Mixer) -> Window | None:
-    """What a token attends to at most."""
+def _window(conditions: Conditions, mixer: Mixer) -> Window | None:
+    """Return the bound on the tokens that a token attends to; None if it attends to all."""
     match mixer:
         case "sliding":
             return Window(as_type("int", conditions.model.sliding_window), conditions.model.window_chunked)
@@ -181,7 +182,7 @@ def _bound(conditions: Conditions, mixer: Mixer) -> Window | None:
 
 
 def output_gate(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
-    """Attention's output times a sigmoid, of a number per head or per feature; the sigmoid and the product stay."""
+    """Return attention's output times a sigmoid per head or feature; the sigmoid and the product are saved."""
     heads, element = conditions.model.heads(mixer), element_bytes(conditions)
     if conditions.model.attention_gate == "none":
         return ()
@@ -195,7 +196,7 @@ def output_gate(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 
 
 def output_projection(conditions: Conditions, width: int) -> Operation:
-    """The product behind a mixer. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
+    """Return the product behind a mixer; under fp8 it saves an 8-bit copy of its 16-bit input."""
     model = conditions.model
     copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
     copy = (Kept("attention_output_fp8", narrow_number_bytes(conditions) * width, "tensor"),) if copied else ()

@@ -1,4 +1,4 @@
-"""Operations of attention on tokens that a local filter mixes (Yuan 2.0, Wu et al. 2023). Sums nothing."""
+"""Operations of attention over locally filtered tokens (Yuan 2.0, Wu et al. 2023). Sums nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.cost.operations.record import Amount, Kept, Operation, Weight
 
 
 def filtered(conditions: Conditions) -> tuple[Operation, ...]:
-    """The filter and its norm, then attention: values read the block's norm, which stays for them.
+    """Return the filter and its norm, then attention, whose values read the block's norm.
 
     Every rank has the whole filter (paddlenlp/transformers/yuan/modeling.py of 056cdcb, LocalizedFiltering).
     """
@@ -18,9 +18,9 @@ def filtered(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _filter(conditions: Conditions) -> Operation:
-    """Two causal convolutions over two tokens, into half the width and back, and an addition to their input.
+    """Return two causal convolutions over two tokens, to half the width and back, added to their input.
 
-    Each keeps its input in the layout of a convolution: `2 T h` and `T h`.
+    Each saves its input in a convolution's layout: `2 T h` and `T h`.
     """
     hidden, element = conditions.model.hidden_size, element_bytes(conditions)
     half = hidden // 2

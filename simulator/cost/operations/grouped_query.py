@@ -1,4 +1,4 @@
-"""Attention with heads that share keys and values: over all tokens, a window, or chosen blocks. Sums nothing."""
+"""Operations of attention with shared key-value heads: over all tokens, a window, or chosen blocks. Sums nothing."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from simulator.question.specs.mixers import TRAITS, Mixer
 
 
 def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:
-    """Between the norm and the residual addition: projections, norms of heads, positions, core and what is behind it.
+    """Return the operations between norm and residual addition: projections, head norms, positions, core, output.
 
-    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, next to rotated q and k,
-    and beside a v that is repeated only where another view of it is kept: unrotated queries, a norm's input, a gate.
-    Where there are fewer key-value heads than tensor-parallel ranks, they gather it whole and take their parts of it.
+    With `keep_qkv_output` the fused projection's output `2 T (q + 2k)` stays alive through v, beside rotated q and k;
+    beside a repeated v only if another view of it is saved: unrotated queries, a norm's input, a gate. With fewer
+    key-value heads than tensor-parallel ranks, the ranks gather the projection and take their parts.
     """
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
-    own = 0.0 if _takes_keys(conditions, mixer) else value
+    own = 0.0 if _values_from_keys(conditions, mixer) else value
     expanded = query if profile.repeat_kv else key
     output: tuple[Kept, ...] = ()
     viewed = not profile.repeat_kv or not model.rotary or model.qk_norm or model.attention_gate == "element"
@@ -68,13 +68,13 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     )
 
 
-def _takes_keys(conditions: Conditions, mixer: Mixer) -> bool:
-    """Whether values are made of the keys' projection."""
+def _values_from_keys(conditions: Conditions, mixer: Mixer) -> bool:
+    """Return whether values come from the keys' projection."""
     return conditions.model.keys_as_values and mixer != "sliding"
 
 
 def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> tuple[Operation, ...]:
-    """Rotation; without one the core reads queries and keys as the projection or their norm made them."""
+    """Return the rotation, if any; without one the core reads projected or normed queries and keys."""
     if conditions.model.rotary:
         return (rotation(conditions, mixer, rotated),)
     if conditions.framework.keep_qkv_output and not conditions.model.qk_norm:
@@ -86,7 +86,7 @@ def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
     model, heads = conditions.model, conditions.model.heads(mixer)
     hidden = model.hidden_size
     widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
-    if _takes_keys(conditions, mixer):
+    if _values_from_keys(conditions, mixer):
         del widths["v"]
     if model.attention_gate != "none":
         widths["g"] = heads.queries if model.attention_gate == "head" else heads.output_width
@@ -98,7 +98,7 @@ def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
 
 
 def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
-    """Queries and keys normalised: a number per head, or per projection; the input where nothing else keeps it."""
+    """Return the norms of queries and keys: save a number per head or projection, and an input not saved elsewhere."""
     heads, span = conditions.model.heads(mixer), conditions.model.qk_norm_span
     normed = 2 if conditions.model.value_norm else 1
     statistics = (
@@ -108,7 +108,7 @@ def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
     )
     kept = [statistics]
     if not conditions.framework.keep_qkv_output:
-        value = heads.value_width if normed > 1 and not _takes_keys(conditions, mixer) else 0
+        value = heads.value_width if normed > 1 and not _values_from_keys(conditions, mixer) else 0
         width = float(heads.query_width + heads.key_width + value)
         kept.append(Kept("qk_norm_input", element_bytes(conditions) * width, "tensor"))
     weights = {

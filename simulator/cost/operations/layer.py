@@ -1,6 +1,6 @@
-"""The registry of layers: for each mixer and network its list of operations. A new architecture gets a line here.
+"""Registry of layers: the list of operations of each mixer and feed-forward network.
 
-An architecture is a file that lists its operations, and its name here. No operation is written here.
+A new architecture is a module that lists its operations, and a line here.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import FeedForward, LayerKind
 
 Listing = Callable[[Conditions], tuple[Operation, ...]]
-"""The operations between a norm and the residual addition."""
+"""Operations between a norm and the residual addition."""
 
 
-def nothing(_given: Conditions) -> tuple[Operation, ...]:
-    """No operations: a layer without a mixer, or without a feed-forward network."""
+def nothing(_conditions: Conditions) -> tuple[Operation, ...]:
+    """Return no operations: a layer without a mixer, or without a feed-forward network."""
     return ()
 
 
@@ -79,14 +79,14 @@ FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
 
 @lru_cache(maxsize=256)
 def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
-    """The operations of one layer, in the order of its forward pass; kept is what stays on the device."""
+    """Return the operations of one layer in forward order, with the tensors saved on the device."""
     return tuple(
         _captured(conditions, _left(conditions, kind, operation)) for operation in whole_operations(conditions, kind)
     )
 
 
 def _captured(conditions: Conditions, operation: Operation) -> Operation:
-    """An operation, marked where a CUDA graph starts all of it at once (T12)."""
+    """Return an operation, marked if a CUDA graph launches all of it (T12)."""
     groups = CAPTURED.get(conditions.framework.cuda_graphs)
     everything = conditions.framework.cuda_graphs in ("layers", "full_iteration")
     inside = everything or (groups is not None and operation.group in groups)
@@ -101,12 +101,14 @@ CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
         "network": frozenset(("feed_forward",)),
     }
 )
-"""Groups of operations inside CUDA graphs of parts of a layer: `attn` and `mamba`, those and `moe_router`, `mlp` of
-Megatron's `--cuda-graph-scope`."""
+"""Groups of operations in CUDA graphs of layer parts, by Megatron's `--cuda-graph-scope`.
+
+`attn` and `mamba`; those with `moe_router`; `mlp`.
+"""
 
 
 def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Operation:
-    """An operation with what is moved to the host, or done again by a share of the experts, not kept."""
+    """Return an operation without saved tensors that are offloaded, or recomputed by a share of the experts."""
     profile = conditions.framework
     if away := moved(conditions, kind, operation):
         operation = operation._replace(kept=tuple(tensor for tensor in operation.kept if tensor not in away))
@@ -116,9 +118,9 @@ def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Oper
 
 
 def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, tuple[Operation, ...]], ...]:
-    """What the stack does again of a share of the layers, each share with its operations in order.
+    """Return the operations that the stack recomputes in a share of the layers, with that share.
 
-    Experts' exchanges that are done again run under what is computed again (MindSpeed 028de58c,
+    Recomputed exchanges of experts overlap with other recomputed work (MindSpeed 028de58c,
     docs/zh/features/megatron_moe/megatron-moe-zero-memory.md).
     """
     networks, experts = conditions.framework.recomputed_network_share, conditions.framework.recomputed_expert_share
@@ -138,18 +140,18 @@ _NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_
 
 
 def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
-    """The operations of one layer with all that they keep, wherever it is."""
+    """Return the operations of one layer with all saved tensors, on device or host."""
     conditions = conditions._replace(model=conditions.model.of_kind(kind))
     mixer = _block(conditions, MIXERS[kind.mixer](conditions), "attention", "input_norm")
     feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
     if conditions.model.parallel_residual and mixer and feed_forward:
-        feed_forward = _beside(conditions, feed_forward)
+        feed_forward = _parallel(conditions, feed_forward)
     feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
     return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions))
 
 
 def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
-    """An operation of the feed-forward part without the inputs of frozen products without an adapter.
+    """Return a feed-forward operation without the inputs of frozen products that have no adapter.
 
     Their input gradients need the weights alone (TransformerEngine, module/linear.py).
     """
@@ -160,11 +162,11 @@ def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
-"""Endings of the names of tensors that matrix products of a feed-forward part alone read."""
+"""Name endings of the tensors that only a feed-forward part's matrix products read."""
 
 
 def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, weight: str) -> tuple[Operation, ...]:
-    """Operations with their norms and the addition to the residual stream; nothing around nothing."""
+    """Return operations with their norms and the residual addition; empty if there are none."""
     if not inside:
         return ()
     if conditions.model.residual_streams > 1:
@@ -188,8 +190,8 @@ def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, wei
             return (norm(conditions, f"{name}_norm", weight), *inside, behind, added)
 
 
-def _beside(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """A feed-forward part that reads the layer's input: its norm keeps no input of its own, a shared norm nothing."""
+def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return a feed-forward part that reads the layer's input: its norm saves no input, a shared norm nothing."""
     first, *others = feed_forward
     if conditions.model.shared_norm:
         return tuple(others)
@@ -197,7 +199,7 @@ def _beside(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tupl
 
 
 def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
-    """LoRA keeps its inner activation; four linear groups (qkv, output, gate-up, down) at the least, or two."""
+    """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down) or two."""
     if conditions.lora_rank is None:
         return ()
     groups = 2.0 if conditions.framework.adapter_targets == "attention" else 4.0

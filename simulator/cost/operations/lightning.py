@@ -11,10 +11,11 @@ from simulator.cost.operations.record import Amount, Kept, Operation, Weight
 
 
 def lightning(conditions: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition.
+    """Return the operations between the norm and the residual addition.
 
-    SiLU of q, k and v keeps what goes in (the projection's output) and makes what the scan keeps. The scan's output is
-    normed over all heads and multiplied by a gate's sigmoid; the norm keeps its input, the product both factors.
+    SiLU of q, k and v saves its input (the projection's output) and makes the tensors that the scan saves. The scan's
+    output is normed over all heads and multiplied by a gate's sigmoid; the norm saves its input, the product both
+    factors.
     """
     model, element = conditions.model, element_bytes(conditions)
     width = model.query_width

@@ -1,4 +1,4 @@
-"""Operations that mixers without scores of all tokens share: exchange of contexts, norm and gate behind the scan."""
+"""Operations shared by linear mixers: input projection, context exchange, and FLOP of chunked scans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulator.cost.operations.record import Collective, Kept, Operation, Weight
 
 
 def input_projection(conditions: Conditions, name: str, weights: tuple[Weight, ...], width: int) -> Operation:
-    """The product before the scan; what it makes stays alive, as the scan's or the convolution's input."""
+    """Return the product before the scan; its output stays alive as the scan's or convolution's input."""
     return Operation(
         name=name,
         group="attention_projection",
@@ -22,14 +22,14 @@ def input_projection(conditions: Conditions, name: str, weights: tuple[Weight, .
 
 
 def scan_exchange(conditions: Conditions, entering: int, leaving: int) -> Operation:
-    """Context parallelism: all-to-all from sequence to head splits before the scan, and back behind it."""
+    """Return the context-parallel all-to-all from sequence to head splits before the scan, and back after it."""
     amount = element_bytes(conditions) * (entering + leaving)
     exchange = Collective("context", "all_to_all", amount, "tensor", "core_attention")
     return Operation(name="context_exchange", group="context_exchange", collectives=(exchange,))
 
 
 def linear_attention_flops(chunk: int, key: int, value: int) -> float:
-    """Forward FLOPs per token and head of linear attention in chunks of C tokens.
+    """Return the forward FLOP per token and head of linear attention in chunks of C tokens.
 
     Inside a chunk scores and values, `2 C (k + v)`; between chunks the state is read and written, `4 k v`.
     """

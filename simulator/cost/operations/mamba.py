@@ -13,11 +13,11 @@ from simulator.question.specs.model import ModelSpec
 
 
 def mamba(conditions: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition.
+    """Return the operations between the norm and the residual addition.
 
     One projection makes the gate z, the input x, the matrices B and C of every group, and a step per head. The fused
-    scan keeps that alone, and its own output before the gate; convolution and chunk states are done again in its
-    backward pass. The norm over groups keeps the gated output and makes the next product's input.
+    scan saves these alone, and its own output before the gate; its backward pass recomputes convolution and chunk
+    states. The norm over groups saves the gated output and makes the next product's input.
     """
     model, element = conditions.model, element_bytes(conditions)
     inner, matrices = model.mamba_heads * model.mamba_head_dim, 2 * model.mamba_groups * model.mamba_state
@@ -53,11 +53,11 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _matrices(conditions: Conditions) -> tuple[Kept, ...]:
-    """What a scan composed of matrix products keeps in fp32 beside its output.
+    """Return the fp32 tensors that a scan composed of matrix products saves beside its output.
 
     Decays and scores of every chunk, `2 C` a head; B and C repeated for all heads, `2 N`; and seven tensors of the
-    inner width: inputs, their steps, decayed inputs, the outputs within and between chunks and their sum. Counted from
-    the peaks of MindSpeed-LLM's four runs (v2.1 to v26), which they meet within 4 %.
+    inner width: inputs, their steps, decayed inputs, the outputs within and between chunks and their sum. Derived from
+    the peaks of MindSpeed-LLM's four runs (v2.1 to v26), which they match within 4 %.
     """
     if not conditions.framework.composed_scan:
         return ()
@@ -74,7 +74,7 @@ def _weights(model: ModelSpec) -> tuple[Weight, ...]:
 
 
 def _flops(model: ModelSpec) -> float:
-    """Forward FLOPs per token in chunks of C tokens, of state N and head size P.
+    """Return the forward FLOP per token in chunks of C tokens, with state N and head size P.
 
     Scores, `2 C N` by group; scores times x, `2 C P`, and chunk states written and read, `4 N P`, by head.
     """

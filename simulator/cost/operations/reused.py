@@ -1,4 +1,4 @@
-"""Operations of attention over an earlier layer's keys and values (Gemma 4): queries alone are projected."""
+"""Operations of attention over an earlier layer's keys and values (Gemma 4): only queries are projected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from simulator.question.specs.mixers import Mixer
 
 
 def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
-    """Between the norm and the residual addition; keys and values are kept by the layer that made them.
+    """Return the operations between norm and residual addition; the layer that made keys and values saves them.
 
     transformers 5.23.0, models/gemma4/modeling_gemma4.py: the last layer of each kind before the first that reuses.
     """

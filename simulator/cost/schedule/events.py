@@ -93,7 +93,7 @@ def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
 
 
 def kinds_of_pass(forward: Array, backward: Array, weights: Array) -> Array:
-    """Seconds by kind of pass, in the order of PASSES: a backward pass in two takes as long as a whole one."""
+    """Return the seconds by kind of pass, in the order of PASSES; a backward pass takes as long if it is split."""
     return np.stack((forward, backward, backward - weights, weights))
 
 

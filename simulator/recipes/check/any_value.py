@@ -1,4 +1,4 @@
-"""Verdicts that stand whatever a missing setting is: any vocabulary, any ZeRO stage. Prices nothing itself."""
+"""Verdicts that hold for any value of a missing setting: any vocabulary, any ZeRO stage. Prices nothing itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from simulator.recipes.check.verdict import Checked
 from simulator.recipes.recipe import Recipe, Remark
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
-"""Between them lie the vocabularies of language models, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
+"""Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
 _STAGES: Final = ("z0", "z1", "z2", "z3")
-"""Presets of DeepSpeed's configuration without offload, by the name that a setting takes."""
+"""Presets of DeepSpeed's configuration without offload, by name."""
 
 
 def of_any_vocabulary(recipe: Recipe, asked: Asked, judge: Callable[[Case], Checked]) -> Checked | None:
-    """Return the verdict where only the vocabulary is missing and any that models have leaves the same one."""
+    """Return the verdict where only the vocabulary is missing and both bounds have the same one; else None."""
     if "vocab_size" in asked.model_fields:
         return None
     cases: list[Case] = []
@@ -42,9 +42,9 @@ def of_any_vocabulary(recipe: Recipe, asked: Asked, judge: Callable[[Case], Chec
 
 
 def of_any_stage(recipe: Recipe, asked: Asked, reread: Reread, judge: Callable[[Recipe], Checked]) -> Checked | None:
-    """Return the verdict where only DeepSpeed's configuration is missing and the recipe passes with every ZeRO stage.
+    """Return the verdict where only DeepSpeed's configuration is missing and every ZeRO stage passes; else None.
 
-    Such a file may also offload, which lessens what a device needs: what fails without it is not judged.
+    The file may also offload, which lowers the need of a device, so that failures without it are not final.
     """
     missing = [unknown for unknown in recipe.unknowns if unknown.affects]
     if len({unknown.name for unknown in missing}) != 1 or any(

@@ -17,7 +17,7 @@ _WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
 
 
 def emit(case: Case, target: str) -> str:
-    """The recipe that launches a case. Raises UnsupportedError for what the framework has no words for."""
+    """Return the recipe that launches a case. Raises UnsupportedError for settings without a word in the framework."""
     if target not in registry.writers():
         names = tuple(registry.writers())
         raise InputError(f"target '{target[:60]}': is not one of {', '.join(names)}{did_you_mean(target, names)}")
