@@ -102,7 +102,7 @@ class Arguments:
         """Flags that are set on some paths only, by name, with what that depends on."""
         self._causes: dict[str, tuple[int, set[str]]] = {}
 
-    # What is there.
+    # Flags and keys.
 
     def add(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
         """Add a flag or key; `file` is the file of its line, by default the recipe's."""
@@ -284,7 +284,7 @@ class Arguments:
         ]
         return tuple(sorted(unknowns, key=lambda u: (not u.affects, u.place.line, u.name)))
 
-    # Saying.
+    # Remarks.
 
     def remark(self, rule: str, severity: Severity, message: str, *names: str, fix: str = "") -> None:
         """Add a remark on the first set flag of `names`."""

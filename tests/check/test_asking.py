@@ -7,6 +7,8 @@ import pytest
 
 from simulator.frameworks.models import by_name
 from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
 from tests.check.recipes import checked, judged, rules
 from tests.cli.running import run
 
@@ -276,3 +278,40 @@ def test_a_launch_beside_one_that_is_read_is_not_passed_over(second: str, outcom
     file = script(tmp_path, f"{first} --vocab-size 32000\n{second}\n")
     found = checked(file, *H100, "--fail-on", "does-not-fit")
     assert [one["outcome"] for one in found] == outcomes
+
+
+TUNED = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --model_max_length 2048 --bf16"
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        (f"deepspeed --num_gpus 8 train.py --deepspeed ds.json {TUNED}", "--set ds.json=PATH"),
+        (
+            f"sed s/2/3/ in.json > ds.json\ndeepspeed --num_gpus 8 t.py --deepspeed ds.json {TUNED}",
+            "--set in.json=PATH",
+        ),
+        (f"jq . in.json | tee x.json\ndeepspeed --num_gpus 8 t.py --deepspeed x.json {TUNED}", "--set x.json=PATH"),
+        (f"deepspeed --num_gpus 8 --hostfile hosts train.py --zero_stage 2 {TUNED}", "--nodes N"),
+        ("torchrun --nproc_per_node 8 pretrain_gpt.py $ARGS", "--set ARGS=VALUE"),
+        ('torchrun --nproc_per_node 8 pretrain_gpt.py "$@"', "--set @=VALUE"),
+        ("source ./env/conf\ntorchrun --nproc_per_node 8 pretrain_gpt.py $ARGS", "--set ARGS=VALUE"),
+    ],
+)
+def test_what_is_asked_for_is_taken(text: str, fix: str, tmp_path: Path) -> None:
+    file = script(tmp_path, text)
+    (asking,) = check_files([file], Asked(hardware="h100-sxm-80g"), Gates())
+    assert fix in " ".join(asking.reasons)
+    (tmp_path / "told.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
+    name, _, kind = fix.removeprefix("--set ").partition("=")
+    settings = {name: f"{tmp_path}/told.json" if kind == "PATH" else "--bf16"} if kind else {}
+    asked = Asked(hardware="h100-sxm-80g", nodes=None if kind else 2)
+    (found,) = check_files([file], asked, Gates(), settings)
+    assert fix not in " ".join(found.reasons)
+    assert "unused-setting" not in rules(found)
+
+
+def test_a_path_that_leads_nowhere_is_said(tmp_path: Path) -> None:
+    file = script(tmp_path, f"deepspeed --num_gpus 8 t.py --deepspeed ds.json {TUNED}")
+    (found,) = check_files([file], Asked(hardware="h100-sxm-80g"), Gates(), {"ds.json": "nope"})
+    assert (found.outcome, found.reasons) == ("unreadable", ("--set ds.json=nope: no such file",))

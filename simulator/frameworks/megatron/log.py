@@ -97,7 +97,7 @@ class _RunLines:
 
     def _take_event(self, line: LogLine) -> None:
         if match := _ITERATION.search(line.text):
-            self.ended, self.out_of_memory = True, None  # a run that goes on did not run out
+            self.ended, self.out_of_memory = True, None  # the run continued
             self.iterations.append((line, int(match[1]), _fields(match[3])))
         self.reports += ((line, report) for report in _MEMORY.finditer(line.text))
         if match := _DEEPSPEED.search(line.text):
@@ -175,7 +175,7 @@ def _steps(run: _RunLines) -> Iterator[LoggedStep]:
     for line, iteration, values in run.iterations:
         name = next((name for name in _TIMES if name in values), None)
         if name is None:
-            if line is last:  # cut where the run or the copy ended
+            if line is last:  # the log may end within a line
                 continue
             raise InputError(
                 f"{line.where}: iteration without its time; expected 'elapsed time per iteration (ms): 1.0'"
@@ -255,7 +255,7 @@ def _values(table: FlagTable, name: str, line: LogLine, text: str) -> list[Plain
 def _as_asked(dump: dict[str, tuple[LogLine, str]], begin: LogLine) -> None:
     """Undo changes that validation makes to arguments and no flag asked for."""
     if "transformer_impl" not in dump:
-        # Versions before TransformerEngine have their own layers alone, and PyTorch's allocator of their time.
+        # Versions before TransformerEngine have only their own layers and the allocator of older PyTorch.
         dump |= {"transformer_impl": (begin, "local"), "expandable_segments": (begin, "false")}
     if all(dump.get(name, (begin, "None"))[1] == "None" for name in _INTERLEAVED):
         # "non-interleaved schedule does not support overlapping p2p communication": arguments.py of core_v0.12.0.

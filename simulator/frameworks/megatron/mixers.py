@@ -63,7 +63,7 @@ def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> 
     read: tuple[str, ...] = ()
     if own == "mamba_spec" and "hidden_size" in fields:
         inner = (arguments.integer("mixers", "mamba-expand") or 1) * fields["hidden_size"]
-        # Nothing else in any layer: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py.
+        # Only Mamba in every layer: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py.
         listed = {"mixers": ("mamba",), "feed_forwards": ("none",), "rotary": False} | _mamba(sizes, inner, 1, 256)
     elif stack:
         listed, read = _stack(arguments, fields, sizes), (_PATTERN, *_RATIOS)
@@ -77,7 +77,7 @@ def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> 
 
 
 def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[str, ...]) -> None:
-    """Refuse what decides on the layers and was not read for those that the other flags build."""
+    """Refuse flags that change the kind of layers but were not read for these layers."""
     for name in deciding:
         entry = None if name in read else arguments.entry(name)
         text = None if entry is None else arguments.text("mixers", name)
@@ -88,7 +88,7 @@ def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[
 
 
 def _agreeing(arguments: Arguments, fields: MixerFields, own: MixerFields) -> MixerFields:
-    """The fields, without networks that have experts where the flags give none, or none where they give some."""
+    """Return the fields if layers with experts and a number of experts occur together or not at all; else none."""
     networks, count = own.get("feed_forwards"), fields.get("num_experts")
     if networks is None or "num_experts" in arguments.incomplete or ("experts" in networks) == bool(count):
         return own

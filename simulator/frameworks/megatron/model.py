@@ -160,7 +160,7 @@ def _set_latent(arguments: Arguments, fields: dict[str, Any]) -> None:
         for name in LATENT:
             fields.pop(name, None)
         return
-    # With MLA the flag means the norms of the compressed queries and keys, which its layers always count.
+    # With MLA the flag means the norms of compressed queries and keys, which its layers include anyway.
     fields |= {"qk_norm": False, "attention_bias": False}
     if arguments.has("multi-latent-attention"):
         usual = {name: size for name, size in _LATENT_SIZES.items() if name not in {*fields, *arguments.incomplete}}
@@ -176,7 +176,7 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
     model = models.by_shape(shape)
     unknown = arguments.has("patch-tokenizer-type") and model is not None and models.shares_sizes(model)
     if model is not None and not count and (unknown or _has_other_parts(model, fields)):
-        # Another model of equal sizes, or a tokenizer that is not known: the vocabulary would be a guess.
+        # Several models of equal sizes, or an unknown tokenizer: the vocabulary would be a guess.
         model = None
     multiple = padding(arguments, tensor_parallel)
     fix = "--model-field vocab_size=N"

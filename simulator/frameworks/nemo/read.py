@@ -313,7 +313,7 @@ def _translate_parts(arguments: Arguments, key: Key, lowered: str) -> bool:
 def _add_activation(arguments: Arguments, key: Key, lowered: str) -> None:
     if lowered in ("swiglu", "geglu", "squared-relu"):
         arguments.add(f"--{lowered}", [], key.line, key.file)
-    elif lowered not in ("gelu", "silu", ""):  # what is gated has a key of its own
+    elif lowered not in ("gelu", "silu", ""):  # gating has a key of its own
         arguments.remark_key(key, f"activation {lowered[:40]}: networks with this activation are not modelled")
 
 

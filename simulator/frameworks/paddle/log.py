@@ -74,12 +74,12 @@ class _PaddleLines:
         if self.config.take(line):
             return
         if _is_step(line.text) and (step := _STEP.search(line.text)):
-            self.out_of_memory = None  # a run that goes on did not run out
+            self.out_of_memory = None  # the run continued
             self.steps.append((line, int(step[1]), dict(_PAIR.findall(line.text))))
         elif OUT_OF_MEMORY.search(line.text):
             self.out_of_memory = fuller(self.out_of_memory, line)
         elif not self.steps and (setting := _SETTING.search(line.text)):
-            # The first value counts: later dumps repeat names with what became of them per rank.
+            # The first value counts: later dumps repeat names with values of single ranks.
             self.dump.setdefault(setting[1], (line, setting[2].strip()))
 
     def count(self, name: str) -> int:
@@ -122,14 +122,14 @@ def _steps(run: _PaddleLines) -> Iterator[LoggedStep]:
     """Yield the logged intervals as time per step."""
     before, interval = 0, run.count("logging_steps") or 1
     for line, iteration, values in run.steps:
-        if iteration == before:  # another rank's line
+        if iteration == before:  # a line of another rank
             covered = interval
         else:
             covered = iteration - before if before else min(interval, max(iteration, 1))
         if covered < 1:
             raise InputError(f"{line.where}: global_step {iteration} after {before}; expected steps in order")
         if "interval_runtime" not in values:
-            if line is run.steps[-1][0]:  # cut where the run or the copy ended
+            if line is run.steps[-1][0]:  # the log may end within a line
                 continue
             raise InputError(f"{line.where}: step without its time; expected 'interval_runtime: 1.0'")
         seconds = number(line.where, "interval_runtime", values["interval_runtime"]) / covered

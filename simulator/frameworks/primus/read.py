@@ -145,7 +145,7 @@ def _files(recipe: str, experiment: _Experiment) -> tuple[list[Key], bool]:
 
 
 def _extended(file: Path, recipe: Path, depth: int) -> list[Key]:
-    """The keys of a file after those of the files that it extends. Raises InputError for one outside the repository."""
+    """Return the keys of a file after those of the files it extends. Raises InputError outside the repository."""
     document = read_document(file)
     bases = document.pop("extends", None) or []
     keys: list[Key] = []

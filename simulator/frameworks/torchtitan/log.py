@@ -18,7 +18,7 @@ def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
         columns = {"tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1} | columns
         copies = shard * replicas * columns["context_parallel"]
         columns["devices"] = copies * columns["tensor_parallel"] * columns["pipeline_parallel"]
-        # A pipeline keeps gathered parameters from forward to backward, else they are gathered again.
+        # Only a pipeline keeps gathered parameters from forward to backward (stage 2).
         sharded = shard * columns["context_parallel"] > 1
         columns["zero_stage"] = (3 if columns["pipeline_parallel"] == 1 else 2) if sharded else 0
     columns |= counts(where, facts, {"global_batch_size": "batch", "seq_length": "sequence"})

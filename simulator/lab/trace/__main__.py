@@ -12,7 +12,7 @@ from simulator.lab.trainer.environment import end_with_parent, leave
 
 
 def main() -> int:
-    """Trace, and return the exit code."""
+    """Run the trace and return the exit code."""
     request = TraceRequest(**json.loads(sys.stdin.read()))
     warnings.simplefilter("ignore")
     try:

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _rank() -> int:
-    """The rank to name before the job is known."""
+    """Return the rank to name before the job is known."""
     text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
     return int(text) if text.isdecimal() else 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any
 
 from simulator.cluster import cluster
 from simulator.errors import InputError
+from simulator.frameworks.home import asking
 from simulator.frameworks.run import A_NODE
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.releases import usual_profile
@@ -92,7 +92,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         accumulation_steps=steps,
     )
     if layout.chunk_layers and not base.chunk_layers and not recipe.is_question:
-        # A launch cuts its layers by its flags alone.
+        # Only its flags cut a launch's layers.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(joint, replace(layout, virtual_stages=_virtual_stages(joint, layout)))
@@ -112,15 +112,15 @@ def _profile(  # noqa: PLR0913, PLR0917  what decides it
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
     """Return the question with the key-value heads of all ranks, where a network keeps them whole on each."""
-    held, name = held_key_value_heads(scenario, layout)
-    if not held:
+    heads, name = held_key_value_heads(scenario, layout)
+    if not heads:
         return scenario, ()
     shared = scenario.model.num_key_value_heads
     message = (
         f"{shared} key-value heads do not divide by tensor parallel {layout.tensor_parallel}: Paddle's {name} keeps "
-        f"them whole on every rank, {held} in all"
+        f"them whole on every rank, {heads} in all"
     )
-    model = scenario.model.model_copy(update={"num_key_value_heads": held})
+    model = scenario.model.model_copy(update={"num_key_value_heads": heads})
     return replace(scenario, model=model), (Remark("whole-key-values", "note", message),)
 
 
@@ -209,7 +209,7 @@ def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
         severity="error",
         message=f"{name} is not known before the launch; it decides {names}",
         place=unknown.place,
-        fix=f"--set {shlex.quote(f'{unknown.name}=VALUE')}",
+        fix=asking(unknown.name),
     )
 
 

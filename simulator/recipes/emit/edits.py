@@ -22,7 +22,7 @@ class GivenSetting:
 
 
 def edited(
-    text: str, present: Mapping[str, GivenSetting], wanted: Mapping[str, str], dropped: Sequence[str], *, shell: bool
+    text: str, present: Mapping[str, GivenSetting], changes: Mapping[str, str], dropped: Sequence[str], *, shell: bool
 ) -> str | None:
     """Return the text with some flags or keys set and others dropped; None where it offers no place for them.
 
@@ -30,7 +30,7 @@ def edited(
     """
     lines = text.splitlines(keepends=True)
     added: dict[str, str] = {}
-    for name, value in wanted.items():
+    for name, value in changes.items():
         setting = present.get(name)
         if setting is None:
             added[name] = value

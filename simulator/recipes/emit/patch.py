@@ -113,21 +113,21 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     def named(word: str) -> str:
         return _name(word, present, recipe, tuple(flag.name for flag, text in other_names.get(word, ()) if not text))
 
-    wanted = {named(word): value for word, value in after.items() if before.get(word) != value}
+    changes = {named(word): value for word, value in after.items() if before.get(word) != value}
     if base.scenario.devices != case.scenario.devices:
         nodes = _nodes(text, present, recipe)
         if nodes is None or recipe.devices_per_node is None:
             return None
         present = {**present, "nodes": nodes}
-        wanted["nodes"] = str(case.scenario.devices // recipe.devices_per_node)
-    if recipe.dialect.startswith("nemo") and "model.use_distributed_optimizer" in wanted:
+        changes["nodes"] = str(case.scenario.devices // recipe.devices_per_node)
+    if recipe.dialect.startswith("nemo") and "model.use_distributed_optimizer" in changes:
         return None  # NeMo shards by another optimizer, Megatron-Bridge by a key of another section.
     dropped = [named(word) for word in before if word not in after]
-    if "recompute_granularity" in wanted:
+    if "recompute_granularity" in changes:
         dropped.append("recompute_activations")
     if recipe.framework == "megatron" and recipe.dialect == "megatron-shell":
-        wanted = {name if name in present else name.replace("_", "-"): value for name, value in wanted.items()}
-    changed = edited(text, present, wanted, dropped, shell=shell) if wanted or dropped else text
+        changes = {name if name in present else name.replace("_", "-"): value for name, value in changes.items()}
+    changed = edited(text, present, changes, dropped, shell=shell) if changes or dropped else text
     grows = case.scenario.framework.expandable_segments and not base.scenario.framework.expandable_segments
     if changed is None or not grows:
         return changed

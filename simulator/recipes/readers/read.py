@@ -24,7 +24,7 @@ from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
-from simulator.frameworks.home import reading_within, require_inside
+from simulator.frameworks.home import asking, reading_within, require_inside, used_names
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
@@ -45,7 +45,6 @@ from simulator.recipes.readers.recognition import (
 from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
-from simulator.recipes.shell.values import Value
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
@@ -251,7 +250,6 @@ def _read_shell(
     file = str(path)
     whole = _CONTINUED.sub(r"\1\n", text.replace("\r\n", "\n"))
     script = _script(whole, file, settings, environment)
-    named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
@@ -269,7 +267,7 @@ def _read_shell(
             recipe = with_network(_conditional(recipe, launch))
             remarks = (*_line_ends(text, file), *_script_remarks(script, file))
             recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
-            recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
+            recipes.append(_with_unused(recipe, settings, script.unused_settings))
     if recipes:
         return (*recipes, *_unread_launches(file, passed))
     if passed:
@@ -302,8 +300,8 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
     script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
     if unknown and (not flags or _ENTRY.fullmatch(script)):
-        asks = ", ".join(unknown[:3])[:120]
-        return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
+        asks = " ".join(asking(name[:60]) for name in unknown[:3])
+        return UndecidedError(f"{where}: what {script[:60]} is started with is not known; {asks}")
     return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
 
 
@@ -357,9 +355,12 @@ def _read_filled(
     text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], fill: Callable[[str], str]
 ) -> Script:
     def open_file(name: str, line: int) -> str | None:
-        with contextlib.suppress(InputError):
+        try:
             return fill(read_text(beside(file, name, line)))
-        return None
+        except InputError:
+            if name in used_names():
+                raise
+            return None
 
     return read_script(fill(text), file, settings, environment, open_file)
 
@@ -372,13 +373,8 @@ def _variable(placeholder: re.Match[str]) -> str:
     return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
 
 
-def _named(value: Value) -> tuple[str, ...]:
-    """The file that `--flag=FILE` names."""
-    return (value.text.partition("=")[2],) if value.text.startswith("--") else ()
-
-
 def _line_ends(text: str, file: str) -> Iterable[Remark]:
-    """Lines that end as on Windows: bash takes the carriage return for a part of the last word."""
+    """Yield a remark on Windows line ends, whose carriage return bash takes for part of the last word."""
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         yield Remark(
@@ -458,5 +454,6 @@ def _with_unused(recipe: Recipe, settings: Mapping[str, str], unused: Iterable[s
             "unused-setting", "warning", f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it"
         )
         for name in unused
+        if name not in used_names()
     ]
     return dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))

@@ -118,9 +118,9 @@ def held_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
 
     Zero and empty where they are split, or where a rank would hold more of them than query heads.
     """
-    held = scenario.model.num_key_value_heads * layout.tensor_parallel
+    heads = scenario.model.num_key_value_heads * layout.tensor_parallel
     name = _keeping_whole(scenario, layout)
-    return (held, name) if name and scenario.model.num_attention_heads % held == 0 else (0, "")
+    return (heads, name) if name and scenario.model.num_attention_heads % heads == 0 else (0, "")
 
 
 def uneven_stages(framework: str, layers: int, stages: int) -> str:

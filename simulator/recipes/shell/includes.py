@@ -8,9 +8,10 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
+from simulator.frameworks.home import asking
+from simulator.frameworks.launch import plain_path
 from simulator.recipes.shell.conditions import Truth
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine, NotFollowed
-from simulator.recipes.shell.source import check_length
 from simulator.recipes.shell.values import Piece, Value
 from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
@@ -49,8 +50,10 @@ def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
         return True
     text = text_of(machine, argv[1], line)
     if text is None:
+        name = _name_below(argv[1])[:100]
+        fix = asking(name, is_file=True) if name else "--set NAME=VALUE"
         remark = f"{argv[1].text[:100]} is not read: what it sets is not known"
-        machine.remark("not-read", "warning", remark, line, "--set NAME=VALUE")
+        machine.remark("not-read", "warning", remark, line, fix)
         machine.unread = True
         machine.may_be_set(line)
         if _LAUNCHES.search(name := _shown_name(argv[1])):
@@ -118,11 +121,13 @@ def _begins_known(value: Value) -> bool:
 def text_of(machine: Machine, target: Value, line: int) -> Value | None:
     """Return the text of a file that a command names, every line of it at the line of the command; None without one."""
     name = _name_below(target)
-    text = machine.open_file(name, line) if name else None
-    if text is None:
+    written = machine.state.files.get(plain_path(target.text))
+    text = machine.open_file(name, line) if name and written is None else None
+    if text is None and (written is None or not any(piece.known for piece in written.pieces)):
         return None
     if len(machine.calls) >= MAXIMUM_CALLS:
         name = PurePath(name).name[:60]
         raise InputError(f"{machine.file}:{line}: {name} reads itself, or files read each other too deep")
-    check_length(machine.file, text)
+    if text is None:
+        return written
     return Value((Piece(text, line),) if text else ())

@@ -6,15 +6,15 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
-from simulator.recipes.shell.capture import SILENT, without_tabs
+from simulator.recipes.shell.capture import SILENT
 from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
-from simulator.recipes.shell.filters import filtered, stages_of
-from simulator.recipes.shell.heredocs import changed_files, redirected_names, tee_names, unknown_files, written_files
+from simulator.recipes.shell.filters import Writer, change_files, words_behind
 from simulator.recipes.shell.includes import start, started_script
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, items_of
@@ -44,6 +44,9 @@ class Runner(Walk):
 
     def __init__(self, machine: Machine, source: Source, launches: list[TrainingCommand]) -> None:
         super().__init__(machine, source, launches)
+        self._behind: list[Node] = []
+        """Words of the command at hand that stand behind a redirection."""
+        self._writer = Writer(self._words, source, machine)
         self.statements = {
             "command": self._command,
             "declaration_command": self._declaration,
@@ -87,22 +90,16 @@ class Runner(Walk):
         return self.all(node.children)
 
     def _redirected(self, node: Node) -> Truth:
-        """A command with redirections; what `cat`, `tee` or `sed` writes of a known text is kept."""
+        """Follow a command with redirections; output of `cat`, `tee` or `sed` with a known text is stored."""
         outer = self.machine.output, self.stdin
         document = next((child for child in node.children if child.type == "heredoc_redirect"), None)
         if document is not None:
             self.stdin = self._heredoc(document)
-            self.machine.state.files |= dict(written_files(node, document, self._words, self.source))
-        else:
-            names = redirected_names(node.children[1:], self._words)
-            written = unknown_files(names, self._line(node))
-            if written and not any(
-                child.type == "file_redirect" and child.children[0].type == ">>" for child in node.children
-            ):
-                text = filtered(stages_of(node.children[0]), self._words, self.machine, self._line(node))
-                written = written if text is None else dict.fromkeys(written, text)
-            self.machine.state.files |= written
-        redirects = (child for child in node.children[1:] if child.type == "file_redirect")
+        self._writer.write(node)
+        redirects = [child for child in node.children[1:] if child.type == "file_redirect"]
+        # `--master_addr <name> --port <port>`: marks of what is to be filled in.
+        marked = any(left.end_byte == right.start_byte for left, right in pairwise(redirects))
+        self._behind = [] if marked else [word for child in redirects for word in words_behind(child)]
         if any(_takes_output(self.source.raw(child)) for child in redirects):
             self.machine.output = None
         truth = self.all(node.children[:1])
@@ -112,16 +109,10 @@ class Runner(Walk):
         return self.all(child for child in document.children if child.type in ("command", "list")) and truth
 
     def _heredoc(self, node: Node) -> Value | None:
-        """The text of a here document; None where more than the text follows its start."""
-        parts = {child.type: child for child in node.named_children}
-        if not parts.keys() <= {"heredoc_start", "heredoc_body", "heredoc_end"} or "heredoc_start" not in parts:
-            return None
-        body = parts.get("heredoc_body")
-        if body is None:
-            return EMPTY
-        expands = not set(self.source.raw(parts["heredoc_start"])) & set("'\"\\")
-        text = self._words.heredoc(body, expands=expands)
-        return without_tabs(text) if node.children[0].type == "<<-" else text
+        """Return the text of a here document; None where more than the text follows its start."""
+        types = {child.type for child in node.named_children}
+        is_whole = "heredoc_start" in types <= {"heredoc_start", "heredoc_body", "heredoc_end"}
+        return self._writer.here_document(node) if is_whole else None
 
     # Assignments.
 
@@ -241,11 +232,7 @@ class Runner(Walk):
         self.machine.prints(None)
         for child in node.named_children:
             truth = self._apart(lambda child=child: self.run(child))  # type: ignore[misc]
-        *before, last = stages_of(node)
-        if names := tee_names(last, self._words):
-            written = unknown_files(names, self._line(node))
-            text = filtered(before, self._words, self.machine, self._line(node)) if written else None
-            self.machine.state.files |= written if text is None else dict.fromkeys(written, text)
+        self._writer.write(node)
         return truth
 
     def _list(self, node: Node) -> Truth:
@@ -270,7 +257,8 @@ class Runner(Walk):
         line = self._line(node)
         prefix: dict[str, Value] = {}
         argv: list[Value] = []
-        for child in node.named_children:
+        behind, self._behind = self._behind, []
+        for child in (*node.named_children, *behind):
             if child.type == "variable_assignment":
                 name = self.source.raw(child.named_children[0])
                 prefix[name] = self._words.value(child.named_children[1]) if len(child.named_children) > 1 else EMPTY
@@ -300,7 +288,7 @@ class Runner(Walk):
         name = argv[0].text
         if name in self.machine.state.functions:
             return self._call(name, argv[1:], line)
-        self.machine.state.files |= changed_files(argv, line)
+        change_files(argv, self.machine, line)
         builtin = BUILTINS.get(name)
         if builtin is not None:
             return builtin(self, argv, line)

@@ -386,11 +386,11 @@ def _without_escapes(text: str, *, quoted: bool) -> str:
     return _ESCAPE.sub(resolved, text)
 
 
-def matches(text: str, wanted: Value, file: str) -> bool:
+def matches(text: str, pattern: Value, file: str) -> bool:
     """Whether a shell pattern matches; its quoted parts are literal. Raises InputError for one that is too long."""
-    shown = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in wanted.pieces)
+    shown = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in pattern.pieces)
     if len(shown) > _MAXIMUM_PATTERN:
-        raise InputError(f"{file}:{wanted.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
+        raise InputError(f"{file}:{pattern.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
     return _compiled(shown, len(text))(text) is not None
 
 
