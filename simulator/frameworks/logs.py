@@ -77,7 +77,7 @@ class LoggedRun:
 
     begin: LogLine
     last: LogLine
-    """Line of the last step, or of the end of the run."""
+    """Line of the last step; without one the first line."""
     arguments: Arguments | None
     """Arguments that the run printed; None where it printed none."""
     steps: tuple[LoggedStep, ...]

@@ -1,7 +1,7 @@
 """The type `AskedRun`: one training run in this project's terms, which every framework's reader returns.
 
 `--tensor-model-parallel-size 2` of Megatron-LM and `--tensor_parallel_degree 2` of Paddle both set
-`layout.tensor_parallel` here. Reads no flags and computes nothing: readers stand in the frameworks' folders.
+`layout.tensor_parallel` here. Reads no flags and computes nothing: the readers are in the frameworks' folders.
 """
 
 from __future__ import annotations
