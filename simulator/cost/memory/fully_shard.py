@@ -317,8 +317,8 @@ def _sent_chunks(pricing: Pricing, flight: StageArray) -> StageArray:
     of_last_chunk = cycles * ranks + np.minimum(rest, ranks)
     of_first_chunk = cycles * ranks + np.maximum(rest - (chunks - 1.0) * ranks, 0.0)
     first, last = (contents.on_ranks(ends) > 0.0 for ends in (contents.embeddings, contents.heads))
-    kept = (block.chunks > 1) & (block.pipeline_parallel > 1)
-    return np.where(kept, 2.0 * done - last * of_last_chunk - first * of_first_chunk, 0.0)
+    until_end = (block.chunks > 1) & (block.pipeline_parallel > 1)
+    return np.where(until_end, 2.0 * done - last * of_last_chunk - first * of_first_chunk, 0.0)
 
 
 def _micro_batches_left(step: _Step, flight: StageArray) -> StageArray:

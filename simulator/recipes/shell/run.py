@@ -150,22 +150,22 @@ class Runner(Walk):
         return True
 
     def _list_of(self, name: str, old: Sequence[Value], node: Node, line: int) -> None:
-        """Assign `X=(a b)` or `X=([key]=a)`."""
-        items = list(old)
-        if not items:
-            self.machine.forget(name)
-        self.machine.assign(name, tuple(items), line)
+        """Assign `X=(a b)` or `X=([key]=a)`; what stands inside may be made of what X is before."""
+        items, elements = list(old), list[tuple[str, Value]]()
         for item in node.named_children:
             if item.type == "comment":
                 continue
             keyed = self.source.data.startswith(b"[", item.start_byte)
             match = re.match(r"\[([^]]*)\]=", (whole := self._words.value(item)).text) if keyed else None
             if match:
-                self.machine.assign_element(name, match[1], whole.after(match.end()), line)
+                elements.append((match[1], whole.after(match.end())))
             else:
                 items += self._words.fields(item)
-        if len(items) > len(old):
-            self.machine.assign(name, tuple(items), line)
+        if not old:
+            self.machine.forget(name)
+        self.machine.assign(name, tuple(items), line)
+        for key, element in elements:
+            self.machine.assign_element(name, key, element, line)
 
     def _declaration(self, node: Node) -> Truth:
         """Follow `export`, `declare`, `local`, `readonly`, `typeset`."""
