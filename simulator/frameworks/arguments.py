@@ -16,7 +16,7 @@ from simulator.errors import InputError
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, FlagTable
 from simulator.frameworks.names import is_harmless, is_irrelevant, misspelled, plain
-from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
+from simulator.frameworks.remarks import Place, RecipeFlag, Remark, Severity, Unknown
 from simulator.frameworks.values import Cause, PlainValue, known_value
 
 OFF: Final = ("false", "none", "null", "", "0")
@@ -271,10 +271,10 @@ class Arguments:
             for entry in entries:
                 self.note(entry.causes)
 
-    def flags(self) -> tuple[GivenFlag, ...]:
+    def flags(self) -> tuple[RecipeFlag, ...]:
         """Return the last occurrence of each flag."""
         last = (entries[-1] for entries in self.entries.values() if entries)
-        return tuple(GivenFlag(entry.spelled.lstrip("-"), entry.text, entry.place) for entry in last)
+        return tuple(RecipeFlag(entry.spelled.lstrip("-"), entry.text, entry.place) for entry in last)
 
     def unknowns(self) -> tuple[Unknown, ...]:
         """Return the values that only the run knows; those that settings depend on come first."""

@@ -1,6 +1,6 @@
 """The tables of flags and keys: each framework's words, what they set, and which are not priced. Reads no recipe.
 
-A row says once what a word means, and everything that reads or writes the word goes by it::
+A row defines the meaning of a word for everything that reads or writes it::
 
     name                        kind    takes   sets
     tensor_model_parallel_size  priced  value   layout.tensor_parallel

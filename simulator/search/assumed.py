@@ -18,7 +18,7 @@ from simulator.question.vocabulary import NARROW
 from simulator.search.build import bare_estimate, verdict_of
 from simulator.search.rules import RULES
 
-LEAST_CHANGE = 0.005
+MIN_CHANGE = 0.005
 """Smallest relative change of speed, or of memory over capacity, at which a switch matters."""
 
 
@@ -73,12 +73,12 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
         share = abs(memory) / estimate.memory.capacity_bytes
-        if verdict == "refused" or (max(abs(speed), share) < LEAST_CHANGE and verdict == verdict_of(base, 0)):
+        if verdict == "refused" or (max(abs(speed), share) < MIN_CHANGE and verdict == verdict_of(base, 0)):
             continue
         yield AssumedSwitch(
             switch=name,
-            value=_shown(value),
-            other=_shown(other),
+            value=_option_text(value),
+            other=_option_text(other),
             because=because,
             speed_change=speed,
             memory_bytes=memory,
@@ -122,6 +122,6 @@ def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffe
     return timed(sized, work=None if "passes" in moves else base.step.work)
 
 
-def _shown(value: Any) -> str:
+def _option_text(value: Any) -> str:
     """Return a value as `--option` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

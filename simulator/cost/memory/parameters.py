@@ -116,7 +116,7 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
 
 
 @of_work
-def whole_layer(pricing: Pricing, piece: WeightTotals) -> Array:
+def local_count(pricing: Pricing, piece: WeightTotals) -> Array:
     """Return the parameters of one piece of the model on a device before ZeRO, shape (n,)."""
     block = pricing.block
     return piece.split / block.tensor_parallel + piece.replicated + piece.routed / block.expert_ranks
@@ -166,7 +166,7 @@ def linear_parameters(pricing: Pricing) -> KindArray:
 def largest_linear_layer(pricing: Pricing) -> Array:
     """Return the largest number of linear weights of a layer on one device, over the kinds, shape (n,)."""
     kinds = pricing.scenario.model.layer_kinds
-    parameters: Array = largest(whole_layer(pricing, _linear(pricing.scenario, kind)) for kind in kinds)
+    parameters: Array = largest(local_count(pricing, _linear(pricing.scenario, kind)) for kind in kinds)
     return parameters
 
 
@@ -180,6 +180,6 @@ def linear_by_class(pricing: Pricing) -> DeviceParameters:
     """Return the linear weights of the layers on one device, by the ranks that replicate them."""
     contents = pricing.contents
     kinds = [_linear(pricing.scenario, kind) for kind in contents.layer_kinds]
-    dense = [whole_layer(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
-    routed = [whole_layer(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
+    dense = [local_count(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
+    routed = [local_count(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
     return DeviceParameters(over_layers(contents.with_prediction, dense), over_layers(contents.with_prediction, routed))

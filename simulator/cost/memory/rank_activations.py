@@ -17,11 +17,11 @@ from simulator.cost.derived import Pricing, derived, of_sizes
 from simulator.cost.memory.activations import (
     delayed_bytes,
     embedded_bytes,
-    kept_bytes,
     layer_bytes,
     layer_input_bytes,
     repeated_working_set,
     returning_bytes,
+    saved_bytes,
 )
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
@@ -120,14 +120,14 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     predicted = contents.prediction_layers * of_kind[contents.prediction_index]
     by_chunk: list[KindArray] = []
     for index, (chunk, again, inputs) in enumerate(zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)):
-        kept = inputs * boundary
+        saved = inputs * boundary
         for kind, size in enumerate(of_kind):
-            kept = kept + (chunk[kind] - again[kind]) * size
+            saved = saved + (chunk[kind] - again[kind]) * size
             if unlisted:
-                kept = kept + (chunk - contents.listed[index])[kind] * unlisted[kind]
+                saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
         # Prediction modules follow the last layers.
-        by_chunk.append(kept + predicted if index == contents.chunk[-1] else kept)
-    whole = np.asarray(sum(times * kept for times, kept in zip(pricing.chunk_repeats, by_chunk, strict=True)))
+        by_chunk.append(saved + predicted if index == contents.chunk[-1] else saved)
+    whole = np.asarray(sum(times * saved for times, saved in zip(pricing.chunk_repeats, by_chunk, strict=True)))
     layer = largest(of_kind)
     offloaded = pricing.offloads("activations")
     recomputed = plan.on_rank.sum(axis=0) > 0.0
@@ -149,22 +149,22 @@ def _unlisted(pricing: Pricing) -> list[Array]:
     some = pricing.recomputes("selective") & pricing.recomputes_by("list")
     if not some.any():
         return []
-    freed = (kept_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
+    freed = (saved_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
     return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
 
 
 def activations_in_flight(pricing: Pricing) -> StageArray:
     """Return the bytes that all micro batches in flight save on every rank, shape (pipeline_parallel, n) (M9)."""
     block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)
-    kept_of_one = contents.on_ranks(activations.one_micro_batch)
+    saved_of_one = contents.on_ranks(activations.one_micro_batch)
     flight = in_flight(pricing)
     if len(activations.by_chunk) == 1:
-        held = kept_of_one * np.where(activations.offloaded, 1.0, flight)
+        held = saved_of_one * np.where(activations.offloaded, 1.0, flight)
     else:
-        held = np.where(activations.offloaded, kept_of_one, _uneven_in_flight(pricing, flight))
+        held = np.where(activations.offloaded, saved_of_one, _uneven_in_flight(pricing, flight))
     if pricing.scenario.framework.overlap_expert_exchange and pricing.scenario.model.is_moe:
         # Overlapped forward and backward passes hold a layer of both at once.
-        held = held + kept_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
+        held = held + saved_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
     if pricing.scenario.framework.delayed_weight_gradients and pricing.scenario.model.is_moe:
         held = held + np.max([delayed_bytes(pricing, kind) for kind in contents.layer_kinds], axis=0)
     if not activations.embedded.any():
@@ -182,7 +182,7 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
     if contents.unequal or (schedule.by_run and np.all(chunks == len(contents.chunk))):
         return _most_in_flight(pricing)
-    by_chunk = [contents.on_ranks(kept) for kept in stage_activations(pricing).by_chunk]
+    by_chunk = [contents.on_ranks(saved) for saved in stage_activations(pricing).by_chunk]
     passes = flight * chunks
     held = np.zeros_like(flight)
     for chunk, distinct in enumerate(contents.chunk):
@@ -208,15 +208,15 @@ def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
     run = np.maximum(micro_batches(pricing), schedule.min_micro_batches(ranks))
     cycles = np.minimum(np.ceil(run / ranks), STEADY)
     shape = len(contents.ranks), len(pricing)
-    by_chunk = [np.broadcast_to(kept, shape) for kept in stage_activations(pricing).by_chunk]
+    by_chunk = [np.broadcast_to(saved, shape) for saved in stage_activations(pricing).by_chunk]
     held = np.empty((ranks, len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
         for rank, kind in enumerate(contents.kind):
-            kept = [chunk[kind, of_count] for chunk in by_chunk]
+            saved = [chunk[kind, of_count] for chunk in by_chunk]
             alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
-            now = alive[:, 0, None] * kept[0]
-            for number, size in zip(alive.T[1:], kept[1:], strict=True):
+            now = alive[:, 0, None] * saved[0]
+            for number, size in zip(alive.T[1:], saved[1:], strict=True):
                 now += number[:, None] * size
             held[rank, of_count] = np.max(now, axis=0)
     return held

@@ -239,9 +239,9 @@ def _bias_tables(facts: _Facts) -> Options:
 def _general_mask(facts: _Facts) -> str:
     """Return the mask of `--attention-mask-type general`; with reset masks, lengths of documents may replace it.
 
-    features_manager/megatron_basic/training_basic.py of MindSpeed-LLM: from v2.3.0 on the loader makes none beside
-    tokens for heads, from v26.0.0 on none at all, and get_attention_mask of MindSpeed (model/transformer.py:66 of
-    v26.0.0) then takes the one of 2048 x 2048, unless a ring makes its own.
+    features_manager/megatron_basic/training_basic.py of MindSpeed-LLM: from v2.3.0 on the loader makes no mask if
+    tokens are exchanged for heads, from v26.0.0 on none, and get_attention_mask of MindSpeed (model/transformer.py:66
+    of v26.0.0) then returns one of 2048 x 2048, unless a ring makes its own.
     """
     arguments = facts.arguments
     if not arguments.switch("attention_mask", "reset-attention-mask"):

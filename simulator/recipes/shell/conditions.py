@@ -176,7 +176,7 @@ class Test:
     def _asked(self, name: str) -> Truth:
         """Return the truth of a test of files and the like, which only the user's settings can decide."""
         name = " ".join(name.split())[:80]
-        value = self._machine.given(name, self._line)
+        value = self._machine.preset(name, self._line)
         return frozenset({Cause(self._line, name)}) if value is None else value.text.lower() in ("1", "true", "yes")
 
     def _compared(self, left: Value, operator: str, right: Value) -> Truth:

@@ -155,7 +155,7 @@ class Words:
         """Return the output of a command in `$( )`, from a setting or the script; else a hole."""
         name = " ".join(self._source.node_text(node).split())
         name = name if len(name) <= _MAXIMUM_NAME else name[: _MAXIMUM_NAME - 3] + "..."
-        setting = self._machine.given(name, line)
+        setting = self._machine.preset(name, line)
         return setting or self._machine.capture(self._source, node) or hole(name, line, [Cause(line, name)])
 
     def _name(self, name: str, line: int) -> Content:
@@ -230,7 +230,7 @@ class Words:
         inside = -len(items) <= number < len(items)
         return keyed.get(str(number), items[number] if inside else EMPTY)
 
-    def reckoned(self, node: Node, start: int, end: int, line: int) -> Value:
+    def arithmetic_between(self, node: Node, start: int, end: int, line: int) -> Value:
         """Return the value of the arithmetic between two bytes; 1 for an empty text, as in `for ((;;))`."""
         pieces = Value(tuple(self._interpolated(node, start, end, quoted=True)))
         return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else text_value("1", line)
