@@ -173,14 +173,14 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
     """Decorate a formula to cache its figure by `Pricing` and arguments."""
 
     @wraps(figure)
-    def kept(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def cached(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (figure, *args, *kwargs.items()) if args or kwargs else figure
         known: T = pricing.figures.get(key, _UNKNOWN)
         if known is _UNKNOWN:
             known = pricing.figures[key] = figure(pricing, *args, **kwargs)
         return known
 
-    return kept
+    return cached
 
 
 def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:

@@ -265,9 +265,9 @@ def narrow_bytes(pricing: Pricing) -> KindArray:
     if scenario.precision not in NARROW:
         return 2.0 * linear_by_class(pricing).routed
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
-    saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
-    copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, narrow_number_bytes(scenario), 0.0))
-    added: KindArray = linear_parameters(pricing) * (copies - saved)
+    replaced = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
+    copies = np.maximum(narrow_weight_bytes(scenario), np.where(replaced > 0.0, narrow_number_bytes(scenario), 0.0))
+    added: KindArray = linear_parameters(pricing) * (copies - replaced)
     return added
 
 
@@ -311,8 +311,8 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     table = np.maximum(contents.embeddings, contents.heads) * local_count(pricing, model_totals(scenario).embedding)
     used = np.maximum(layer, table)
     ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
-    kept = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
-    live = np.minimum(used + kept, parts.dense + parts.routed)
+    reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
+    live = np.minimum(used + reused, parts.dense + parts.routed)
     return np.asarray(element_bytes(scenario) * live)
 
 
@@ -323,8 +323,8 @@ _PREFETCHED = 0.9
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
     """Return the optimizer state on the device between optimizer steps, shape (kinds, n)."""
     fraction = pricing.scenario.framework.offload_fraction
-    away = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
-    return optimizer - optimizer * away
+    offloaded = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
+    return optimizer - optimizer * offloaded
 
 
 def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArray, KindArray]:

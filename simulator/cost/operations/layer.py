@@ -25,7 +25,7 @@ from simulator.cost.operations.layer_embedding import layer_embedding
 from simulator.cost.operations.lightning import lightning
 from simulator.cost.operations.mamba import mamba
 from simulator.cost.operations.offload import moved
-from simulator.cost.operations.record import Kept, Operation
+from simulator.cost.operations.record import Operation, Saved
 from simulator.cost.operations.reused import reused
 from simulator.cost.operations.selective_scan import selective_scan
 from simulator.cost.operations.streams import aggregated, collapsed, expanded
@@ -110,11 +110,11 @@ CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
 def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Operation:
     """Return an operation without saved tensors that are offloaded, or recomputed by a share of the experts."""
     profile = conditions.framework
-    if away := moved(conditions, kind, operation):
-        operation = operation._replace(kept=tuple(tensor for tensor in operation.kept if tensor not in away))
+    if offloaded := moved(conditions, kind, operation):
+        operation = operation._replace(saved=tuple(tensor for tensor in operation.saved if tensor not in offloaded))
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
-    return operation._replace(kept=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.kept))
+    return operation._replace(saved=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.saved))
 
 
 def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, tuple[Operation, ...]], ...]:
@@ -157,8 +157,8 @@ def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
     """
     if conditions.lora_rank is None or conditions.framework.adapter_targets == "all":
         return operation
-    read = tuple(tensor for tensor in operation.kept if not tensor.name.endswith(_PRODUCT_INPUTS))
-    return operation._replace(kept=read)
+    read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
+    return operation._replace(saved=read)
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
@@ -183,7 +183,7 @@ def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, wei
         case "before":
             return (norm(conditions, f"{name}_norm", weight), *inside, added)
         case "after":
-            entered = Operation(name=f"{name}_entry", group="norm", kept=(linear_input(conditions, f"{name}_input"),))
+            entered = Operation(name=f"{name}_entry", group="norm", saved=(linear_input(conditions, f"{name}_input"),))
             return (entered, *inside, post_norm(conditions, f"{name}_norm", weight), added)
         case "around":
             behind = post_norm(conditions, f"{name}_post_norm", f"{weight}_behind")
@@ -195,7 +195,7 @@ def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tu
     first, *others = feed_forward
     if conditions.model.shared_norm:
         return tuple(others)
-    return (first._replace(kept=first.kept[1:]), *others)
+    return (first._replace(saved=first.saved[1:]), *others)
 
 
 def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
@@ -203,5 +203,5 @@ def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
     if conditions.lora_rank is None:
         return ()
     groups = 2.0 if conditions.framework.adapter_targets == "attention" else 4.0
-    inner = Kept("adapter_inner", groups * element_bytes(conditions) * float(conditions.lora_rank), "whole")
-    return (Operation(name="adapters", group="adapter", kept=(inner,)),)
+    inner = Saved("adapter_inner", groups * element_bytes(conditions) * float(conditions.lora_rank), "whole")
+    return (Operation(name="adapters", group="adapter", saved=(inner,)),)

@@ -107,7 +107,7 @@ class Amount(NamedTuple):
     spread: Spread
 
 
-class Kept(NamedTuple):
+class Saved(NamedTuple):
     """A tensor saved from the forward pass until the backward pass of its operation."""
 
     name: str
@@ -166,7 +166,7 @@ class Operation(NamedTuple):
     group: OperationGroup
     weights: tuple[Weight, ...] = ()
     """Matrix weights share their input: a fused kernel multiplies them at once."""
-    kept: tuple[Kept, ...] = ()
+    saved: tuple[Saved, ...] = ()
     temporary: tuple[Amount, ...] = ()
     """Gradients alive inside the operation's backward pass, beside the incoming one."""
     moved: tuple[Amount, ...] = ()
@@ -186,7 +186,7 @@ class Operation(NamedTuple):
     """Part of `calls` inside CUDA graphs."""
 
 
-def summed(amounts: Iterable[Amount | Kept]) -> Mapping[Spread, float]:
+def summed(amounts: Iterable[Amount | Saved]) -> Mapping[Spread, float]:
     """Return the amounts summed by spread, in the order of first appearance."""
     result: dict[Spread, float] = {}
     for amount in amounts:

@@ -13,7 +13,7 @@ from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.gated_delta import convolution
 from simulator.cost.operations.linear import input_projection, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 _CHUNK = 2048
 """Tokens between two states that the scan saves in fp32, with the product of their decays."""
@@ -41,10 +41,10 @@ def selective_scan(conditions: Conditions) -> tuple[Operation, ...]:
             vector("step_bias", inner, "column"),
             vector("skip", inner, "column"),
         ),
-        kept=(
-            Kept("scan_matrices", element * (rank + 4 * state), "whole"),
-            Kept("scan_output", element * inner, "tensor"),
-            Kept("scan_states", 2.0 * FP32 * state * inner / _CHUNK, "tensor"),
+        saved=(
+            Saved("scan_matrices", element * (rank + 4 * state), "whole"),
+            Saved("scan_output", element * inner, "tensor"),
+            Saved("scan_states", 2.0 * FP32 * state * inner / _CHUNK, "tensor"),
         ),
         temporary=(Amount(8.0 * element * inner, "tensor"),),
         # Bound by what it reads and writes (section 3.3.2): the input twice, steps twice, gate, output.

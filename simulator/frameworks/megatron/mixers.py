@@ -165,7 +165,7 @@ def _delta(arguments: Arguments, fields: MixerFields, sizes: MixerFields, *, own
     layers = fields.get("num_hidden_layers")
     text = (arguments.text("mixers", *_PLACES) or "").replace(" ", "").strip("\"'")
     every = int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text, re.ASCII) else 0
-    digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else written_out(text)
+    digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else layer_digits(text)
     if not layers or len(digits) != layers:
         if layers and "mixers" not in arguments.incomplete:
             message = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
@@ -188,7 +188,7 @@ _TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
 _MOST_DIGITS: Final = 100_000
 
 
-def written_out(text: str) -> str:
+def layer_digits(text: str) -> str:
     """Return `([0]*1+[1,1]*13)` as one digit per layer; empty for other text."""
     digits = ""
     if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:

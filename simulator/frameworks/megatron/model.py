@@ -9,7 +9,7 @@ from typing import Any, Final
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.megatron.cut import idle_layers
-from simulator.frameworks.megatron.mixers import is_known_spec, mixers_of, written_out
+from simulator.frameworks.megatron.mixers import is_known_spec, layer_digits, mixers_of
 from simulator.frameworks.megatron.vocabulary import padded, padding, vocabulary
 from simulator.frameworks.take import Targets, part
 
@@ -139,7 +139,7 @@ def _places_of_experts(arguments: Arguments, fields: dict[str, Any], layers: int
     if text in ("1", "-1"):
         return {"first_k_dense_replace": leading}
     step = int(text) if re.fullmatch(r"[0-9]{1,4}", text, re.ASCII) and int(text) else 0
-    digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else written_out(text)
+    digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else layer_digits(text)
     if "1" not in digits or (layers is not None and len(digits) != layers):
         message = f"--moe-layer-freq {text[:40]}: no list of {layers or 'all'} layers of which some have experts"
         arguments.not_modelled(message, "moe-layer-freq")

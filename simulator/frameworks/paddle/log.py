@@ -23,9 +23,9 @@ from simulator.frameworks.logs import (
     LoggedRun,
     LoggedStep,
     LogLine,
-    fuller,
+    longer_line,
     number,
-    whole,
+    parse_count,
 )
 from simulator.frameworks.paddle.read import paddle_run
 from simulator.frameworks.remarks import Place
@@ -77,7 +77,7 @@ class _PaddleLines:
             self.out_of_memory = None  # the run continued
             self.steps.append((line, int(step[1]), dict(_PAIR.findall(line.text))))
         elif OUT_OF_MEMORY.search(line.text):
-            self.out_of_memory = fuller(self.out_of_memory, line)
+            self.out_of_memory = longer_line(self.out_of_memory, line)
         elif not self.steps and (setting := _SETTING.search(line.text)):
             # The first value counts: later dumps repeat names with values of single ranks.
             self.dump.setdefault(setting[1], (line, setting[2].strip()))
@@ -85,7 +85,7 @@ class _PaddleLines:
     def count(self, name: str) -> int:
         """Return a count of the dump; 0 without one."""
         line, text = self.dump.get(name, (self.begin, ""))
-        return 0 if text in _BLANK else whole(line.where, name, text)
+        return 0 if text in _BLANK else parse_count(line.where, name, text)
 
 
 def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:

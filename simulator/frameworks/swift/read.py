@@ -17,7 +17,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.megatron.keys import add_layers, settle, take_model
+from simulator.frameworks.megatron.keys import add_layers, normalize_flags, take_model
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.named import QUANTIZED, named_model, note_fewer_bits
 from simulator.frameworks.run import AskedRun
@@ -123,7 +123,7 @@ def _task(arguments: Arguments) -> dict[str, str]:
 def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     """Return the run of `megatron sft`, by Megatron's flags."""
     stated = frozenset(arguments.entries)
-    settle(arguments, _RENAMED)
+    normalize_flags(arguments, _RENAMED)
     line = launch.line
     granularity = arguments.entry("recompute_granularity")
     if granularity is not None and granularity.text == "none":

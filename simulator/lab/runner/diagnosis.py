@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, one_line
-from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, fuller, log_lines
+from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, log_lines, longer_line
 from simulator.lab.runner.engine import TAIL_LINES, Ended, OutcomeKind
 from simulator.lab.trainer.failure import failure_in
 
@@ -80,7 +80,7 @@ def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
     for line in chain.from_iterable(map(_lines, (ended.log, *more))):
         sign = _sign(line.text.strip())
         if sign == "memory":
-            signs[sign] = fuller(signs.get(sign), line)
+            signs[sign] = longer_line(signs.get(sign), line)
         elif sign:
             signs.setdefault(sign, line)
     memory, launcher = signs.get("memory"), signs.get("launcher")

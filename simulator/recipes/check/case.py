@@ -22,7 +22,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import ContradictionError, needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
-from simulator.recipes.rules.frameworks import held_key_value_heads, uneven_stages
+from simulator.recipes.rules.frameworks import replicated_key_value_heads, uneven_stages
 from simulator.recipes.rules.launch import LaunchFacts, Mark
 
 
@@ -112,7 +112,7 @@ def _profile(  # noqa: PLR0913, PLR0917  what decides it
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
     """Return the question with the key-value heads of all ranks, where a network keeps them whole on each."""
-    heads, name = held_key_value_heads(scenario, layout)
+    heads, name = replicated_key_value_heads(scenario, layout)
     if not heads:
         return scenario, ()
     shared = scenario.model.num_key_value_heads

@@ -27,8 +27,8 @@ from simulator.recipes.check.folders import expanded, require_size
 from simulator.recipes.check.machines import (
     Reread,
     launched_devices,
-    on_others,
-    others,
+    nodes_remark,
+    other_machines,
     unstated,
 )
 from simulator.recipes.check.marks import marks_of
@@ -152,14 +152,14 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
     missing = unstated(recipe, asked, reread)
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
     bound: str | None = None
-    for option, other in others(recipe, asked, missing, devices) if missing else ():
+    for option, other in other_machines(recipe, asked, missing, devices) if missing else ():
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
-            return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
+            return _elsewhere(judged, recipe, nodes_remark(f"with {option} it passes", _on(devices, judged), missing))
         if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED, WEIGHT_CACHE):
             bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
-        return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
+        return _elsewhere(judged, recipe, nodes_remark(bound, _on(devices, judged), missing))
     return _advised(judged, gates)
 
 

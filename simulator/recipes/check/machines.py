@@ -113,7 +113,7 @@ def launched_devices(recipe: Recipe, asked: Asked) -> int:
     return (recipe.nodes or 1) * (recipe.devices_per_node or spec.devices_per_node)
 
 
-def others(recipe: Recipe, asked: Asked, missing: Unstated, devices: int) -> Iterator[tuple[str, Asked]]:
+def other_machines(recipe: Recipe, asked: Asked, missing: Unstated, devices: int) -> Iterator[tuple[str, Asked]]:
     """Yield other machines, as option text and as options: more nodes, fewer devices, fewer nodes.
 
     `devices` are those on which the recipe fails.
@@ -134,7 +134,7 @@ def _below(nodes: int) -> list[int]:
     return [count for count in range(nodes - 1, 0, -1) if nodes % count == 0][:_MOST_TRIED]
 
 
-def on_others(elsewhere: str, failure: str, missing: Unstated) -> Remark:
+def nodes_remark(elsewhere: str, failure: str, missing: Unstated) -> Remark:
     """Return the remark on a recipe that fails on the assumed machines but may pass on others."""
     unknown = "how many nodes run it" if missing.nodes else "how many devices of a node run it"
     source = (

@@ -113,7 +113,7 @@ def _keeping_whole(scenario: Scenario, layout: Layout) -> str:
     return name
 
 
-def held_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
+def replicated_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
     """Return the key-value heads on all tensor-parallel ranks together, and the network that keeps them whole on each.
 
     Zero and empty where they are split, or where a rank would hold more of them than query heads.

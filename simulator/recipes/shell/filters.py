@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.frameworks.launch import plain_path
-from simulator.recipes.shell.capture import echoed, formatted, without_tabs
+from simulator.recipes.shell.capture import echo_output, printf_output, without_tabs
 from simulator.recipes.shell.includes import text_of
 from simulator.recipes.shell.machine import Machine, items_of, words
 from simulator.recipes.shell.source import HOLES, Source
@@ -282,9 +282,9 @@ def _content(file: Value, machine: Machine, line: int) -> Value:
 
 _PRINTED: Final[Mapping[str, Callable[[_Call], Value | None]]] = {
     "cat": _cat,
-    "echo": lambda call: echoed([EMPTY, *call.words], call.line),
+    "echo": lambda call: echo_output([EMPTY, *call.words], call.line),
     "envsubst": _envsubst,
-    "printf": lambda call: formatted(call.words, call.line),
+    "printf": lambda call: printf_output(call.words, call.line),
     "sed": _sed,
     "tee": lambda call: call.text,
 }

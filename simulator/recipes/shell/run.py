@@ -28,7 +28,7 @@ from simulator.recipes.shell.values import (
     text_value,
 )
 from simulator.recipes.shell.walk import Walk
-from simulator.recipes.shell.wrappers import carried, spread
+from simulator.recipes.shell.wrappers import process_counts, shell_text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -317,9 +317,9 @@ class Runner(Walk):
             return self._chosen(paths, argv, line)
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
-            self._take(dataclasses.replace(launch, spread={**self.machine.spread, **spread(argv)}))
+            self._take(dataclasses.replace(launch, spread={**self.machine.spread, **process_counts(argv)}))
             return True
-        if (text := carried(argv)) is not None:
+        if (text := shell_text(argv)) is not None:
             follow = functools.partial(self.evaluate, text, line)
             return self._spread(argv, functools.partial(self._apart, follow))
         script = argv[started_script(argv) :]
@@ -334,7 +334,7 @@ class Runner(Walk):
 
     def _spread(self, argv: Sequence[Value], follow: Callable[[], Truth | None]) -> Truth | None:
         """Follow the command that another starts, with its number of processes."""
-        outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **spread(argv)}
+        outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **process_counts(argv)}
         truth = follow()
         self.machine.spread = outer
         return truth

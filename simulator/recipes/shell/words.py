@@ -230,7 +230,7 @@ class Words:
         inside = -len(items) <= number < len(items)
         return keyed.get(str(number), items[number] if inside else EMPTY)
 
-    def reckoned(self, node: Node, start: int, end: int, line: int) -> Value:
+    def arithmetic_between(self, node: Node, start: int, end: int, line: int) -> Value:
         """Return the value of the arithmetic between two bytes; 1 for an empty text, as in `for ((;;))`."""
         pieces = Value(tuple(self._interpolated(node, start, end, quoted=True)))
         return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else text_value("1", line)
