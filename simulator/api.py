@@ -301,11 +301,11 @@ def feasible(
     Of more than `drawn` for one way of exchanging experts there is a choice: that of `spread`.
     """
     check_count("most", most)
-    ways = _query(question, space, 0.0).ways()
-    of_ways = [spread(way, max(most // len(ways), 1), drawn) for way in ways]
+    alternatives = _query(question, space, 0.0).alternatives()
+    spreads = [spread(alternative, max(most // len(alternatives), 1), drawn) for alternative in alternatives]
     return FeasibleLayouts(
-        tuple(estimate for detailed, _ in of_ways for estimate in estimates_of(detailed, intervals=False)),
-        tuple(priced for _, others in of_ways for priced in others),
+        tuple(estimate for detailed, _ in spreads for estimate in estimates_of(detailed, intervals=False)),
+        tuple(priced for _, others in spreads for priced in others),
     )
 
 

@@ -5,7 +5,8 @@
     python -m tools.starts alignment-handbook ~/alignment-handbook --version COMMIT
 
 Pages (`examples/**/README*.md`) are searched for command lines that start a script of the page's own folder with as
-many words as it reads, after what the page exports for it in the same block; of a script's lines the first counts. Of
+many words as it reads, after what the page exports for it in the same block; of a script's lines the first counts. A
+page that lists the script's arguments by name tells them in the script's own order where it has dropped one since. Of
 command lines with `accelerate launch` (`recipes/**/README.md`) the configuration that they name last is started so. The
 MoE model zoo keeps a line of values a model in `runtime.conf`. The table keeps what it has of other commits: each start
 tells of one file's text only.
@@ -19,13 +20,15 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from difflib import SequenceMatcher
 from pathlib import Path
 
-from simulator.recipes.shell.example import parameters
+from simulator.recipes.shell.example import argument_names, parameters
 from simulator.recipes.shell.starts import COLUMNS, TABLE, DocumentedStart, digest
 
 _COMMAND = re.compile(r"^(?:sh|bash)[ \t]+([\w.-]+\.sh)[ \t]+(\S[^\n]*)$", re.MULTILINE)
 _EXPORT = re.compile(r"^export[ \t]+([A-Za-z_]\w*=[\w.-]+)[ \t]*$", re.MULTILINE)
+_LISTED = re.compile(r"^([A-Za-z_]\w*)=\$\{?(\d+)\b", re.MULTILINE)
 _ACCELERATED = re.compile(r"\baccelerate launch .*\.yaml.*$", re.MULTILINE)
 _CHOICES = re.compile(r"\{([\w,.-]+)\}")
 _PATH = "path"
@@ -51,12 +54,30 @@ def pages(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:
             if not script.is_file() or any(word.startswith(("#", "--", "|", ">", "&", "`")) for word in words):
                 continue
             content = script.read_text(encoding="utf-8")
-            if len(words) == parameters(content):
+            words = words if len(words) == parameters(content) else _renumbered(text, match[1], content, words)
+            if words:
                 block = text[: match.start()].rpartition("```")[2]
                 exported = [word for word in _EXPORT.findall(block) if f"${{{word.partition('=')[0]}}}" in content]
                 words = [*exported, *(_PATH if "/" in word else word for word in words)]
                 document, file = (path.relative_to(root).as_posix() for path in (page, script))
                 yield DocumentedStart(name, version, document, file, digest(content), words)
+
+
+def _renumbered(page: str, script: str, content: str, words: list[str]) -> list[str]:
+    """The words of a page that lists its arguments by name, as a script takes them that has dropped some; else none."""
+    listed: list[str] = []
+    for match in _LISTED.finditer(page, page.find(script)):
+        if int(match[2]) != len(listed) + 1:
+            break
+        listed.append(match[1])
+    names = argument_names(content)
+    own = [names.get(number, "") for number in range(1, parameters(content) + 1)]
+    moved: list[str] = []
+    for change, start, end, first, last in SequenceMatcher(None, listed, own, autojunk=False).get_opcodes():
+        if change != "delete" and end - start != last - first:
+            return []
+        moved += words[start:end] if change != "delete" else []
+    return moved if len(listed) == len(words) and "" not in own else []
 
 
 def accelerated(root: Path, name: str, version: str) -> Iterator[DocumentedStart]:

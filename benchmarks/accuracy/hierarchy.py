@@ -2,10 +2,10 @@
 
 `ln(measured) = ln(predicted(x)) + noise` with `x = g + d(family) + u(source)`, x the logarithms of the coefficients:
 `g` has the priors' spreads, `d` the same times one factor, `u` the same times a factor of each coefficient, both
-learned from the rows: what sources differ in passes on little. Around a point the model is linear and everything is
-Gaussian: a source says of its coefficients one information matrix and vector, which pass to its family and from there
-to all. Leaving a source out is leaving its message out, and a few rows of one are a smaller message. The point is
-moved to the solution until it stays (Gauss-Newton). A source counts for at most `MOST_ROWS` rows in what it says of
+learned from the rows: a coefficient in which sources differ passes on little. Around a point the model is linear and
+all is Gaussian: a source sends one information matrix and vector of its coefficients to its family, which sends them on
+to all. Leaving a source out is leaving its message out, and a few rows of one are a smaller message. The model is
+linearised anew at each solution (Gauss-Newton). A source counts for at most `MOST_ROWS` rows in what it says of
 others, and a row beyond two deviations pulls less (Huber).
 """
 
@@ -28,42 +28,42 @@ from simulator.question.coefficients.values import CoefficientKind
 Labels = NDArray[np.str_]
 
 MOST_ROWS = 15
-"""Rows that a source counts for at most: its rows share whatever is odd about it."""
+"""Most rows that a source counts for: its rows share its peculiarities."""
 LEAST_NOISE = 0.003
-"""Relative scatter below which no source's rows are believed: figures are printed with so many digits."""
+"""Smallest relative scatter of a source's rows, by the digits that figures are printed with."""
 FIRST_NOISE = 0.08
 """Relative scatter that learning starts from."""
 _SHARED = 8.0
-"""Sources' worth of belief that a coefficient differs between clusters as the others do."""
+"""Weight, in sources, of the belief that a coefficient differs between clusters as the others do."""
 _SHRINK = 4.0
-"""Rows' worth of belief that a source scatters as the others do."""
+"""Weight, in rows, of the belief that a source scatters as the others do."""
 SORTS: Mapping[CoefficientKind, tuple[str, ...]] = {
     "time": ("dense", "moe"),
     "memory": ("allocated", "reserved", "device"),
 }
-"""What scatters alike: of time the models, of memory the kinds of figure."""
+"""Sorts of rows that scatter alike: of time kinds of models, of memory kinds of figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourcesDesign(Design):
-    """The rows of many sources with their place in the hierarchy."""
+    """Rows of many sources with their place in the hierarchy."""
 
     families: Labels
     """Device family of each row."""
     sources: Labels
     """Source of each row: its table."""
     organisations: Labels
-    """Who ran each row."""
+    """Organisation that ran each row."""
     groups: Labels
-    """Rows that scatter alike: those of one source and sort, `SOURCE/SORT`."""
+    """Group of each row, `SOURCE/SORT`, within which rows scatter alike."""
 
     def sort(self, index: int) -> str:
-        """What a row scatters like: `dense` or `moe`; of memory the kind of figure."""
+        """Return the sort of a row: `dense` or `moe`; of memory the kind of figure."""
         return str(self.groups[index]).rpartition("/")[2]
 
 
 def design(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients | None = None) -> SourcesDesign:
-    """The design of the samples whose figure of this kind counts."""
+    """Return the design of the samples whose figure of this kind counts."""
     base = base or Coefficients()
     counted = [sample for sample in samples if sample.counts(kind)]
     rows = design_of(kind, counted, names_of(kind, base), base)
@@ -78,24 +78,24 @@ def design(kind: CoefficientKind, samples: Sequence[Sample], base: Coefficients 
 
 @dataclass(frozen=True, slots=True)
 class Hyper:
-    """What the rows say of the spreads."""
+    """Spreads and scatter learned from the rows."""
 
     family: float
     """Spread of a device family's coefficients, in spreads of the priors."""
     cluster: float | Vector
-    """The same for a cluster beside its family's, of each coefficient: what sources differ in most passes on least."""
+    """Spread of each coefficient of a cluster around its family's, in spreads of the priors."""
     noise: Mapping[str, float]
     """Relative scatter by group of rows, `SOURCE/SORT`; of a source not seen under `FAMILY/SORT`, and of a family not
     seen under the sort alone."""
 
 
 def wider(known: Gauss, spread: float | Vector) -> Gauss:
-    """What is known of coefficients that deviate from these by so many spreads."""
+    """Return the distribution with a deviation of `spread` added."""
     return Gauss(known.mean, known.covariance + np.diag(np.broadcast_to(np.square(spread), known.mean.shape)))
 
 
 def lifted(message: Message, spread: float | Vector) -> Message:
-    """The message to the level above, from which its coefficients deviate by so many spreads."""
+    """Return the message to the level above, from which its coefficients deviate by `spread`."""
     # Information A and variances D: (A^-1 + D)^-1 = (1 + A D)^-1 A.
     scaled = message.information * np.broadcast_to(np.square(spread), message.vector.shape)
     sides = np.column_stack([message.information, message.vector])
@@ -112,12 +112,12 @@ class Hierarchy(Linearization):
     hyper: Hyper
 
     def capped(self, rows: Mask) -> Message:
-        """What some rows of one source say of its coefficients to others: as MOST_ROWS rows at most."""
+        """Return the message of one source's rows to others, weighed as MOST_ROWS rows at most."""
         message, share = self.message(rows), 1.0 / max(1.0, np.sum(rows) / MOST_ROWS)
         return Message(share * message.information, share * message.vector)
 
     def shared(self, without: Collection[str], family: str) -> Gauss:
-        """What all other families say of one, deviation included; sources in `without` are not asked."""
+        """Return the prior of a family from all others, its own deviation included, ignoring sources in `without`."""
         others = frozenset(without).difference(self._by_family.get(family, ()))
         if (family, others) not in self._shared:
             count = len(self.design.names)
@@ -130,7 +130,7 @@ class Hierarchy(Linearization):
         return self._shared[family, others]
 
     def family(self, name: str, without: Collection[str] = ()) -> Gauss:
-        """What is known of a family."""
+        """Return the distribution of a family's coefficients, ignoring sources in `without`."""
         place = (name, frozenset(without))
         if place not in self._families:
             others = self.shared(without, name)
@@ -139,14 +139,14 @@ class Hierarchy(Linearization):
         return self._families[place]
 
     def unseen(self, family: str, without: Collection[str] = ()) -> Gauss:
-        """What is known of a cluster of a family that gave no row."""
+        """Return the distribution of a cluster of a family without rows of its own."""
         place = (family, frozenset(without))
         if place not in self._unseen:
             self._unseen[place] = wider(self.family(family, without), self.hyper.cluster)
         return self._unseen[place]
 
     def cluster(self, source: str, rows: Mask | None = None, *, cap: bool = False) -> Gauss:
-        """What is known of a source's cluster, from its own rows (or only some of them) and all others."""
+        """Return the distribution of a source's cluster, from its own rows (or only some of them) and all others."""
         if rows is None and (source, cap) in self._clusters:
             return self._clusters[source, cap]
         mine = self.design.sources == source
@@ -159,7 +159,7 @@ class Hierarchy(Linearization):
         return known
 
     def restricted(self, rows: Mask) -> Hierarchy:
-        """The model with only some of the rows."""
+        """Return the model with only some of the rows."""
         whole, at = self.design, np.flatnonzero(rows)
         part = replace(
             whole,
@@ -173,7 +173,7 @@ class Hierarchy(Linearization):
         return Hierarchy(part, self.noise[at], self.slopes[at], self.target[at], self.pull[at], self.hyper)
 
     def shares(self, family: str) -> dict[str, Vector]:
-        """Information of each source on a family's coefficients, in units of the priors'."""
+        """Return the information of each source on a family's coefficients, in units of the priors'."""
         same = self._by_family.get(family, ())
         return {
             source: np.diag((message if source in same else lifted(message, 2.0**0.5 * self.hyper.family)).information)
@@ -182,7 +182,7 @@ class Hierarchy(Linearization):
 
     @cached_property
     def _source_messages(self) -> dict[str, Message]:
-        """What each source says of its family."""
+        """Message of each source on its family."""
         sources = self.design.sources
         return {str(s): lifted(self.capped(sources == s), self.hyper.cluster) for s in dict.fromkeys(sources)}
 
@@ -197,7 +197,7 @@ class Hierarchy(Linearization):
         return sources
 
     def sources(self, family: str, without: Collection[str] = ()) -> list[str]:
-        """Sources of a family that are asked."""
+        """Return the sources of a family but those in `without`."""
         return [source for source in self._by_family[family] if source not in without]
 
     @cached_property
@@ -225,7 +225,7 @@ class Hierarchy(Linearization):
         return {}
 
     def _of_family(self, family: str, without: Collection[str]) -> Message:
-        """What the sources of a family say of it."""
+        """Return the message of a family's sources on the family."""
         asked = tuple(self.sources(family, without))
         if asked not in self._messages:
             count = len(self.design.names)
@@ -236,7 +236,7 @@ class Hierarchy(Linearization):
         return self._messages[asked]
 
     def _lifted(self, family: str, without: Collection[str]) -> Message:
-        """What the sources of a family say of the level above."""
+        """Return the message of a family's sources on the level above."""
         asked = tuple(self.sources(family, without))
         if asked not in self._lifted_messages:
             self._lifted_messages[asked] = lifted(self._of_family(family, without), self.hyper.family)
@@ -244,26 +244,26 @@ class Hierarchy(Linearization):
 
 
 def noises(design: SourcesDesign, hyper: Hyper) -> Vector:
-    """Scatter of each row by its group."""
+    """Return the scatter of each row, by its group."""
     pairs = zip(design.groups, design.families, strict=True)
     return np.array([scatter_of(hyper, str(group), str(family)) for group, family in pairs])
 
 
 def scatter_of(hyper: Hyper, group: str, family: str = "") -> float:
-    """Relative scatter of a group of rows; of one not seen, the usual one of its family and sort, or of its sort."""
+    """Return the relative scatter of a group of rows; of an unseen group, that of its family and sort, or its sort."""
     sort = group.rpartition("/")[2]
     known = (hyper.noise[name] for name in (group, f"{family}/{sort}", sort) if name in hyper.noise)
     return next(known, FIRST_NOISE)
 
 
 def expected_deviation(state: Linearization, known: Gauss, index: int, scatter: float) -> float:
-    """Relative standard deviation of a row predicted by `known`, its scatter included."""
+    """Return the relative standard deviation of a row predicted by `known`, its scatter included."""
     slopes = state.slopes[index]
     return float(np.sqrt(slopes @ known.covariance @ slopes + scatter**2))
 
 
 def unseen_scatter(state: Hierarchy, sort: str, family: str) -> float:
-    """Relative scatter of a source that was not seen.
+    """Return the relative scatter of an unseen source.
 
     Memory beside the allocator is a matter of the devices' driver, and scatters by family. Speed scatters as the sort
     does everywhere: the few sources of a family say little of the next one's.
@@ -272,9 +272,9 @@ def unseen_scatter(state: Hierarchy, sort: str, family: str) -> float:
 
 
 def learned(state: Hierarchy, rounds: int, without: Collection[str] = ()) -> Hierarchy:
-    """Learn the spreads and the scatter from the sources asked: expectation maximisation, and who is far off."""
+    """Learn spreads, scatter and outliers by expectation maximisation from all sources but those in `without`."""
     for _ in range(rounds):
-        left, about = _left(state, without)
+        residuals, about = _residuals(state, without)
         clusters, families = [], []
         for family in dict.fromkeys(state.design.families.tolist()):
             sources = state.sources(family, without)
@@ -289,27 +289,27 @@ def learned(state: Hierarchy, rounds: int, without: Collection[str] = ()) -> Hie
         hyper = Hyper(
             family=float(np.sqrt(np.mean(families))),
             cluster=np.sqrt((np.sum(clusters, axis=0) + _SHARED * np.mean(clusters)) / (len(clusters) + _SHARED)),
-            noise=_scatter(state.design, asked, (left**2 + about) / state.pull),
+            noise=_scatter(state.design, asked, (residuals**2 + about) / state.pull),
         )
         noise = noises(state.design, hyper)
-        state = replace(state, hyper=hyper, noise=noise, pull=np.maximum(1.0, np.abs(left) / noise / HUBER))
+        state = replace(state, hyper=hyper, noise=noise, pull=np.maximum(1.0, np.abs(residuals) / noise / HUBER))
     return state
 
 
-def _left(state: Hierarchy, without: Collection[str]) -> tuple[Vector, Vector]:
-    """What is left of each row under its own source's coefficients, and that one's variance."""
-    left, about = state.target.copy(), np.zeros_like(state.target)
+def _residuals(state: Hierarchy, without: Collection[str]) -> tuple[Vector, Vector]:
+    """Return each row's residual under its source's coefficients, and its variance by them."""
+    residuals, about = state.target.copy(), np.zeros_like(state.target)
     for source in dict.fromkeys(state.design.sources.tolist()):
         if source not in without:
             mine = state.design.sources == source
             known = state.cluster(source)
-            left[mine] -= state.slopes[mine] @ known.mean
+            residuals[mine] -= state.slopes[mine] @ known.mean
             about[mine] = np.einsum("rc,cd,rd->r", state.slopes[mine], known.covariance, state.slopes[mine])
-    return left, about
+    return residuals, about
 
 
 def _second_moment(above: Gauss, below: Gauss, spread: float | Vector) -> Vector:
-    """E[v^2] of each coefficient's deviation v of `below` from the level above, whose spread `above` includes."""
+    """Return E[v^2] of each coefficient's deviation v of `below` from the level above; `above` includes its spread."""
     variance = np.broadcast_to(np.square(spread), above.mean.shape)
     gain = variance[:, None] * np.linalg.inv(above.covariance)
     mean = gain @ (below.mean - above.mean)
@@ -318,7 +318,7 @@ def _second_moment(above: Gauss, below: Gauss, spread: float | Vector) -> Vector
 
 
 def _scatter(design: SourcesDesign, asked: Mask, squares: Vector) -> dict[str, float]:
-    """Scatter of each group of rows, and the usual one of each family and sort, and of each sort."""
+    """Return the scatter of each group of rows, and the usual one of each family and sort, and of each sort."""
     families = dict(zip(design.groups[asked].tolist(), design.families[asked].tolist(), strict=True))
     mine = {group: squares[(design.groups == group) & asked] for group in families}
     result = {}
@@ -338,7 +338,7 @@ def _scatter(design: SourcesDesign, asked: Mask, squares: Vector) -> dict[str, f
 
 
 def _usual(squares: Sequence[Vector], without: float) -> float:
-    """Geometric mean over groups of the mean square of their rows; `without` any group, that."""
+    """Return the geometric mean of the groups' mean squares; `without` where there is no group."""
     return float(np.exp(np.mean([np.log(np.mean(values)) for values in squares]))) if squares else without
 
 

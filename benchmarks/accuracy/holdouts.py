@@ -32,18 +32,18 @@ NODES: Final = (64, 256)
 RELEARNED: Final = 3
 """Rounds of learning the spreads again without what is left out."""
 _OTHERS: Final = 30.0
-"""Weight of a device family that is left out whole, and most of the predictions that lack one further thing, in rows of
-a source."""
+"""Weight, in rows, of a device family that is left out whole; largest weight of all predictions without one further
+thing."""
 
 
 class Held(NamedTuple):
-    """A row predicted with something left out."""
+    """Prediction of a row with part of the rows left out of the fit."""
 
     left_out: str
     """`source`, `organisation`, `device`, `stack`, `nodes N` or `layout FEATURE`; but for `organisation` and `device`
     its source too."""
     row: int
-    """Of the row in the design."""
+    """Index of the row in the design."""
     source: str
     organisation: str
     family: str
@@ -53,28 +53,28 @@ class Held(NamedTuple):
 
 
 class _Part:
-    """A fit to a part of all rows, with what it says of each device family."""
+    """Fit to a part of the rows, with its results for each device family."""
 
     def __init__(self, state: Hierarchy) -> None:
         self.state = state
         self._families: dict[str, tuple[Gauss, RowsCoverage]] = {}
 
     def family(self, name: str) -> tuple[Gauss, RowsCoverage]:
-        """What is known of a cluster of a family that gave no row, and what the family's rows cover."""
+        """Return the distribution of a family's cluster without own rows, and the coverage of the family's rows."""
         if name not in self._families:
             self._families[name] = (self.state.unseen(name), family_coverage(self.state, name))
         return self._families[name]
 
 
 class PartialFits:
-    """Fits to parts of all rows, each made once."""
+    """Cache of fits to parts of the rows."""
 
     def __init__(self, state: Hierarchy) -> None:
         self.state = state
         self._parts: dict[bytes, _Part] = {}
 
     def without(self, out: Mask) -> _Part:
-        """The fit to the rows that are not left out."""
+        """Return the fit to the rows that are not left out."""
         key = out.tobytes()
         if key not in self._parts:
             self._parts[key] = _Part(learned(self.state.restricted(~out), RELEARNED))
@@ -82,7 +82,7 @@ class PartialFits:
 
 
 def left_out(parts: PartialFits) -> tuple[Held, ...]:
-    """Every row with its source left out, and with each thing that it has left out of all rows of its kind."""
+    """Return every row predicted without its source, and without the rows that share each thing it has."""
     design = parts.state.design
     asked = [
         (name, index, parts.without(out))
@@ -97,11 +97,11 @@ def left_out(parts: PartialFits) -> tuple[Held, ...]:
         for index, by_part in points.items()
         for part, error in zip(by_part, design.errors(index, list(by_part.values())), strict=True)
     }
-    return tuple(_held(parts.state, name, index, part, errors[index, id(part)]) for name, index, part in asked)
+    return tuple(_prediction(parts.state, name, index, part, errors[index, id(part)]) for name, index, part in asked)
 
 
 def _holdouts(design: SourcesDesign) -> Iterator[tuple[str, Mask, Mask]]:
-    """What is left out, the rows that are, and those that are judged."""
+    """Yield the name of each holdout, the rows that it leaves out, and those that it judges."""
     devices = np.array([sample.scenario.devices for sample in design.samples])
     frameworks = np.array([sample.scenario.framework.name for sample in design.samples])
     present = [features(sample.scenario, sample.layout) for sample in design.samples]
@@ -129,8 +129,8 @@ def _distinct(labels: Labels) -> list[str]:
     return list(dict.fromkeys(labels.tolist()))
 
 
-def _held(state: Hierarchy, name: str, index: int, part: _Part, error: float) -> Held:
-    """The prediction of a row by a part of all rows, so far off."""
+def _prediction(state: Hierarchy, name: str, index: int, part: _Part, error: float) -> Held:
+    """Return the prediction of a row by a part of the rows, with its error."""
     design = state.design
     sample, family = design.samples[index], str(design.families[index])
     sort, slopes = design.sort(index), state.slopes[index]
@@ -160,11 +160,11 @@ class Pair(NamedTuple):
     """Figure of the first over that of the second, in the logarithm."""
     predicted: float
     unit: Unit
-    """Of the difference; what the two share is in neither."""
+    """Units of the difference, in which shared errors cancel."""
 
 
 def pairs(parts: PartialFits, held: Sequence[Held]) -> Iterator[Pair]:
-    """Every two rows of a source that ask the same question and were measured apart."""
+    """Yield every two rows of a source that ask the same question of two layouts or stacks."""
     state = parts.state
     design = state.design
     errors = {prediction.row: prediction.error for prediction in held if prediction.left_out == "source"}
@@ -187,7 +187,7 @@ def _question(sample: Sample) -> tuple[object, ...]:
 
 
 def pair_sizes(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Sizes of what the difference of two predictions is made of."""
+    """Return the sizes of the contributions to the difference of two predictions."""
     counts = Counter(pair.source for pair in pairs)
     weights = np.array([min(1.0, MOST_ROWS / counts[pair.source]) for pair in pairs])
     errors = np.array([pair.predicted - pair.measured for pair in pairs])
@@ -197,7 +197,7 @@ def pair_sizes(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def family_coverage(state: Hierarchy, family: str) -> RowsCoverage:
-    """What the rows of a device family cover; of a family without any, what all rows do."""
+    """Return the coverage of a device family's rows; of a family without any, that of all rows."""
     design = state.design
     mine = design.families == family
     rows = np.flatnonzero(mine) if mine.any() else range(len(design.samples))
@@ -206,13 +206,13 @@ def family_coverage(state: Hierarchy, family: str) -> RowsCoverage:
 
 
 def sizes_of(kind: CoefficientKind, held: Sequence[Held]) -> dict[str, float]:
-    """Sizes of a range's contributions by predictions with something left out."""
+    """Return the sizes of a range's contributions, from predictions with rows left out."""
     errors = np.array([each.error for each in held])
     return fitted_sizes(SORTS[kind], [each.unit for each in held], errors, _weights(held), _levels(held))
 
 
 def _levels(held: Sequence[Held]) -> np.ndarray:
-    """Share of the predictions that their ranges hold, by how many sources, organisations or families were left out."""
+    """Return the shares of predictions that ranges must hold, by how many sources or families were left out."""
     field = {"organisation": "organisation", "device": "family"}
     lacking = [each.left_out.partition(" ")[0] for each in held]
     groups: dict[str, set[str]] = {}
@@ -222,7 +222,7 @@ def _levels(held: Sequence[Held]) -> np.ndarray:
 
 
 def _weights(held: Sequence[Held]) -> np.ndarray:
-    """Weights of the predictions: with each thing left out a source counts for `MOST_ROWS` rows at most."""
+    """Return the weights of the predictions: in each holdout a source counts for `MOST_ROWS` rows at most."""
     names, sources, families = (
         np.array([getattr(each, field) for each in held]) for field in ("left_out", "source", "family")
     )

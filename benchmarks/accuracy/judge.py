@@ -42,7 +42,7 @@ DRAWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """One prediction of a row: how far off in the logarithm, and what was expected."""
+    """Error of one prediction of a row, with the deviation expected of it."""
 
     error: float
     """Predicted over measured, in the logarithm."""
@@ -67,13 +67,13 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class RowJudged:
-    """One row under the refits that matter to it."""
+    """Measured row with its errors under several refits."""
 
     sample: Sample
     sort: str
     """`dense` or `moe`; of memory the kind of figure."""
     uncalibrated: float
-    """With the priors: predicted over measured, in the logarithm."""
+    """Error with the priors: predicted over measured, in the logarithm."""
     fitted: Residual
     known: Residual
     """With the other rows of its source, and not itself."""
@@ -91,7 +91,7 @@ class RowJudged:
 
     @property
     def organisation(self) -> str:
-        """Who ran it."""
+        """Organisation that ran it."""
         return self.sample.row.organisation or self.source
 
     @property
@@ -144,13 +144,13 @@ class SourcesJudged:
     """Of speed, every two rows that a choice of layout or stack tells apart."""
 
     def sizes(self, without: Collection[str] = ()) -> dict[str, float]:
-        """Sizes of a range's contributions; sources in `without` are not asked."""
+        """Return the sizes of a range's contributions, ignoring sources in `without`."""
         sizes = sizes_of(self.kind, [each for each in self.held if each.source not in without])
         pairs = [pair for pair in self.pairs if pair.source not in without]
         return sizes | (pair_sizes(pairs) if pairs else {})
 
     def judged_pairs(self) -> Iterator[tuple[Pair, float]]:
-        """Every pair with the deviation expected of its difference, sized by other sources."""
+        """Yield every pair with the deviation expected of its difference, sized by other sources."""
         for source in dict.fromkeys(pair.source for pair in self.pairs):
             sizes = pair_sizes([pair for pair in self.pairs if pair.source != source])
             for pair in self.pairs:
@@ -183,7 +183,7 @@ class _Sized:
             self.by_row.setdefault(each.row, []).append(each)
 
     def residual(self, prediction: Held) -> Residual:
-        """The residual of a prediction, its range sized without the source, organisation or family."""
+        """Return the residual of a prediction, its range sized without the source, organisation or family."""
         level = prediction.left_out if prediction.left_out in ("organisation", "device") else "source"
         name = {"organisation": prediction.organisation, "device": prediction.family}.get(level, prediction.source)
         if (level, name) not in self._sizes:
@@ -236,7 +236,7 @@ def _judged_source(state: Hierarchy, source: str, random: np.random.Generator, s
 
 
 def _deviation(state: Hierarchy, by: Gauss, index: int, *, known: bool) -> float:
-    """Standard deviation expected of a row; a `known` source's rows scatter as they were seen to."""
+    """Return the standard deviation expected of a row; `known` uses the scatter seen of its own source."""
     rows_design = state.design
     group = str(rows_design.groups[index]) if known else rows_design.sort(index)
     return expected_deviation(state, by, index, scatter_of(state.hyper, group, str(rows_design.families[index])))

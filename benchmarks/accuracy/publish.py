@@ -1,4 +1,4 @@
-"""The files of coefficients that ship, out of the hierarchical fit. Run by `tools.regenerate`, never by a question."""
+"""Shipped calibrations from the hierarchical fit. Run by `tools.regenerate`, never by a question."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from simulator.evidence.calibration.store import OTHER_FAMILY, Calibration, Fitt
 from simulator.question.coefficients.values import priors
 
 _SHARE = 0.05
-"""Share of what is known of a coefficient from which a source is named."""
+"""Smallest share of the information on a coefficient for which a source is named."""
 
 
 def published(judged: Sequence[SourcesJudged]) -> tuple[Calibration, ...]:
-    """The calibrations of all families with rows, and of those without."""
+    """Return the calibrations of all families with rows, and the one for families without."""
     families = dict.fromkeys(f for sources in judged for f in sources.state.design.families.tolist())
     return tuple(_calibration(judged, name) for name in (*sorted(families), OTHER_FAMILY))
 
@@ -41,14 +41,14 @@ def _calibration(judged: Sequence[SourcesJudged], family: str) -> Calibration:
 
 
 def _samples(state: Hierarchy, family: str) -> Iterator[Sample]:
-    """Rows of a family."""
+    """Yield the samples of a family."""
     for sample, name in zip(state.design.samples, state.design.families, strict=True):
         if family == name:
             yield sample
 
 
 def unseen_part(judged: SourcesJudged, family: str, without: Collection[str] = ()) -> FittedPart:
-    """What is known of a cluster of the family that gave no row; sources in `without` are not asked."""
+    """Return the coefficients of a family's cluster without rows of its own, ignoring sources in `without`."""
     state = judged.state
     asked = state.restricted(~np.isin(state.design.sources, list(without)))
     known = state.unseen(family, without)
@@ -76,7 +76,7 @@ def _values(judged: SourcesJudged, known: Gauss) -> np.ndarray:
 
 
 def _decided(state: Hierarchy, family: str) -> Iterator[tuple[str, ...]]:
-    """For each coefficient, the sources that hold most of what is known of it beside the prior."""
+    """Yield, for each coefficient, the sources with the largest shares of the information on it."""
     shares = state.shares(family)
     for column in range(len(state.design.names)):
         by_source = {source: float(share[column]) for source, share in shares.items()}

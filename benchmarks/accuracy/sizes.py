@@ -1,4 +1,4 @@
-"""Sizes of a range's contributions, learned from predictions that lack what each is of. Moves no prediction."""
+"""Sizes of a range's contributions, learned from predictions with rows left out. Moves no prediction."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FIRST: Final[Mapping[str, float]] = {
     "nodes": 0.03,
     "layout": 0.05,
 }
-"""Sizes that learning starts from, and stays at where no row tells."""
+"""Initial sizes, which stay where no row tells."""
 _HELD: Final = 0.90
-"""Share of the rows of what was not seen that ranges are to hold."""
+"""Share of unseen rows that ranges are to hold."""
 _MOST_HELD: Final = 0.99
-"""Share of the rows at hand that they are sized to hold at most."""
+"""Largest share of the rows at hand that ranges are sized to hold."""
 _SMOOTH: Final = 0.003
 """Relative error within which the two sides of the pinball loss meet."""
 _BELIEF: Final = 2e-5
@@ -34,7 +34,7 @@ _BELIEF: Final = 2e-5
 
 
 def level_of(groups: int) -> float:
-    """Share of the rows of so many groups that a range holds which is to hold 90 % of the next group's.
+    """Return the share of the rows of `groups` groups that ranges must hold to hold 90 % of the next group's.
 
     Conformal prediction: of n groups that are as good as the next one, the quantile is `0.9 (n + 1) / n` (V. Vovk, A.
     Gammerman and G. Shafer, *Algorithmic Learning in a Random World*, 2005).
@@ -45,7 +45,7 @@ def level_of(groups: int) -> float:
 def fitted_sizes(
     sorts: Sequence[str], units: Sequence[Unit], errors: Vector, weights: Vector, levels: Vector
 ) -> dict[str, float]:
-    """Sizes by which ranges hold the share `levels` of some errors, and are no wider than that needs.
+    """Return the sizes with which ranges hold the share `levels` of some errors, no wider than that needs.
 
     They minimise the pinball loss of the half-widths as quantiles of the absolute errors. Coefficients and scatter have
     a size for each of the `sorts`.
@@ -67,7 +67,7 @@ def _variances(unit: Unit, keys: tuple[str, ...]) -> tuple[float, ...]:
 def _loss(  # noqa: PLR0913, PLR0917  what scipy passes
     logs: Vector, variances: Matrix, errors: Vector, weights: Vector, levels: Vector, first: Vector
 ) -> tuple[float, Vector]:
-    """Pinball loss of the half-widths with its slopes by the logarithms of the sizes."""
+    """Return the pinball loss of the half-widths and its slopes by the logarithms of the sizes."""
     squares = np.exp(2.0 * logs)
     deviations = np.sqrt(variances @ squares + 1e-8)
     left = (errors - NORMAL_90 * deviations) / _SMOOTH

@@ -1,1 +1,1 @@
-"""What it costs: bytes and seconds of layouts, and both priced together."""
+"""Bytes and seconds of layouts, and both priced together."""

@@ -1,15 +1,14 @@
-"""A block of layouts of one question, and how often each figure of it is worked out.
+"""A block of layouts of one question, and a cache of the figures derived from it.
 
-Formulas take a `Pricing`. Many layouts share a figure, and three decorators say which do:
+Formulas take a `Pricing`. Many layouts share a figure; three decorators say which do:
 
 - `of_work`: layouts whose devices do equal work on a micro batch. `layer_input_bytes` depends on tensor and context
-  parallel sizes and the micro batch: a search of 600,000 layouts works it out once for each of some 200 such choices.
-- `of_sizes`: layouts with equal sizes. `micro_batches` depends on the data parallel size as well, and not on what is
-  recomputed, sharded or offloaded: of a block of 8,192 layouts some 40 differ in it.
-- `derived`: nothing is shared, and the figure is kept. `recompute_plan` is asked for by memory and by time.
+  parallel sizes and the micro batch: a search of 600,000 layouts computes it once for each of some 200 such choices.
+- `of_sizes`: layouts with equal sizes. `micro_batches` depends on the data parallel size as well, and not on
+  recompute, sharding or offload: in a block of 8,192 layouts it has some 40 values.
+- `derived`: nothing is shared; the figure is cached. `recompute_plan` serves memory and time.
 
-Layouts that a figure of work is worked out for have no data parallel size, so that a formula that depends on one and
-stands under `of_work` gives no number.
+Under `of_work` the data parallel size is not a number, so a formula that depends on it cannot stand there unnoticed.
 """
 
 from __future__ import annotations
@@ -35,31 +34,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Pricing:
-    """A block of layouts of one question, and the figures derived of it so far."""
+    """A block of layouts of one question, with the figures derived from it so far."""
 
     scenario: Scenario
     block: LayoutBlock
     sizes: Alike | None = None
-    """Layouts of the block with equal sizes; None looks at each by itself."""
+    """Layouts of the block with equal sizes; None computes each layout by itself."""
     work: Alike | None = None
-    """Layouts of a whole search whose micro batches are equal work; None where that is not known.
+    """Layouts of a whole search with equal work per micro batch; None if unknown.
 
-    Their pipeline and data parallel sizes are no numbers, so that no figure of them can depend on one.
+    Their pipeline and data parallel sizes are not numbers, so no figure of work can depend on one.
     """
     figures: dict[Any, Any] = field(init=False, default_factory=dict, repr=False)
-    """What was derived, by formula and arguments."""
+    """Derived figures by formula and arguments."""
 
     def __len__(self) -> int:
         return len(self.block)
 
     @cached_property
     def contents(self) -> StageContents:
-        """What the pipeline ranks of the layouts hold."""
+        """Contents of the layouts' pipeline ranks."""
         return stage_contents(self.scenario, self.block)
 
     @cached_property
     def chunks_alike(self) -> bool:
-        """Whether chunks are equal parts of their rank, so that the layouts may differ in their number."""
+        """Whether chunks are equal parts of their rank, so that layouts may differ in their number."""
         return chunks_alike(self.scenario, self.block)
 
     @cached_property
@@ -70,12 +69,12 @@ class Pricing:
 
     @cached_property
     def chunk_repeats(self) -> Array | tuple[Array]:
-        """How often each distinct chunk stands on a rank, as a number or of shape (n,)."""
+        """Copies of each distinct chunk on a rank, a number or of shape (n,)."""
         return (self.block.virtual_stages,) if self.chunks_alike else self.contents.repeats
 
     @property
     def members(self) -> tuple[Pricing, ...]:
-        """The layouts priced as if all devices were those of a node group, for each group."""
+        """The layouts priced as if all devices belonged to one node group, for each group."""
         if not self.scenario.groups:
             return (self,)
         if "members" not in self.figures:
@@ -90,30 +89,30 @@ class Pricing:
         return self if alike is None else alike.pricing
 
     def spread_work(self, figure: Array) -> Array:
-        """A figure of `kinds_of_work` for every layout: shape (..., kinds) to (..., n)."""
+        """Return a figure of `kinds_of_work` for every layout: shape (..., kinds) to (..., n)."""
         alike = self.work or self.sizes
         return figure if alike is None else alike.spread(figure)
 
     def recomputes(self, *modes: RecomputeMode) -> Mask:
-        """Where one of these is recomputed, shape (n,)."""
+        """Return where the recompute mode is one of `modes`, shape (n,)."""
         return _where(self, "recompute", *modes)
 
     def recomputes_by(self, *methods: RecomputeMethod) -> Mask:
-        """Where full recompute would cover layers in one of these ways, shape (n,)."""
+        """Return where the recompute method is one of `methods`, shape (n,), under any mode."""
         return _where(self, "recompute_method", *methods)
 
     def offloads(self, *kinds: Offload) -> Mask:
-        """Where one of these is kept in host memory, shape (n,)."""
+        """Return where offload is one of `kinds`, shape (n,)."""
         return _where(self, "offload", *kinds)
 
     def take(self, where: Index | Mask) -> Pricing:
-        """The layouts selected by an index or mask array, with nothing derived of them yet."""
+        """Return the layouts selected by an index or mask array, with an empty cache."""
         sizes = None if self.sizes is None else self.sizes.take(where)
         work = None if self.work is None else Alike(self.work.pricing, self.work.index[where])
         return Pricing(self.scenario, self.block.take(where), sizes, work)
 
     def changed(self, **columns: Any) -> Pricing:
-        """The layouts with other columns, of fields that neither work nor sizes depend on."""
+        """Return the layouts with other columns, of fields on which neither work nor sizes depend."""
         return Pricing(self.scenario, replace(self.block, **columns), self.sizes, self.work)
 
 
@@ -127,39 +126,39 @@ class Alike:
     """Kind of every layout, shape (n,)."""
 
     def spread(self, figure: Any) -> Any:
-        """A figure of each kind for every layout: shape (..., kinds) to (..., n); of a record each field."""
+        """Return a figure of each kind for every layout, shape (..., kinds) to (..., n); a record's fields each."""
         if isinstance(figure, tuple):
             return type(figure)(*(self.spread(field) for field in figure))  # a NamedTuple of arrays
         return figure.take(self.index, axis=-1)
 
     def take(self, where: Index | Mask) -> Alike | None:
-        """The kinds of the layouts selected by an index or mask array."""
+        """Return the kinds of the layouts selected by an index or mask array."""
         kinds, index = np.unique(self.index[where], return_inverse=True)
         return alike(self.pricing, kinds, index)
 
 
 def alike(pricing: Pricing, first: Index, index: Index) -> Alike | None:
-    """Layouts alike to those at `first`; None where they are so few that looking figures up takes longer."""
+    """Return layouts alike to those at `first`; None if they are too few for sharing to be faster."""
     return Alike(pricing.take(first), index) if 2 * len(first) <= len(index) else None
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
-    """Layouts that share the shape of the pipeline, to be priced; a single one is a block of one."""
+    """Return a block of layouts with one pipeline shape, to be priced; a single layout is a block of one."""
     return Pricing(scenario, block_of(layouts))
 
 
 def pricings_of(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple[list[int], Pricing]]:
-    """Any layouts as blocks to be priced; yields the positions of a block's layouts beside it."""
+    """Yield blocks of any layouts to be priced, each with the positions of its layouts."""
     groups: dict[tuple[object, ...], list[tuple[int, Layout]]] = {}
     for position, layout in enumerate(layouts):
-        shape = (*(getattr(layout, field.name) for field in PER_BLOCK), _apart(scenario, layout))
+        shape = (*(getattr(layout, field.name) for field in PER_BLOCK), _common_virtual_stages(scenario, layout))
         groups.setdefault(shape, []).append((position, layout))
     for members in groups.values():
         yield [position for position, _ in members], pricing_of(scenario, *(layout for _, layout in members))
 
 
-def _apart(scenario: Scenario, layout: Layout) -> int:
-    """The virtual stages that a layout shares with all of its block; 0 where those of a block may differ."""
+def _common_virtual_stages(scenario: Scenario, layout: Layout) -> int:
+    """Return the virtual stages that a layout shares with all of its block; 0 where those of a block may differ."""
     listed = layout.chunk_layers or layout.recompute_layer_list
     chunks = np.array([layout.virtual_stages])
     alike = not listed and cuts_alike(scenario, layout.schedule, layout.stage_layers, chunks)
@@ -167,25 +166,25 @@ def _apart(scenario: Scenario, layout: Layout) -> int:
 
 
 _UNKNOWN: Any = object()
-"""In place of a figure that was not worked out yet."""
+"""Marker of a figure not yet computed."""
 
 
 def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
-    """Decorate a formula whose figure is kept: worked out once for a `Pricing` and arguments."""
+    """Decorate a formula to cache its figure by `Pricing` and arguments."""
 
     @wraps(figure)
-    def kept(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def cached(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (figure, *args, *kwargs.items()) if args or kwargs else figure
         known: T = pricing.figures.get(key, _UNKNOWN)
         if known is _UNKNOWN:
             known = pricing.figures[key] = figure(pricing, *args, **kwargs)
         return known
 
-    return kept
+    return cached
 
 
 def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
-    """Decorate a formula of sizes: worked out once for layouts with equal sizes, then spread over all."""
+    """Decorate a formula of sizes: computed once for layouts with equal sizes, then spread over all."""
 
     @derived
     @wraps(figure)
@@ -197,7 +196,7 @@ def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatena
 
 
 def of_work(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:
-    """Decorate a formula of a micro batch's work: worked out once for layouts with equal work, then spread over all."""
+    """Decorate a formula of a micro batch's work: computed once for layouts with equal work, then spread over all."""
 
     @derived
     @wraps(figure)
@@ -222,7 +221,7 @@ def _where(pricing: Pricing, name: str, *words: str) -> Mask:
 
 @derived
 def recomputed_inside(pricing: Pricing) -> tuple[tuple[RecomputeMode, tuple[RecomputeModule, ...], Mask], ...]:
-    """Each mode and set of modules of recompute inside layers that occurs, and where."""
+    """Return each mode and set of modules of selective recompute in the block, and where they occur."""
     return tuple(_recomputed_inside(pricing))
 
 

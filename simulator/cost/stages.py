@@ -23,38 +23,38 @@ LayerCounts = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class StageContents:
-    """What the pipeline ranks hold. Ranks with equal contents are one kind, priced once.
+    """Contents of the pipeline ranks. Ranks with equal contents are one kind, priced once.
 
-    Of a 70B model's 80 equal layers on 8 ranks there are three kinds: the first rank with the input table, the last
-    with the output layer, and the six between them. Arrays have shape (rank kinds, 1) unless said, so that they go
-    with figures of shape (n,). Of one cut there is one object, which keeps what was derived of it.
+    A 70B model's 80 equal layers on 8 ranks make three kinds: the first rank with the input table, the last with the
+    output layer, and the six between. Arrays have shape (rank kinds, 1) unless noted, to broadcast with figures of
+    shape (n,). Equal cuts share one object and the figures derived from it.
     """
 
     layer_kinds: tuple[LayerKind, ...]
-    """Kinds of layers in the model, the order of the axis of layer kinds."""
+    """Kinds of layers in the model, in the order of the axis of layer kinds."""
     kind: Index
     """Kind of every pipeline rank, shape (pipeline_parallel,)."""
     ranks: Array
-    """Pipeline ranks of each kind."""
+    """Number of pipeline ranks of each kind."""
     group: Index
-    """Node group whose devices the kind is on, shape (rank kinds,); all 0 in a uniform cluster."""
+    """Node group of each kind's devices, shape (rank kinds,); all 0 in a uniform cluster."""
     chunk: Index
-    """Which of the distinct chunks a model chunk is, shape (virtual stages,); equal ones hold the same."""
+    """Index of the distinct chunk that each model chunk equals, shape (virtual stages,)."""
     leading: NDArray[np.float64]
-    """Layers by kind among the first j of a distinct chunk, shape (distinct, layer kinds, rank kinds, most + 1)."""
+    """Layers by kind among a chunk's first 0 to `most`, shape (distinct chunks, layer kinds, rank kinds, most + 1)."""
     listed: NDArray[np.float64]
     """Layers on the explicit recompute list in every distinct chunk, shape (distinct, layer kinds, rank kinds, 1)."""
     prediction_index: int
-    """Index of the kind of layer inside a prediction module."""
+    """Index of the layer kind inside a prediction module."""
     embeddings: Array
     """1 where tokens are looked up in the input table."""
     heads: Array
-    """1 where the output layer is: on the last rank, on the first where the pipeline comes back."""
+    """1 where the output layer is: on the last rank, or the first where the pipeline comes back."""
     prediction_layers: Array
-    """Next-token prediction modules trained on the rank."""
+    """Multi-token prediction modules trained on the rank."""
 
     def on_ranks(self, by_kind: KindArray) -> StageArray:
-        """A figure of each kind of rank, for every rank: shape (rank kinds, n) to (pipeline_parallel, n)."""
+        """Return a figure of each kind for every rank: shape (rank kinds, n) to (pipeline_parallel, n)."""
         spread: StageArray = by_kind[self.kind]
         return spread
 
@@ -65,12 +65,12 @@ class StageContents:
 
     @cached_property
     def repeats(self) -> Array:
-        """How often each distinct chunk stands on a rank, shape (distinct,)."""
+        """Number of copies of each distinct chunk on a rank, shape (distinct,)."""
         return np.bincount(self.chunk).astype(np.float64)
 
     @cached_property
     def unequal(self) -> bool:
-        """Whether a rank has several chunks, and not all chunks of the pipeline hold as many layers."""
+        """Whether ranks have several chunks, with unequal numbers of layers."""
         return len(self.chunk) > 1 and bool(np.ptp(self.chunks.sum(axis=1)))
 
     @cached_property
@@ -80,49 +80,49 @@ class StageContents:
 
     @cached_property
     def num_layers(self) -> Array:
-        """Layers of every rank kind, prediction modules apart."""
+        """Layers of every rank kind, without prediction modules."""
         total: Array = self.layers.sum(axis=0)
         return total
 
     @cached_property
-    def ways(self) -> NDArray[np.float64]:
-        """Layers recomputed, by choice: the first 0 to all of a chunk, or the list; last axis over the choices."""
+    def recompute_choices(self) -> NDArray[np.float64]:
+        """Layers recomputed under each choice (last axis): the first 0, 1, ... of a chunk, or the list."""
         return np.concatenate((self.leading, self.listed), axis=-1)
 
     @cached_property
-    def ways_in_chunk(self) -> NDArray[np.float64]:
-        """`ways` of all layer kinds together, shape (distinct, rank kinds, choices)."""
-        return np.asarray(self.ways.sum(axis=1))
+    def choices_in_chunk(self) -> NDArray[np.float64]:
+        """Recomputed layers summed over layer kinds, shape (distinct, rank kinds, choices)."""
+        return np.asarray(self.recompute_choices.sum(axis=1))
 
     @cached_property
-    def ways_on_rank(self) -> NDArray[np.float64]:
-        """`ways` of all chunks together, shape (layer kinds, rank kinds, choices)."""
-        return np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.ways, strict=True)))
+    def choices_on_rank(self) -> NDArray[np.float64]:
+        """Recomputed layers summed over a rank's chunks, shape (layer kinds, rank kinds, choices)."""
+        return np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.recompute_choices, strict=True)))
 
     @cached_property
     def listed_shares(self) -> Array:
-        """Share of each kind of layer that is on the explicit recompute list, over all ranks, shape (layer kinds,)."""
+        """Share of each kind of layer on the explicit recompute list, over all ranks, shape (layer kinds,)."""
         listed = np.asarray(sum(times * chunk for times, chunk in zip(self.repeats, self.listed, strict=True)))
         shares: Array = self.over_ranks(listed) / np.maximum(self.over_ranks(self.layers), 1.0)
         return shares
 
     def over_ranks(self, counts: LayerCounts) -> Array:
-        """Layers by kind added up over all pipeline ranks, shape (layer kinds,)."""
+        """Return layers by kind summed over all pipeline ranks, shape (layer kinds,)."""
         total: Array = counts[:, :, 0] @ self.ranks[:, 0]
         return total
 
     @cached_property
     def with_prediction(self) -> LayerCounts:
-        """Layers by kind, the layer inside every prediction module counted with its kind."""
+        """Layers by kind, with the layer inside every prediction module."""
         counts = self.layers.copy()
         counts[self.prediction_index] += self.prediction_layers
         return counts
 
 
 def over_layers(counts: LayerCounts, figures: Sequence[Array]) -> KindArray:
-    """Figures of one layer of each kind, shape (n,) each, added up over the layers of every rank kind.
+    """Return the figures of one layer of each kind, shape (n,) each, summed over the layers of every rank kind.
 
-    In one order and without a matrix product, so that a grid and a single layout round alike.
+    The order is fixed and without a matrix product, so a grid and a single layout round alike.
     """
     result: KindArray = counts[0] * figures[0]
     for count, figure in zip(counts[1:], figures[1:], strict=True):
@@ -131,7 +131,7 @@ def over_layers(counts: LayerCounts, figures: Sequence[Array]) -> KindArray:
 
 
 def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
-    """What every pipeline rank of a block's layouts holds."""
+    """Return the contents of every pipeline rank of a block's layouts."""
     virtual_stages = 1 if chunks_alike(scenario, block) else block.first_virtual_stages
     width = scenario.devices // block.pipeline_parallel
     cut = _Cut(
@@ -151,7 +151,7 @@ def stage_contents(scenario: Scenario, block: LayoutBlock) -> StageContents:
 
 
 def chunks_alike(scenario: Scenario, block: LayoutBlock) -> bool:
-    """Whether all chunks of the pipeline hold equally many layers of one kind, whatever their number.
+    """Return whether all chunks of the pipeline have equally many layers of one kind, whatever their number.
 
     Layouts of one block may then differ in virtual stages: `StageContents` has one chunk, all layers of a rank, and
     `Pricing.chunk_layers` divides it.
@@ -163,7 +163,7 @@ def chunks_alike(scenario: Scenario, block: LayoutBlock) -> bool:
 def cuts_alike(
     scenario: Scenario, schedule: ScheduleName, stage_layers: tuple[int, ...], virtual_stages: Array
 ) -> bool:
-    """`chunks_alike` of a cut into so many virtual stages, of which none has a list of its own."""
+    """Return `chunks_alike` for a cut into `virtual_stages` without explicit chunk layers."""
     if schedule != "1f1b" or len(scenario.model.layer_kinds) > 1 or scenario.prediction_modules:
         return False
     if len(set(stage_layers)) != 1:
@@ -172,7 +172,7 @@ def cuts_alike(
 
 
 def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ranks with the first, and with the last part of the model; the latter always as their last chunk."""
+    """Return the ranks with the first and with the last part of the model, the latter always as their last chunk."""
     match shape:
         case "round":
             return (0,), (last,)
@@ -185,7 +185,7 @@ def _ends(shape: PipelineShape, last: int) -> tuple[tuple[int, ...], tuple[int, 
 
 
 class _Cut(NamedTuple):
-    """All that decides the contents of a pipeline."""
+    """Everything that decides the contents of a pipeline."""
 
     model: ModelSpec
     stage_layers: tuple[int, ...]
@@ -209,7 +209,7 @@ def _contents(cut: _Cut) -> StageContents:
         held = tuple(
             (
                 tuple(codes[start : start + count]),
-                # A cut that holds layers which the model has not is refused by the rules.
+                # The rules refuse a cut with layers beyond the model's.
                 tuple(sorted(codes[x] for x in cut.recompute_list if start <= x < min(start + count, len(codes)))),
             )
             for start, count in of_rank
@@ -217,7 +217,7 @@ def _contents(cut: _Cut) -> StageContents:
         ranks.append((held, rank in first_ranks, rank in last_ranks, cut.groups[rank]))
     distinct = list(dict.fromkeys(ranks))
     kind = np.array([distinct.index(rank) for rank in ranks], dtype=np.intp)
-    # Prediction modules stand behind the last layers: that chunk is like no other.
+    # Prediction modules follow the last layers: their chunk equals no other.
     contents = [*enumerate(zip(*(held for held, *_ in distinct), strict=True))]
     identities = [(chunk, bool(cut.prediction) and index == len(contents) - 1) for index, chunk in contents]
     distinct_chunks = list(dict.fromkeys(identities))
@@ -247,6 +247,6 @@ def _contents(cut: _Cut) -> StageContents:
 
 
 def usable_bytes(scenario: Scenario, contents: StageContents) -> Array:
-    """What a framework can use of every pipeline rank's device, shape (pipeline_parallel, 1)."""
+    """Return the memory of every pipeline rank's device that a framework can use, shape (pipeline_parallel, 1)."""
     by_group = np.array([hardware.usable_memory_bytes for hardware in scenario.kinds_of_device])
     return np.asarray(by_group[contents.group[contents.kind]])[:, None]

@@ -1,1 +1,1 @@
-"""What was measured: rows, logs, and the coefficients and errors that follow from them."""
+"""Measured rows and logs, and the coefficients and errors that follow from them."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError
-from simulator.frameworks.home import path_set_by_user, require_inside, root_of
+from simulator.frameworks.home import asking, path_set_by_user, require_inside, root_of
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
 
@@ -74,15 +74,16 @@ class Key:
 def beside(file: str, name: str, line: int) -> Path:
     """Return the path of a configuration file that a recipe names, beside it or above it in its repository.
 
-    Only a setting of the user's may tell that it is elsewhere. Raises AbsentFileError where there is none, or where it
-    is outside the repository.
+    A user's setting may point elsewhere. Raises InputError where that file does not exist, AbsentFileError where the
+    repository has none of the name.
     """
     named = path_set_by_user(name)
     if named is not None:
         with contextlib.suppress(OSError, ValueError):
             if Path(named).is_file():
                 return Path(named)
-    elif not name.startswith(("~", "/")) and "\0" not in name and len(name) < _MAXIMUM_NAME:
+        raise InputError(f"--set {shlex.quote(f'{name[:200]}={named[:200]}')}: no such file")
+    if not name.startswith(("~", "/")) and "\0" not in name and len(name) < _MAXIMUM_NAME:
         start = Path(file).parent
         inside = Path(os.path.normpath(start.absolute()))
         root = Path(os.path.normpath(root_of(Path(file)).absolute()))
@@ -94,7 +95,7 @@ def beside(file: str, name: str, line: int) -> Path:
     shown = name[:200]
     raise AbsentFileError(
         f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
-        f"--set {shlex.quote(f'{shown}=PATH')}"
+        f"{asking(shown, is_file=True)}"
     )
 
 

@@ -26,11 +26,12 @@ def longest_sample(names: Collection[str]) -> int | None:
 def with_longest_sample(arguments: Arguments, run: AnyRun, names: Collection[str]) -> AnyRun:
     """Return a run of padded batches, its sequence length limited to its data sets' longest sample."""
     bound = longest_sample(names)
-    if bound is None or run.seq_length is None or run.seq_length <= bound:
+    if bound is None or (run.seq_length is not None and run.seq_length <= bound):
         return run
+    allowed = "any number" if run.seq_length is None else f"{run.seq_length:,}"
     message = (
         f"assumed: samples of {', '.join(sorted(names))[:120]} have at most {bound:,} tokens, of which full batches "
-        f"are priced; the recipe allows {run.seq_length:,}"
+        f"are priced; the recipe allows {allowed}"
     )
     arguments.remark("longest-sample", "warning", message, fix="--seq-length N")
     return replace(run, seq_length=bound)

@@ -1,1 +1,1 @@
-"""Enumerating layouts and ranking them."""
+"""Enumeration and ranking of layouts."""

@@ -1,4 +1,4 @@
-"""Switches that an answer assumes because nobody set them, with what another value would change. Sets none."""
+"""Switches that an answer assumes because nobody set them, and the effect of another value."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from simulator.question.vocabulary import NARROW
 from simulator.search.build import bare_estimate, verdict_of
 from simulator.search.rules import RULES
 
-LEAST_CHANGE = 0.005
-"""Change of the speed, or of the memory as a share of the device's, from which a switch matters."""
+MIN_CHANGE = 0.005
+"""Smallest relative change of speed, or of memory over capacity, at which a switch matters."""
 
 
 def with_switches(
     scenario: Scenario, estimate: Estimate, options: Collection[str], priced: Priced | None = None
 ) -> Estimate:
-    """The estimate with what its switches are worth, of those that a question gives and of those it leaves.
+    """Return the estimate with the effects of its switches, set or assumed.
 
-    Given ones that change nothing here are noted: an option is never ignored without a word. Others stand in `assumed`
-    where another value moves speed, memory or verdict. `priced` is a block of the layout alone, where there is one.
+    A set switch without effect is noted, since an option is never ignored silently. `assumed` has the unset switches
+    with another value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
     """
     base = priced or price(pricing_of(scenario, estimate.layout))
     assumed = sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change))
@@ -38,7 +38,7 @@ def with_switches(
 
 
 def _idle(scenario: Scenario, estimate: Estimate, options: Collection[str]) -> Iterator[str]:
-    """Given switches whose usual value gives the same figures."""
+    """Yield the set switches whose default gives the same figures."""
     profile = scenario.framework
     for name in options:
         usual = replace(profile, **{name: getattr(framework_profile(profile.name, stack=profile.stack), name)})
@@ -54,7 +54,7 @@ def _figures(estimate: Estimate) -> tuple[object, ...]:
 
 
 def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iterator[AssumedSwitch]:
-    """The switches not given that move speed, memory or verdict."""
+    """Yield the unset switches that move speed, memory or verdict."""
     if estimate.verdict == "refused":
         return
     scenario, profile = base.pricing.scenario, base.pricing.scenario.framework
@@ -73,12 +73,12 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
         share = abs(memory) / estimate.memory.capacity_bytes
-        if verdict == "refused" or (max(abs(speed), share) < LEAST_CHANGE and verdict == verdict_of(base, 0)):
+        if verdict == "refused" or (max(abs(speed), share) < MIN_CHANGE and verdict == verdict_of(base, 0)):
             continue
         yield AssumedSwitch(
             switch=name,
-            value=_shown(value),
-            other=_shown(other),
+            value=_option_text(value),
+            other=_option_text(other),
             because=because,
             speed_change=speed,
             memory_bytes=memory,
@@ -87,10 +87,11 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
 
 
 def _has_kernels(scenario: Scenario, name: str, value: object) -> bool:
-    """Whether every device has the kernels that a switch's value needs.
+    """Return whether every device has the kernels that a switch's value needs.
 
-    An exchange of experts other than NCCL's does; overlapped ones are searched with such kernels alone (`Query.ways`),
-    and proposed likewise. Overlapped tensor parallelism is TransformerEngine's user buffers, which are written in CUDA.
+    Exchanges of experts other than NCCL's need kernels; overlapped ones are searched with such kernels only
+    (`Query.alternatives`), and proposed likewise. Overlapped tensor parallelism uses TransformerEngine's user buffers,
+    written in CUDA.
     """
     kinds = scenario.kinds_of_device
     if name == "tp_comm_overlap" and value:
@@ -101,19 +102,19 @@ def _has_kernels(scenario: Scenario, name: str, value: object) -> bool:
 
 
 _WITH_USER_BUFFERS = ("ampere", "hopper", "blackwell")
-"""Families of devices with CUDA and a fast link between those of a node."""
+"""Device families with CUDA and a fast link inside a node."""
 _SWITCHES = {field.name: field.metadata for field in switches()}
 _MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, about in _SWITCHES.items()}
 
 
 def concerns(scenario: Scenario, name: str) -> bool:
-    """Whether a switch is one of the model's and the precision's kind, which others leave as they are."""
+    """Return whether a switch applies to the model and the precision."""
     of = _SWITCHES[name]["of"]
     return bool(of == "every" or (scenario.model.is_moe if of == "experts" else scenario.precision in NARROW))
 
 
 def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffect]) -> Priced:
-    """A block in another scenario, of which only what moves is priced; the rest is that of the base."""
+    """Price a block in another scenario; figures that do not move come from the base."""
     pricing = replace(base.pricing, scenario=otherwise)
     sized = size(pricing) if "memory" in moves else replace(base, pricing=pricing)
     if {"passes", "step"}.isdisjoint(moves):
@@ -121,6 +122,6 @@ def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffe
     return timed(sized, work=None if "passes" in moves else base.step.work)
 
 
-def _shown(value: Any) -> str:
-    """A value as `--option` takes it."""
+def _option_text(value: Any) -> str:
+    """Return a value as `--option` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,7 +1,7 @@
-"""Answers beside an answer: another precision, another stack, and where nothing fits, what would and why.
+"""Answers next to an answer: another precision, another stack, and, where nothing fits, what would and why.
 
-A ranking in bf16 on H100 also names the best layout in fp8; one for which nothing fits names single changes after which
-something does, such as `--offload optimizer` or twice the nodes.
+A ranking in bf16 on H100 also names the best layout in fp8; one without a fitting layout names single changes that make
+something fit, such as `--offload optimizer` or twice the nodes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from simulator.question.vocabulary import NARROW
 from simulator.search.build import estimates_of
 from simulator.search.fewest import node_counts, on_nodes
 from simulator.search.query import Query
-from simulator.search.rank import Found, best_of, fastest_of
+from simulator.search.rank import SearchResult, best_of, fastest_of
 from simulator.search.result import Remedy, StackBest
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
 
 
 def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
-    """The best layout in fp8, where something else was asked for and the device has it."""
+    """Return the best layout in fp8, if the question asks for a wider precision and the device has fp8."""
     scenario = query.scenario
     if scenario.precision in NARROW or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
@@ -36,7 +36,7 @@ def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
 
 
 def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBest]:
-    """The best layout under the framework's defaults, where a stack was assumed, else under what is tuned for it."""
+    """Yield the best layout under the framework's defaults if a stack was assumed, else under tuned stacks."""
     scenario, profile = query.scenario, query.scenario.framework
     makers = {device.vendor for device in scenario.kinds_of_device}
     families = {device.family for device in scenario.kinds_of_device}
@@ -47,22 +47,22 @@ def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBes
 
 
 def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
-    """The best layout with sizes of splits among those near, where one of them is likely to fit, else of all."""
-    best = best_of(replace(query, space=_around(query.space, near)), near) if near else None
+    """Return the best layout among the splits of `near`, or of all layouts if none of these is likely to fit."""
+    best = best_of(replace(query, space=_among(query.space, near)), near) if near else None
     best = best or best_of(query)
     return None if best is None else estimates_of([best])[0]
 
 
-def _around(space: Space, layouts: Collection[Layout]) -> Space:
-    """The part of a space whose layouts have each size of their split from one of some layouts."""
+def _among(space: Space, layouts: Collection[Layout]) -> Space:
+    """Return the part of a space whose layouts take each size of their split from one of `layouts`."""
     sizes: dict[str, Any] = {
         size.name: tuple(sorted({getattr(layout, size.name) for layout in layouts})) for size in SPLIT
     }
     return replace(space, **sizes)
 
 
-def reasons(query: Query, searched: Found) -> Iterator[Violation]:
-    """What each rule says of one layout that it dropped."""
+def reasons(query: Query, searched: SearchResult) -> Iterator[Violation]:
+    """Yield each rule's violation by one layout that it dropped."""
     for rule in (*RULES, ACROSS_NODES):
         if rule.id in searched.examples:
             layout = searched.examples[rule.id]
@@ -70,7 +70,7 @@ def reasons(query: Query, searched: Found) -> Iterator[Violation]:
 
 
 def remedies(query: Query) -> Iterator[Remedy]:
-    """Changes after which something fits, each with its fastest layout; single changes only."""
+    """Yield the single changes that make something fit, each with its fastest layout."""
     for change, changed in _changes(query):
         best = fastest_of(changed)
         if best is not None:
@@ -92,7 +92,7 @@ def _changes(query: Query) -> Iterator[tuple[str, Query]]:
 
 
 def _on_enough_nodes(query: Query) -> Query | None:
-    """The question on the fewest whole nodes, up to 64 times as many, on which something fits; None if none does."""
+    """Return the question on the fewest whole nodes, up to 64 times as many, where something fits; None if nowhere."""
     per_node = query.scenario.hardware.devices_per_node
     nodes = query.scenario.devices // per_node
     for doublings in range(1, 7):
@@ -100,6 +100,6 @@ def _on_enough_nodes(query: Query) -> Query | None:
         if most * per_node > MOST_DEVICES:
             return None
         if fastest_of(on_nodes(query, most)) is not None:
-            few = (on_nodes(query, count) for count in node_counts(nodes + 1, most - 1))
-            return next((fewer for fewer in few if fastest_of(fewer) is not None), on_nodes(query, most))
+            smaller = (on_nodes(query, count) for count in node_counts(nodes + 1, most - 1))
+            return next((fewer for fewer in smaller if fastest_of(fewer) is not None), on_nodes(query, most))
     return None

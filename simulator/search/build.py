@@ -1,4 +1,4 @@
-"""The estimate of one layout taken out of a priced block: arrays to frozen values. Prices nothing anew."""
+"""Estimates of single layouts, as frozen values taken from a priced block."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 
 
 def estimate_of(priced: Priced) -> Estimate:
-    """The estimate of a block of one layout."""
+    """Return the estimate of a block of one layout."""
     return with_intervals(priced.pricing.scenario, _estimates_of(priced, ruled=True))[0]
 
 
 def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Bare estimates with all that the scenario's calibration knows."""
+    """Return the estimates with intervals, coverage and notes from the scenario's calibration, if any."""
     if scenario.calibration is None:
         return list(estimates)
     judged: list[Estimate] = scenario.calibration.judged(scenario, estimates)
@@ -56,12 +56,12 @@ def with_intervals(scenario: Scenario, estimates: Sequence[Estimate]) -> list[Es
 
 
 def bare_estimate(scenario: Scenario, layout: Layout) -> Estimate:
-    """Price one layout, a grid of one, without intervals: what a search among many takes."""
+    """Price one layout without intervals."""
     return bare_estimates(scenario, [layout], ruled=True)[0]
 
 
 def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> list[Estimate]:
-    """Estimates of what searches found, in their order; what they keep breaks no rule."""
+    """Return estimates of the layouts that searches selected, in their order; these break no rule."""
     estimates: dict[int, Estimate] = {}
     for query in {id(priced.query): priced.query for priced in layouts}.values():
         of_query = [(at, priced.layout) for at, priced in enumerate(layouts) if priced.query is query]
@@ -73,7 +73,7 @@ def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> 
 
 
 def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
-    """Which layouts fit by their memory alone, in their order, many priced at a time; rules apart."""
+    """Return which layouts fit by memory alone, in their order, regardless of rules."""
     fitting = [False] * len(layouts)
     for positions, pricing in pricings_of(scenario, layouts):
         for position, verdict in zip(positions, size(pricing).verdict, strict=True):
@@ -82,7 +82,7 @@ def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
 
 
 def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool = False) -> list[Estimate]:
-    """Price layouts, in their order, many at a time: `bare_estimate` of each; not `ruled`, they break no rule."""
+    """Price layouts in their order, without intervals; unless `ruled`, they are known to break no rule."""
     estimates: list[Estimate | None] = [None] * len(layouts)
     for positions, pricing in pricings_of(scenario, layouts):
         for position, estimate in zip(positions, _estimates_of(price(pricing), ruled=ruled), strict=True):
@@ -91,7 +91,7 @@ def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool
 
 
 def _estimates_of(priced: Priced, *, ruled: bool) -> list[Estimate]:
-    """The estimates of a block's layouts, without intervals."""
+    """Return the estimates of a block's layouts, without intervals."""
     scenario, parts = priced.pricing.scenario, (priced.memory.parts(), priced.step.parts(priced.pricing))
     broken = [(rule, rule.broken(priced.pricing)) for rule in RULES] if ruled else []
     estimates = []
@@ -109,7 +109,10 @@ def _estimates_of(priced: Priced, *, ruled: bool) -> list[Estimate]:
 def _estimate(
     priced: Priced, parts: tuple[Mapping[str, Matrix], Mapping[str, Matrix]], index: int, broken: tuple[Violation, ...]
 ) -> Estimate:
-    """One layout of a block; `parts` are those of its memory, by rank and layout, and of its step, by layout."""
+    """Return the estimate of one layout of a block.
+
+    `parts` are those of its memory, by rank and layout, and of its step, by layout.
+    """
     scenario = priced.pricing.scenario
     return Estimate(
         model=scenario.model.name,
@@ -128,7 +131,7 @@ def _estimate(
 
 
 def verdict_of(priced: Sized, index: int, *, refused: bool = False) -> Verdict:
-    """The verdict on one layout of a block, which is `refused` where it breaks a rule."""
+    """Return the verdict on one layout of a block."""
     if refused:
         return "refused"
     code = int(priced.verdict[index])
@@ -173,7 +176,7 @@ def _memory(priced: Priced, parts: Mapping[str, Matrix], at: int) -> MemoryEstim
 
 
 def _on_host(priced: Priced, at: int) -> dict[str, Any]:
-    """Fields of the memory estimate that say what is on the host; none where nothing is moved there."""
+    """Return the host fields of the memory estimate; empty where nothing is offloaded."""
     if not uses_host(priced.pricing):
         return {}
     host = host_memory(priced.pricing, priced.memory)
@@ -230,7 +233,7 @@ def _throughput(priced: Priced, parts: Mapping[str, Matrix], at: int) -> Through
 
 
 def _mean_peak(scenario: Scenario) -> float:
-    """Dense peak of the precision trained in, averaged over the devices of a mixed cluster."""
+    """Return the dense peak at the training precision, averaged over the devices of a mixed cluster."""
     if not scenario.groups:
         return scenario.hardware.peak(scenario.precision)
     total = sum(group.devices * group.hardware.peak(scenario.precision) for group in scenario.groups)
@@ -238,7 +241,7 @@ def _mean_peak(scenario: Scenario) -> float:
 
 
 def _recomputed_flops(priced: Priced, at: int) -> float:
-    """FLOPs per token that recomputation adds, in the convention of the model FLOPs."""
+    """Return the FLOP per token that recompute adds, by the convention of model FLOP."""
     scenario, contents = priced.pricing.scenario, priced.pricing.contents
     layout = priced.block.layout(at)
     layers, on_rank = contents.over_ranks(contents.layers), recompute_plan(priced.pricing).on_rank
@@ -254,7 +257,7 @@ def _recomputed_flops(priced: Priced, at: int) -> float:
 
 
 def provenance(scenario: Scenario) -> Provenance:
-    """What the numbers of a scenario rest on."""
+    """Return the provenance of a scenario's numbers."""
     notes: list[str] = []
     if scenario.precision in NARROW:
         profile = scenario.framework

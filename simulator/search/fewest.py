@@ -1,4 +1,4 @@
-"""The fewest nodes on which a question has a layout that fits, or is in time. Repeats searches; has no formula."""
+"""Search for the fewest nodes on which a layout fits or meets a deadline. Repeats searches; has no formula."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from simulator.search.result import FewestNodes
 from simulator.search.space import candidates
 
 MOST_NODES = 1024
-"""Nodes up to which a search looks, unless it is told another number."""
+"""Default limit of a search for nodes."""
 _AUTO = re.compile(r"auto(?::([0-9]{1,7}))?")
 _IN_A_DOUBLING = 32
-"""Numbers of nodes that are tried between one above 64 and twice as many."""
+"""Numbers of nodes tried in each doubling above 64."""
 
 
 def most_nodes(nodes: object) -> int | None:
-    """Nodes up to which `auto` or `auto:256` searches; None for what is no such text. Raises InputError."""
+    """Return the node limit of `auto` or `auto:256`; None for any other value. Raises InputError."""
     match = _AUTO.fullmatch(nodes) if isinstance(nodes, str) else None
     if match is None:
         return None
@@ -33,7 +33,7 @@ def most_nodes(nodes: object) -> int | None:
 
 
 def node_counts(low: int, most: int) -> Iterator[int]:
-    """Every number of nodes from `low` to 64, above it 32 in each doubling, and `most`."""
+    """Yield every number of nodes from `low` to 64, above it 32 in each doubling, and `most`."""
     nodes = low
     while nodes < most:
         yield nodes
@@ -44,7 +44,7 @@ def node_counts(low: int, most: int) -> Iterator[int]:
 
 
 def on_nodes(query: Query, nodes: int) -> Query:
-    """The question on a number of whole nodes."""
+    """Return the question on a number of whole nodes."""
     scenario = query.scenario
     return replace(query, scenario=replace(scenario, devices=nodes * scenario.hardware.devices_per_node))
 
@@ -52,11 +52,11 @@ def on_nodes(query: Query, nodes: int) -> Query:
 def fewest_nodes(
     query: Query, most: int, train_tokens: int | None, deadline_days: float | None, progress: Progress | None = None
 ) -> FewestNodes:
-    """Search the fewest nodes, up to `most`, with a layout that is recommended, and that trains in time.
+    """Search the fewest nodes, up to `most`, with a recommended layout that trains in time.
 
-    No number is passed over because a smaller one did not do: what divides 28 nodes need not divide 30. With a
-    deadline those are that would have to be faster than the peak. Raises InputError for a deadline without tokens, or
-    for several kinds of hardware.
+    A number is tried even if a smaller one failed, as what divides 28 nodes need not divide 30; with a deadline, those
+    that would have to exceed the peak are skipped. Raises InputError for a deadline without tokens, or for several
+    kinds of hardware.
     """
     if query.scenario.groups:
         raise InputError(f"hardware {query.scenario.hardware_name}: nodes are searched for one kind of device")
@@ -84,7 +84,7 @@ def fewest_nodes(
 
 
 def _most_step_seconds(query: Query, train_tokens: int | None, deadline_days: float | None) -> float:
-    """How long a step may take; without a deadline infinite."""
+    """Return the longest step that meets the deadline, in seconds; infinite without one."""
     if deadline_days is None:
         return math.inf
     if train_tokens is None:
@@ -98,7 +98,7 @@ def _most_step_seconds(query: Query, train_tokens: int | None, deadline_days: fl
 
 
 def _peak_ratio(best: PricedLayout, within: float) -> float:
-    """How many times as many devices at their peak would be in time; 1 where these are."""
+    """Return how many times as many devices at their peak would be in time; 1 if these are."""
     if best.step_seconds <= within:
         return 1.0
     (estimate,) = estimates_of([best], intervals=False)

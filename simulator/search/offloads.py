@@ -1,7 +1,4 @@
-"""Masks of layouts that break a rule about what is kept on the host, before anything is priced.
-
-The rules with their messages stand in `rules`.
-"""
+"""Masks of layouts that break a rule about offload, from inputs alone. `rules` has the messages."""
 
 from __future__ import annotations
 
@@ -22,30 +19,30 @@ _NORMS: Final = ("attn_norm", "mlp_norm")
 _MIXERS: Final = LATENT | {"grouped_query", "sliding"}
 """Mixers whose saved tensors are known by module."""
 _BY_MODULE: Final = ("none", "selective")
-"""Recompute beside which layers keep tensors by module."""
+"""Recompute modes under which layers still save tensors by module."""
 
 
 def parameters(pricing: Pricing) -> Mask:
-    """Parameters are on the host under ZeRO 3 alone."""
+    """Return the layouts with parameters on the host below ZeRO 3."""
     return mask((pricing.block.zero_stage < 3) & pricing.scenario.framework.offload_parameters)
 
 
 def activations(pricing: Pricing) -> Mask:
-    """Whole layers are offloaded without a pipeline, where the framework asks for that."""
+    """Return the layouts that offload whole layers with a pipeline, where the framework cannot."""
     scenario, block = pricing.scenario, pricing.block
     refused = block.pipeline_parallel > 1 and not scenario.framework.limits.activation_offload_with_pipeline
     return mask(pricing.offloads("activations") & refused)
 
 
 def beside_recompute(pricing: Pricing) -> Mask:
-    """Whole layers are offloaded without recompute, where the framework asks for that."""
+    """Return the layouts that offload whole layers with recompute, where the framework cannot."""
     if pricing.scenario.framework.limits.activation_offload_with_recompute:
         return every(pricing, broken=False)
     return mask(pricing.offloads("activations") & ~pricing.recomputes("none"))
 
 
 def modules(pricing: Pricing) -> Mask:
-    """Parts of a layer are offloaded where they, the graphs and what is recomputed allow it."""
+    """Return the layouts that offload modules which stack, graphs or recompute exclude."""
     scenario, block = pricing.scenario, pricing.block
     offloaded = scenario.framework.offloaded_modules
     if not offloaded or any(_refused(scenario)):
@@ -56,7 +53,7 @@ def modules(pricing: Pricing) -> Mask:
 
 
 def refused_modules(scenario: Scenario, layout: Layout) -> str:
-    """Why a layout may not offload the modules of its stack."""
+    """Return why a layout may not offload the modules of its stack."""
     stated = f"offloaded modules {','.join(scenario.framework.offloaded_modules)}"
     if reason := next(_refused(scenario), None):
         return f"{stated}: {reason}"
@@ -72,7 +69,7 @@ def refused_modules(scenario: Scenario, layout: Layout) -> str:
 
 
 def _refused(scenario: Scenario) -> Iterator[str]:
-    """Why modules may not be offloaded on any layout (Megatron-LM d98e8a6, core/transformer/transformer_config.py)."""
+    """Yield why no layout may offload the modules (Megatron-LM d98e8a6, core/transformer/transformer_config.py)."""
     profile, chosen = scenario.framework, set(scenario.framework.offloaded_modules)
     if not profile.limits.offloads_modules:
         yield "only Megatron-LM offloads parts of layers"

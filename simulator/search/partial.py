@@ -1,9 +1,7 @@
-"""As little recomputation as fits: full recompute of the first layers of every chunk, their number solved from memory.
+"""The least recompute that fits: full recompute of the first layers of every chunk, solved for their number.
 
-No rule is judged and nothing is timed here.
-
-What a device needs falls with the layers that are done again, and time grows with them, so the smallest number that
-fits is the fastest; it is found by dividing the range, for all layouts of a block and several numbers at once.
+Memory falls and time grows with the recomputed layers, so the smallest number that fits is the fastest. A search
+divides the range for all layouts of a block and several numbers at once. No rule is judged and nothing is timed here.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import Space
 
 _PRICED_AT_ONCE = 256
-"""Layouts up to which a block takes about as long as one layout."""
+"""Largest block that takes about as long to price as one layout."""
 PassesLimit = Callable[[Sized], Mask]
-"""Whether each layout of a block has memory enough; true of more recomputed layers where true of fewer."""
+"""Predicate of a block: which layouts have enough memory. True for more recomputed layers if true for fewer."""
 
 
 def searches_partial(scenario: Scenario, space: Space) -> bool:
-    """Whether a search solves for recomputed layers: the framework counts them, and nothing of recompute is given."""
+    """Return whether a search solves for recomputed layers: the framework counts them, and recompute is left open."""
     recompute = (
         space.recompute,
         space.recompute_modules,
@@ -38,9 +36,9 @@ def searches_partial(scenario: Scenario, space: Space) -> bool:
 
 
 def solved(sized: Sized) -> Sized | None:
-    """The layouts that fit with all layers recomputed but not with none, with the fewest layers that fit; or None.
+    """Return layouts that fit only with recompute, with the fewest recomputed layers that fit; None if none.
 
-    Where nothing less than all layers of the largest chunk fits there is no such layout.
+    Layouts that need all layers of the largest chunk are left out.
     """
     full = sized.pricing.recomputes("full") & (sized.verdict == FITS)
     pricing = sized.pricing.take(full & (_largest_chunk(sized.block) > 1.0))
@@ -54,9 +52,9 @@ def solved(sized: Sized) -> Sized | None:
 
 
 def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
-    """Layouts that do not pass, with the fewest recomputed layers with which they do; or None.
+    """Return failing layouts with the fewest recomputed layers that pass, or None.
 
-    They recompute nothing, or the first layers of every chunk. What does not pass with all layers is left out.
+    Layouts recompute nothing, or the first layers of every chunk. Those that fail with all layers are left out.
     """
     pricing = pricing.take(_largest_chunk(pricing.block) > 1.0)
     if not len(pricing):
@@ -76,14 +74,14 @@ def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
 
 
 def _largest_chunk(block: LayoutBlock) -> Array:
-    """Layers of each layout's largest chunk, shape (n,)."""
+    """Return the layers of each layout's largest chunk, shape (n,)."""
     if block.chunk_layers:
         return np.full(len(block), float(max(block.chunk_layers)))
     return np.asarray(max(block.stage_layers) // block.virtual_stages)
 
 
 def _fewest(pricing: Pricing, low: Array, passes: PassesLimit) -> Sized | None:
-    """The fewest layers above `low`, shape (n,), with which each layout passes, where they are some but not all."""
+    """Return layouts with the fewest layers above `low`, shape (n,), that pass, where that is some but not all."""
     most = _largest_chunk(pricing.block)
     high = most
     sized, tried = None, np.empty((0, len(pricing)))
@@ -100,13 +98,13 @@ def _fewest(pricing: Pricing, low: Array, passes: PassesLimit) -> Sized | None:
     if not len(some):
         return None
     last = (tried == high)[:, some]
-    if sized is not None and last.any(axis=0).all():  # of what was tried last
+    if sized is not None and last.any(axis=0).all():  # the last trial priced them
         return sized.take(last.argmax(axis=0) * len(pricing) + some)
     return size(_with_layers(pricing.take(some), high[some]))
 
 
 def _with_layers(pricing: Pricing, layers: Array) -> Pricing:
-    """The layouts with so many layers of every chunk recomputed in full; 0 recomputes nothing."""
+    """Return the layouts with that many layers of every chunk recomputed in full; 0 recomputes nothing."""
     some = layers > 0.0
 
     def column(name: str, word: object, other: object) -> Array:

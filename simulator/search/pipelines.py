@@ -1,7 +1,4 @@
-"""Masks of layouts that break a rule about their pipeline, before anything is priced.
-
-The rules with their messages stand in `rules`.
-"""
+"""Masks of layouts that break a rule about their pipeline, from inputs alone. `rules` has the messages."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ from simulator.question.scenario.scenario import Scenario
 
 
 def mask(condition: Any) -> Mask:
-    """A condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
+    """Return a condition over layouts as a typed array (numpy's stubs lose the type of comparisons)."""
     return np.asarray(condition, dtype=np.bool_)
 
 
 def every(pricing: Pricing, *, broken: bool) -> Mask:
-    """The same for every layout of a block."""
+    """Return the same value for every layout of a block."""
     return np.full(len(pricing), broken)
 
 
 def cut(pricing: Pricing) -> Mask:
-    """Every rank has a layer, and the cut adds up."""
+    """Return whether a rank lacks a layer or the cut does not add up."""
     scenario, block = pricing.scenario, pricing.block
     layers = block.stage_layers
     total, listed = scenario.model.num_hidden_layers, block.chunk_layers
@@ -45,7 +42,7 @@ def cut(pricing: Pricing) -> Mask:
 
 
 def node_groups(pricing: Pricing) -> Mask:
-    """A pipeline rank's devices must be of one kind: its collectives run at one speed and its memory is one size."""
+    """Return whether a pipeline rank has devices of several kinds: speed and memory of a rank must be uniform."""
     scenario, block = pricing.scenario, pricing.block
     if len(scenario.groups) < 2:
         return every(pricing, broken=False)
@@ -59,7 +56,7 @@ def node_groups(pricing: Pricing) -> Mask:
 
 
 def virtual_stages(pricing: Pricing) -> Mask:
-    """Chunks need a pipeline, layers that divide and micro batches that do."""
+    """Return the layouts with virtual stages but no pipeline, or layers or micro batches that do not divide."""
     block = pricing.block
     several = block.virtual_stages > 1.0
     if not several.any():
@@ -72,7 +69,7 @@ def virtual_stages(pricing: Pricing) -> Mask:
 
 
 def _divides(pricing: Pricing) -> bool:
-    """Whether every rank has its virtual stages, of equal layers where the framework has no others."""
+    """Return whether every rank has its virtual stages, of equal layers unless the framework has unequal ones."""
     scenario, block = pricing.scenario, pricing.block
     if pricing.chunks_alike:
         return True
@@ -84,7 +81,7 @@ def _divides(pricing: Pricing) -> bool:
 
 
 def schedule(pricing: Pricing) -> Mask:
-    """Framework, ranks, chunks and micro batches are those of the schedule."""
+    """Return the layouts whose framework, ranks, chunks or micro batches do not match their schedule."""
     scenario, block = pricing.scenario, pricing.block
     p, name = block.pipeline_parallel, block.schedule
     if name == BY_NAME["schedule"].default:
@@ -94,11 +91,11 @@ def schedule(pricing: Pricing) -> Mask:
         return every(pricing, broken=True)
     m = micro_batches(pricing)
     odd = (m % 2 != 0) & (shape == "both_ends")
-    return mask((m < schedule_of(pricing).least_micro_batches(p)) | odd)
+    return mask((m < schedule_of(pricing).min_micro_batches(p)) | odd)
 
 
 def refused_schedule(scenario: Scenario, layout: Layout) -> str:
-    """Why a schedule is refused."""
+    """Return why a schedule is refused."""
     profile, name = scenario.framework, layout.schedule
     if name not in profile.limits.schedules:
         stack = "" if profile.stack == "default" else f" ({profile.stack})"
@@ -116,7 +113,7 @@ def refused_schedule(scenario: Scenario, layout: Layout) -> str:
 
 
 def two_stages(pricing: Pricing) -> Mask:
-    """Two ranks interleave chunks only where sends overlap."""
+    """Return the layouts that interleave chunks on two ranks without overlapped sends."""
     scenario, block = pricing.scenario, pricing.block
     profile = scenario.framework
     allowed = profile.overlap_p2p or profile.limits.interleaving_of_two_stages_without_overlap
@@ -124,7 +121,7 @@ def two_stages(pricing: Pricing) -> Mask:
 
 
 def expert_overlap(pricing: Pricing) -> Mask:
-    """Another micro batch's compute has to be there: in other chunks of a pipeline, and not computed again in full."""
+    """Return the layouts without another micro batch's compute to hide the exchange: one chunk, or full recompute."""
     scenario, block = pricing.scenario, pricing.block
     if not (scenario.framework.overlap_expert_exchange and scenario.model.is_moe):
         return every(pricing, broken=False)

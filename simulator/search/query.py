@@ -1,7 +1,7 @@
-"""The question of a search, and its answer for one layout. Values only: `search.walk` goes over the layouts.
+"""The question of a search and its answer for one layout, as values. `search.walk` visits the layouts.
 
 A question about Mixtral on H100 may leave open how tokens reach their experts. It is then searched twice, as it stands
-and with DeepEP's kernels overlapped, and `chosen` of an answer names the kernels that it took.
+and with DeepEP's kernels overlapped; `chosen` of an answer names the selected kernels.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import Space
 
 MIN_FIT_PROBABILITY = 0.95
-"""Least probability to fit of a layout that is recommended, unless a question gives another."""
+"""Default smallest probability to fit of a recommended layout."""
 _EXCHANGE = ("expert_dispatch", "overlap_expert_exchange")
-"""Switches of how experts are exchanged; a question that gives one of them is searched as it stands."""
+"""Switches of the experts' exchange; a question that sets one is searched as it stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +27,17 @@ class Query:
     scenario: Scenario
     space: Space = field(default_factory=Space)
     options: Mapping[str, str] = field(default_factory=dict)
-    """Switches that the question gives: no other value of them is tried."""
+    """Switches that the question sets; no other values are tried."""
     chosen: Mapping[str, str] = field(default_factory=dict)
-    """Switches of the scenario that a search tries beside the question's, as text."""
+    """Further switches that the search chose, as text."""
     min_fit_probability: float = 0.0
-    """Least probability to fit of what is recommended; 0 recommends all that fits."""
+    """Smallest probability to fit of a recommended layout; 0 recommends all that fit."""
 
-    def ways(self) -> tuple[Query, ...]:
-        """The question as it stands, and where framework and devices have kernels for it the overlapped exchange.
+    def alternatives(self) -> tuple[Query, ...]:
+        """Return the question as it stands, and with overlapped expert exchange where kernels for it exist.
 
-        Kernels that send a token once to each rank are never slower than sending every copy, and what overlaps is never
-        slower than what does not: one further search covers what a tuned run would choose.
+        Kernels that send a token once to each rank are never slower than those that send every copy, and overlap is
+        never slower than none: one further search covers what a tuned run would choose.
         """
         scenario = self.scenario
         if not scenario.model.is_moe or not set(_EXCHANGE).isdisjoint(self.options):
@@ -54,12 +54,12 @@ class Query:
 
 
 class PricedLayout(NamedTuple):
-    """A layout with the figures that searches compare; its estimate says all of it."""
+    """A layout with the figures that searches compare."""
 
     query: Query
-    """What it is an answer to; its scenario prices it."""
+    """Question that it answers; its scenario prices it."""
     layout: Layout
     step_seconds: float
-    """Not a number where only its memory was priced."""
+    """NaN where only its memory was priced."""
     device_bytes: float
-    """Of the fullest device."""
+    """Memory in use on the fullest device."""

@@ -1,6 +1,6 @@
-"""The search for the fastest layouts that fit: rules first, then memory, then time of what may still enter the list.
+"""Search for the fastest layouts that fit: rules, then memory, then the time of layouts that may enter the list.
 
-Returns layouts with two figures each; `build` makes estimates of them. No formula stands here.
+It returns layouts with two figures each, of which `build` makes estimates. Contains no formula.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
-from simulator.cost.timing.step import least_step_seconds
+from simulator.cost.timing.step import min_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array
@@ -25,73 +25,76 @@ from simulator.search.space import CHUNK, MOST_CANDIDATES, blocks, candidates
 from simulator.search.walk import lawful, walk
 
 Progress = Callable[[int, int], None]
-"""Called with candidates done and in total."""
+"""Callback with the candidates done and in total."""
 _SHARE = 1000
-"""What a share of the work counts as."""
+"""Units in which one share of the work is counted."""
 _JUDGED_AT_ONCE = 32
 MOST_RISKY = 3
-"""Risky layouts that a search remembers."""
+"""Number of risky layouts in a result."""
 _FEW = 512
-"""Layouts up to which timing all takes no longer than choosing some of them."""
+"""Largest block that is timed whole rather than in part."""
 _ROUNDING = 1.0 - 1e-9
-"""Of a bound: what rounding in another order may add to it."""
+"""Factor on a bound that absorbs rounding in another order."""
 
 
-class Found(NamedTuple):
-    """What a search leaves: counts, and the best layouts of each sort, best first."""
+class SearchResult(NamedTuple):
+    """Result of a search: counts, and the best layouts of each sort, best first."""
 
     evaluated: int
     feasible: int
     rejected: Mapping[str, int]
     fastest: tuple[PricedLayout, ...]
     risky: tuple[PricedLayout, ...]
-    """The fastest layouts that fit, but less likely than asked for."""
+    """Fastest layouts that fit, but with less than the requested probability."""
     starved: tuple[PricedLayout, ...]
     nearest: tuple[PricedLayout, ...]
-    """The layouts that need least of those that do not fit."""
+    """Layouts that need least memory among those that do not fit."""
     examples: Mapping[str, Layout]
-    """One layout for each rule that dropped any."""
+    """One dropped layout for each rule that dropped any."""
 
 
-def search(query: Query, *, top: int = 10, variants: bool = False, progress: Progress | None = None) -> Found:
-    """Look at every candidate once, in every way that the question leaves open, and keep the best few that fit.
+def search(query: Query, *, top: int = 10, variants: bool = False, progress: Progress | None = None) -> SearchResult:
+    """Visit every candidate once, for each alternative of the question, and keep the best few that fit.
 
-    What is starved, nearest and an example of a rule is of the question as it stands.
+    `starved`, `nearest` and `examples` are those of the question as it stands.
     """
-    ways = query.ways()
-    of_ways = [_search(way, top, variants, share(progress, n, len(ways))) for n, way in enumerate(ways)]
+    alternatives = query.alternatives()
+    results = [
+        _search(alternative, top, variants, share(progress, n, len(alternatives)))
+        for n, alternative in enumerate(alternatives)
+    ]
     fastest: dict[object, PricedLayout] = {}
-    for priced in sorted((priced for each in of_ways for priced in each.fastest), key=_seconds):
+    for priced in sorted((priced for each in results for priced in each.fastest), key=_seconds):
         fastest.setdefault((priced.layout, tuple(priced.query.chosen)) if variants else priced.layout.split, priced)
     rejected: Counter[str] = Counter()
-    for each in of_ways:
+    for each in results:
         rejected.update(each.rejected)
-    return of_ways[0]._replace(
-        evaluated=sum(each.evaluated for each in of_ways),
-        feasible=sum(each.feasible for each in of_ways),
+    return results[0]._replace(
+        evaluated=sum(each.evaluated for each in results),
+        feasible=sum(each.feasible for each in results),
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         fastest=tuple(fastest.values())[:top],
-        risky=tuple(sorted((priced for each in of_ways for priced in each.risky), key=_seconds)[:MOST_RISKY]),
+        risky=tuple(sorted((priced for each in results for priced in each.risky), key=_seconds)[:MOST_RISKY]),
     )
 
 
 def share(progress: Progress | None, position: int, of: int) -> Progress | None:
-    """The progress of one of several shares of the work, which count as equal; each tells of its own candidates."""
+    """Return a progress callback for one of `of` equal shares of the work."""
     if progress is None or of == 1:
         return progress
 
-    def told(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         progress(_SHARE * position + _SHARE * done // max(total, 1), _SHARE * of)
 
-    return told
+    return report
 
 
 def _seconds(priced: PricedLayout) -> float:
     return priced.step_seconds
 
 
-def _search(query: Query, top: int, variants: bool, progress: Progress | None) -> Found:  # noqa: FBT001  passed on
-    """`search` in one way."""
+def _search(query: Query, top: int, variants: bool, progress: Progress | None) -> SearchResult:  # noqa: FBT001  passed on
+    """Search one alternative of a question."""
     counts: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
     fastest, risky = Shortlist(query, top, variants), Shortlist(query, MOST_RISKY, variants)
@@ -115,7 +118,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
             nearest.offer(sized, np.flatnonzero(sized.verdict == DOES_NOT_FIT))
             bars = np.where(fits, fastest.bar, np.where(near, starved.bar, -np.inf))
             if min(fastest.bar, starved.bar) < np.inf and (bars > -np.inf).any():
-                bars = np.where(_ROUNDING * least_step_seconds(sized.pricing) < bars, bars, -np.inf)
+                bars = np.where(_ROUNDING * min_step_seconds(sized.pricing) < bars, bars, -np.inf)
             priced = _timed(sized, bars)
             if priced is not None:
                 unlikely = _offer(fastest, priced, priced.verdict == FITS)
@@ -128,11 +131,11 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
     rejected = {name: count for name, count in counts.items() if count}
     lists = {"fastest": fastest, "risky": risky, "starved": starved, "nearest": nearest}
     entries = {name: tuple(listed.entries) for name, listed in lists.items()}
-    return Found(evaluated=evaluated, feasible=feasible, rejected=rejected, examples=examples, **entries)
+    return SearchResult(evaluated=evaluated, feasible=feasible, rejected=rejected, examples=examples, **entries)
 
 
 def _counted(query: Query) -> int:
-    """How many layouts a search looks at. Raises InputError where they are too many."""
+    """Return the number of layouts in a search. Raises InputError if they are too many."""
     total = candidates(query.scenario, query.space)
     if total > MOST_CANDIDATES:
         raise InputError(
@@ -142,7 +145,7 @@ def _counted(query: Query) -> int:
 
 
 def _timed(sized: Sized, bars: Array) -> Priced | None:
-    """The layouts with a bar, timed as far as they take less than it; None without any. `bars` has shape (n,)."""
+    """Return the layouts with a finite bar, timed if below it; None without any. `bars` has shape (n,)."""
     running = bars > -np.inf
     if not running.any():
         return None
@@ -153,9 +156,9 @@ def _timed(sized: Sized, bars: Array) -> Priced | None:
 
 
 def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
-    """Let those layouts enter that fit with the probability asked for; returns others that would have entered.
+    """Enter the layouts that fit with the requested probability; return others that would have entered.
 
-    Only what would enter is judged, the best first and some at a time, as what enters leaves less to judge.
+    Only entering layouts are judged, the best first and some at a time, as each entry leaves less to judge.
     """
     query = shortlist.query
     refused = [np.empty(0, dtype=np.intp)]
@@ -170,17 +173,17 @@ def _offer(shortlist: Shortlist, priced: Priced, where: Mask) -> Index:
 
 
 class Raisable(NamedTuple):
-    """Layouts that may fit likely enough with more recomputed layers."""
+    """Layouts that may reach the requested probability with more recomputed layers."""
 
     pricing: Pricing
     seconds: Array
-    """Of a step with as many layers as they have, shape (n,): with more of them none is faster."""
+    """Step seconds with their present recompute, shape (n,): a lower bound with more."""
 
 
 def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
-    """Those of unlikely layouts that recompute nothing, or the first layers of each chunk; a list of one block or none.
+    """Return the unlikely layouts without recompute, or with it in the first layers of each chunk, as 0 or 1 block.
 
-    They are raised when the search is over: by then few are faster than what is likely as it is.
+    They are raised when the search is over: by then few are faster than the likely ones.
     """
     if not len(unlikely) or not searches_partial(query.scenario, query.space):
         return []
@@ -191,7 +194,7 @@ def _raisable(query: Query, priced: Priced, unlikely: Index) -> list[Raisable]:
 
 
 def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
-    """Let layouts enter with as many more recomputed layers as make them likely enough to fit, the fastest first."""
+    """Enter layouts with as many more recomputed layers as the requested probability needs, the fastest first."""
     query = shortlist.query
 
     def passes(sized: Sized) -> Mask:
@@ -210,7 +213,7 @@ def _offer_raised(shortlist: Shortlist, raisable: Iterable[Raisable]) -> None:
 
 
 def _likely(query: Query, sized: Sized, index: Index) -> Mask:
-    """Which layouts fit with the probability asked for; without a calibration nothing tells, and all pass."""
+    """Return which layouts fit with the requested probability; all without a calibration."""
     scenario, probability = query.scenario, query.min_fit_probability
     if scenario.calibration is None or probability <= 0.0:
         return np.ones(len(index), dtype=np.bool_)
@@ -219,20 +222,20 @@ def _likely(query: Query, sized: Sized, index: Index) -> Mask:
 
 
 def best_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
-    """The first of `search`, without its counts; `near` and `below` as in `fastest_of`."""
+    """Return the first layout of `search`, without its counts; `near` and `below` as in `fastest_of`."""
     best: PricedLayout | None = None
-    for way in query.ways():
-        fastest = fastest_of(way, near if best is None else [*near, best.layout], below)
+    for alternative in query.alternatives():
+        fastest = fastest_of(alternative, near if best is None else [*near, best.layout], below)
         if fastest is not None and (best is None or fastest.step_seconds < best.step_seconds):
             best = fastest
     return best
 
 
 def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.inf) -> PricedLayout | None:
-    """The fastest layout of a search in one way: what must be slower than a known one is not priced.
+    """Return the fastest layout for one alternative; layouts slower than a known one are not priced in full.
 
-    `near` are layouts that may be fast, best first: none is looked at that takes longer than the first likely one, and
-    none whose step takes `below` seconds or more.
+    `near` are layouts that may be fast, best first: the search skips layouts slower than the first likely one of them,
+    and those whose step takes `below` seconds or more.
     """
     _counted(query)
     known = next(_seconds_of_likely(query, near), np.inf) / _ROUNDING
@@ -240,18 +243,18 @@ def fastest_of(query: Query, near: Collection[Layout] = (), below: float = np.in
     for priced, where in _below(query, lambda: min(shortlist.bar, known, below)):
         raisable += _raisable(query, priced, _offer(shortlist, priced, where))
     _offer_raised(shortlist, raisable)
-    if known < np.inf and not shortlist.entries:  # those near are of another space
+    if known < np.inf and not shortlist.entries:  # `near` came from another space
         return fastest_of(query, below=below)
     return shortlist.entries[0] if shortlist.entries else None
 
 
 def _below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
-    """Priced blocks, and which of their layouts fit and take less than `bar` seconds, which may fall between blocks."""
+    """Yield priced blocks with masks of layouts that fit and take less than `bar` seconds, which may fall meanwhile."""
     for pricing in blocks(query.scenario, query.space, chunk=CHUNK):
         allowed, _ = lawful(query.space, pricing)
         if not len(allowed):
             continue
-        bounds = _ROUNDING * least_step_seconds(allowed)
+        bounds = _ROUNDING * min_step_seconds(allowed)
         allowed, bounds = allowed.take(bounds < bar()), bounds[bounds < bar()]
         if not len(allowed):
             continue
@@ -263,14 +266,14 @@ def _below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mas
 
 
 def _timed_below(sized: Sized, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mask]]:
-    """A block timed, and which of its layouts fit and take less than `bar`; nothing where none can."""
+    """Yield a timed block with its layouts that fit and take less than `bar`; nothing if none can."""
     priced = _timed(sized, np.where(sized.verdict == FITS, bar(), -np.inf))
     if priced is not None:
         yield priced, np.asarray((priced.verdict == FITS) & (priced.step.total < bar()))
 
 
 def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[float]:
-    """Seconds of a step of those layouts that keep the rules and are likely to fit, in their order."""
+    """Yield the step seconds of those layouts that keep the rules and are likely to fit, in their order."""
     for layout in layouts:
         allowed, _ = lawful(query.space, pricing_of(query.scenario, layout))
         if len(allowed):
@@ -280,7 +283,7 @@ def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[fl
 
 
 def faster_than(query: Query, layout: Layout) -> tuple[int, PricedLayout, PricedLayout]:
-    """How many layouts fit and are predicted faster than one, the fastest of them or that one, and that one."""
+    """Return the number of fitting layouts faster than `layout`, the fastest of them (or `layout`), and `layout`."""
     own = priced_layout(query, price(pricing_of(query.scenario, layout)), 0)
     count, best = 0, own
     for priced, where in _below(query, lambda: own.step_seconds):

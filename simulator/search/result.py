@@ -1,4 +1,4 @@
-"""The result of a search: ranked estimates, counts of what was dropped and why. A value; computes nothing."""
+"""The result of a search: ranked estimates, and how many layouts were dropped and why. Computes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.tabular import Tabular
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How many layouts were looked at and what became of them."""
+    """Numbers of layouts visited, by outcome."""
 
     evaluated: int
     """All candidates: `feasible` plus every number in `rejected`."""
@@ -24,7 +24,7 @@ class Counts:
     rejected: Mapping[str, int]
     """By the first rule a candidate breaks, or `memory` (does not fit) or `near_capacity` (starved)."""
     elapsed_seconds: float
-    """What the search took."""
+    """Duration of the search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Remedy:
     """A change that would make the nearest miss fit."""
 
     change: str
-    """The change in words, such as `--recompute full`."""
+    """Change in words, such as `--recompute full`."""
     estimate: Estimate
     """The fastest layout after it."""
 
@@ -49,18 +49,18 @@ class StackBest:
 
 @dataclass(frozen=True, slots=True)
 class FewestNodes:
-    """What a search for the fewest nodes ended with."""
+    """Result of a search for the fewest nodes."""
 
     nodes: int | None
-    """The fewest nodes that do: whose best layout fits and, with a deadline, is in time; None where none do."""
+    """Fewest nodes whose best layout fits and meets the deadline, if any; None if there are none."""
     ranked_nodes: int
-    """Nodes that the ranking is of: these, else those that come nearest."""
+    """Nodes of the ranking: `nodes`, else the number that comes nearest."""
     fitting_nodes: int | None
-    """The fewest nodes that fit, in time or not; None where none do."""
+    """Fewest nodes that fit, in time or not; None if there are none."""
     most_nodes: int
-    """Nodes up to which was searched."""
+    """Upper limit of the search."""
     deadline_days: float | None
-    """Days that the run may take; None without a deadline."""
+    """Longest duration of the run in days; None without a deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,46 +68,51 @@ class Ranking(Tabular):
     """Layouts of one question, fastest first."""
 
     query: Mapping[str, object]
-    """Every input with its value, defaults included, by option name."""
+    """Every input by option name, defaults included."""
     defaults: tuple[str, ...]
-    """Names in `query` that the user left to their default."""
+    """Names in `query` that the user left unset."""
     counts: Counts
     estimates: tuple[Estimate, ...]
-    """Layouts that fit with at least the probability asked for, best first."""
+    """Layouts that fit with at least the requested probability, best first."""
     risky: tuple[Estimate, ...] = ()
-    """The fastest layouts that fit on the estimate, with less than the least probability asked for."""
+    """The fastest layouts that fit, with less than the requested probability."""
     starved: tuple[Estimate, ...]
     """The fastest layout too near capacity to recommend, if any."""
     nearest: Estimate | None
-    """The layout that needs least memory over capacity, when nothing fits."""
+    """If nothing fits, the layout with the least memory over capacity."""
     remedies: tuple[Remedy, ...]
-    """What would make it fit, when nothing fits."""
+    """If nothing fits, changes that make a layout fit."""
     reasons: tuple[Violation, ...]
-    """When nothing fits: for each rule that dropped layouts, what it says of one of them."""
+    """If nothing fits, one violation of each rule that dropped layouts."""
     fp8: Estimate | None
-    """The best layout in fp8 among the splits of the best few, where bf16 or fp16 was asked for and the device has fp8.
+    """The best layout in fp8 among the best few splits, if bf16 or fp16 was requested and the device has fp8.
 
-    Of all layouts where none of those is likely to fit."""
+    Of all layouts if none of those is likely to fit.
+    """
     equal: tuple[int, ...] = ()
-    """Positions in `estimates`, from 0, of those that may be as fast as the first: their difference is within its 90 %
-    range. None without a calibration."""
+    """Positions in `estimates`, from 0, of layouts that may be as fast as the first.
+
+    The difference lies within its 90 % interval. Empty without a calibration.
+    """
     surer: int | None = None
-    """Position of the one of `equal` whose step time has the smallest upper end, or that is likelier to fit where the
-    first may not; None where that is the first."""
+    """Position among `equal` of the layout whose step time has the smallest upper end, or that is likelier to fit.
+
+    None where that is the first.
+    """
     stacks: tuple[StackBest, ...] = ()
-    """The best layout, found as `fp8` is, under the framework's defaults, or what is tuned for it."""
+    """Best layout, searched as for `fp8`, under the framework's defaults or tuned stacks."""
     fewest: FewestNodes | None = None
-    """What was found of the number of nodes, where it was searched."""
+    """Result of the search for nodes, if requested."""
 
     def __repr__(self) -> str:
-        """One line: the question, how many layouts fit, the best."""
+        """Return one line: the question, how many layouts fit, the best."""
         question = f"{self.query.get('model')} on {self.query.get('devices')} x {self.query.get('hardware')}"
-        shown = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
+        listed = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
         best = f", best {self.estimates[0]!r}" if self.estimates else ""
-        return f"<Ranking {question}: {shown}{best}>"
+        return f"<Ranking {question}: {listed}{best}>"
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each layout, best first: its fields by key, speed and memory."""
+        """Return a row for each layout, best first: its fields by key, speed and memory."""
         return [
             {
                 "rank": rank,

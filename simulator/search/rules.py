@@ -1,8 +1,7 @@
-"""The rules a layout must keep, each with a stable id, a message and a fix.
+"""Rules that a layout must keep, each with a stable id, a message and a fix.
 
-A rule is a mask over a block of layouts and a row of `rules.csv`, which says what is told of a layout that breaks it; a
-ranking drops what any rule marks and counts it under the first such rule.
-Whether memory is enough is no rule.
+A rule is a mask over a block of layouts and a row of `rules.csv` with its messages; a ranking drops a layout and counts
+it under the first rule it breaks. Sufficient memory is not a rule.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from simulator.search import offloads, pipelines
 from simulator.search.pipelines import every, mask
 
 Masks = Callable[[Pricing], Mask]
-"""Which layouts of a block break a rule."""
+"""Function that returns which layouts of a block break a rule."""
 
 
 class Rule(NamedTuple):
@@ -34,17 +33,17 @@ class Rule(NamedTuple):
     id: str
     broken: Masks
     about: str
-    """What must hold, as a sentence."""
+    """Condition that must hold, as a sentence."""
     template: str
-    """What is wrong, with the names of figures in braces: fields of the layout, or those of `_FIGURES`."""
+    """Message with figures in braces: fields of the layout, or entries of `_FIGURES`."""
     fix_template: str
 
     def message(self, scenario: Scenario, layout: Layout) -> str:
-        """What of this layout breaks the rule."""
+        """Return how this layout breaks the rule."""
         return self.template.format_map(_Figures(scenario, layout))
 
     def fix(self, scenario: Scenario, layout: Layout) -> str:
-        """What keeps it."""
+        """Return how to keep it."""
         return self.fix_template.format_map(_Figures(scenario, layout))
 
 
@@ -67,7 +66,7 @@ def _heads(pricing: Pricing) -> Mask:
 
 
 def _head_counts(scenario: Scenario) -> tuple[int, ...]:
-    """Heads and groups that tensor parallelism splits, of every mixer the model has."""
+    """Return the heads and groups that tensor parallelism splits, of every mixer in the model."""
     model = scenario.model
     sliding = (model.sliding_attention_heads,) if model.sliding_attention_heads else ()
     linear = (model.linear_key_heads, model.linear_value_heads, model.mamba_heads, model.mamba_groups)
@@ -82,7 +81,7 @@ def _undivided(pricing: Pricing) -> Mask:
 
 
 def _kv_head_counts(scenario: Scenario) -> tuple[int, ...]:
-    """Key-value heads of the mixers that have some."""
+    """Return the key-value heads of the mixers with such heads."""
     model = scenario.model
     mixers = {kind.mixer for kind in model.layer_kinds if TRAITS[kind.mixer].heads == "key_value"}
     return tuple(sorted({model.heads(mixer).shared for mixer in mixers}))
@@ -114,7 +113,7 @@ def _ffn(pricing: Pricing) -> Mask:
 
 
 def _refused_widths(scenario: Scenario, layout: Layout) -> str:
-    """Each width that does not divide."""
+    """Return the widths that do not divide."""
     t, etp, width = layout.tensor_parallel, layout.expert_tensor_parallel, scenario.model.moe_intermediate_size
     problems = [
         f"feed-forward width {w} does not divide by tensor parallel {t}" for w in _ffn_widths(scenario) if w % t
@@ -129,14 +128,14 @@ def _batch(pricing: Pricing) -> Mask:
 
 
 def _sequence(pricing: Pricing) -> Mask:
-    # Causal balance gives every context-parallel rank two pieces of the sequence.
+    # Causal balancing gives every context-parallel rank two pieces of the sequence.
     scenario, block = pricing.scenario, pricing.block
     pieces = np.where(block.context_parallel > 1, 2.0 * block.context_parallel, 1.0)
     return mask(scenario.seq_length % (pieces * sequence_split(block)) != 0)
 
 
 def _exchanged_heads(scenario: Scenario) -> int:
-    """The fewest heads that an all-to-all splits: query heads are a multiple of the key-value heads."""
+    """Return the fewest heads that an all-to-all splits: query heads are a multiple of key-value heads."""
     model = scenario.model
     return model.num_attention_heads if scenario.framework.repeat_kv else model.num_key_value_heads
 
@@ -172,7 +171,7 @@ def _zero_stage(pricing: Pricing) -> Mask:
     limits = scenario.framework.limits
     highest = limits.zero_stage_with_pipeline if block.pipeline_parallel > 1 else limits.zero_stage
     if scenario.framework.fully_shard:
-        # FSDP2 shards all there is, whatever the framework's own optimizer does.
+        # FSDP2 shards everything, whatever the framework's own optimizer shards.
         highest = 3
     return mask(block.zero_stage > highest)
 
@@ -226,7 +225,7 @@ def _recompute_operations(pricing: Pricing) -> Mask:
 
 
 def _refused_modules(scenario: Scenario, layout: Layout) -> str:
-    """Why modules of selective recompute are refused."""
+    """Return why modules of selective recompute are refused."""
     modules = ",".join(layout.recompute_modules)
     known = scenario.framework.limits.recompute_modules
     if not set(layout.recompute_modules) <= set(known):
@@ -242,7 +241,7 @@ def _vocabulary(pricing: Pricing) -> Mask:
 
 
 def _uneven_chunks(scenario: Scenario, layout: Layout) -> str:
-    """What of layers and micro batches does not divide, with both numbers."""
+    """Return which layers and micro batches do not divide, with both numbers."""
     ranks, chunks, layers = layout.pipeline_parallel, layout.virtual_stages, sum(layout.stage_layers)
     batches = scenario.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
     parts = [f"{layers} layers do not divide by {ranks} x {chunks}"] if layers % (ranks * chunks) else []
@@ -255,7 +254,7 @@ def _uneven_chunks(scenario: Scenario, layout: Layout) -> str:
 
 
 def _refused_layers(scenario: Scenario, layout: Layout) -> str:
-    """Which layers to recompute the model, or a chunk, does not have."""
+    """Return which layers to recompute are beyond the model or a chunk."""
     layers, listed = scenario.model.num_hidden_layers, layout.recompute_layer_list
     if listed:
         return f"recompute layers {list(listed)}: the model's are 0 to {layers - 1}"
@@ -281,7 +280,7 @@ def _sharding_groups(scenario: Scenario, _: Layout) -> str:
 
 
 def tensor_parallel_across_nodes(pricing: Pricing) -> Mask:
-    """Layouts whose tensor-parallel or expert-tensor-parallel group leaves a node, or the nodes that links join."""
+    """Return the layouts whose (expert-)tensor-parallel group leaves a node, or nodes joined by links."""
     scenario, block = pricing.scenario, pricing.block
     across = every(pricing, broken=False)
     for hardware in scenario.kinds_of_device:
@@ -352,11 +351,11 @@ _FIGURES: Mapping[str, Callable[[Scenario, Layout], object]] = {
     "modules": _refused_modules,
     "offloaded_modules": offloads.refused_modules,
 }
-"""What messages say beside fields of the layout."""
+"""Figures in messages beside the fields of the layout."""
 
 
 class _Figures(dict[str, object]):
-    """Figures of a message, each worked out where a template names it."""
+    """Figures of a message, each computed when a template names it."""
 
     def __init__(self, scenario: Scenario, layout: Layout) -> None:
         super().__init__()
@@ -374,5 +373,4 @@ def _rules() -> Iterator[Rule]:
 
 *_ALWAYS, ACROSS_NODES = _rules()
 RULES = tuple(_ALWAYS)
-"""Those of every layout, in the order they are checked; a ranking drops what breaks `ACROSS_NODES` unless told
-otherwise, an estimate prices it."""
+"""Rules for every layout, in order; a ranking also drops layouts that break `ACROSS_NODES` unless allowed."""

@@ -1,8 +1,8 @@
 """The best few layouts of a search.
 
 A shortlist holds at most `limit` layouts, best first, and one of each split (tensor, pipeline, context, expert and
-expert tensor parallel sizes) unless variants are asked for. So a layout enters only if it beats the last entry and the
-entry of its own split; no other has to be judged or laid out.
+expert tensor parallel sizes) unless variants are requested. A layout enters only if it beats the last entry and the
+entry of its own split, so no other layout needs judging.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.search.query import PricedLayout, Query
 
 _BASE = 8192.0
-"""Above every size in a split."""
+"""Upper bound on every size in a split."""
 _SIZES = tuple(size.name for size in SPLIT if not size.per_block)
 _SHARED = tuple(size.name for size in SPLIT if size.per_block)
 
@@ -32,13 +32,13 @@ class Shortlist:
     query: Query
     limit: int
     variants: bool = False
-    """Keep every layout; otherwise the best of each split."""
+    """Whether to keep every layout, not only the best of each split."""
     by: Literal["step_seconds", "device_bytes"] = "step_seconds"
     entries: list[PricedLayout] = field(default_factory=list)
 
     @property
     def bar(self) -> float:
-        """The figure from which on no layout enters."""
+        """Return the figure from which on no layout enters."""
         return self._figure(self.entries[-1]) if len(self.entries) == self.limit else np.inf
 
     def _figure(self, entry: PricedLayout) -> float:
@@ -48,11 +48,11 @@ class Shortlist:
         return sized.step.total if isinstance(sized, Priced) and self.by == "step_seconds" else sized.device_bytes
 
     def entering(self, sized: Sized, index: Index) -> Index:
-        """Positions of those layouts at an index that would enter, best first."""
+        """Return the positions of layouts at an index that would enter, best first."""
         return self.below_bar(sized.block, self._figures(sized), index)
 
     def below_bar(self, block: LayoutBlock, figures: Array, index: Index) -> Index:
-        """`entering` of layouts by their figures, shape (n,)."""
+        """Return `entering` for layouts with `figures`, shape (n,)."""
         index = index[figures[index] < self.bar]
         index = index[np.argsort(figures[index], kind="stable")]
         if self.variants or not len(index):
@@ -64,7 +64,7 @@ class Shortlist:
         return index[~np.array(beaten, dtype=np.bool_)]
 
     def offer(self, sized: Sized, index: Index) -> None:
-        """Let the layouts at an index enter that can."""
+        """Enter the layouts at an index that beat the present entries."""
         index = self.entering(sized, index)
         if not self.variants:
             index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
@@ -77,23 +77,23 @@ class Shortlist:
 
 
 def priced_layout(query: Query, sized: Sized, index: int) -> PricedLayout:
-    """One layout of a priced block."""
+    """Return one layout of a priced block."""
     seconds = float(sized.step.total[index]) if isinstance(sized, Priced) else np.nan
     return PricedLayout(query, sized.block.layout(index), seconds, float(sized.device_bytes[index]))
 
 
 def _in_block(layout: Layout, block: LayoutBlock) -> bool:
-    """Whether a layout has the sizes of a split that a block's layouts share."""
+    """Return whether a layout has the split sizes that a block's layouts share."""
     return all(getattr(layout, name) == getattr(block, name) for name in _SHARED)
 
 
 def _split_code(layout: Layout) -> float:
-    """`_split_codes` of one layout."""
+    """Return the code of one layout's split, as in `_split_codes`."""
     return reduce(lambda code, name: code * _BASE + getattr(layout, name), _SIZES, 0.0)
 
 
 def _split_codes(block: LayoutBlock) -> Array:
-    """A number per layout, equal where the split is."""
+    """Return a number per layout that is equal where the split is."""
     code = np.zeros(len(block))
     for name in _SIZES:
         code = code * _BASE + getattr(block, name)

@@ -1,4 +1,4 @@
-"""The space of a search: axes of values, and blocks of layouts generated from them. Judges none of them."""
+"""The space of a search: axes of values, and blocks of layouts generated from them. Judges no layout."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from simulator.question.scenario.typed import Axes
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, RecomputeModule, ScheduleName
 
 CHUNK = 8192
-"""Layouts priced at once: their arrays stay in the processor's cache."""
+"""Layouts priced at once, few enough for their arrays to stay in the processor's cache."""
 MOST_CANDIDATES = 100_000_000
-"""A search beyond this would take minutes: the ranges are narrowed first."""
+"""Limit on a search: beyond it a search takes minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space(Axes):
-    """Allowed values per axis; None, or no layers, is the default described at each field of `Axes`."""
+    """Allowed values per axis; None (or no layers) is the default stated at each field of `Axes`."""
 
     tensor_parallel_across_nodes: bool = False
-    """Allow tensor-parallel groups that leave a node."""
+    """Whether tensor-parallel groups may leave a node."""
 
     def __post_init__(self) -> None:
         """Refuse values that no layout has. Raises InputError naming the axis."""
@@ -58,28 +58,28 @@ class Space(Axes):
 
 
 def divisors(number: int, limit: int) -> tuple[int, ...]:
-    """Divisors of `number` up to `limit`, ascending."""
+    """Return the divisors of `number` up to `limit`, ascending."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     both = sorted({*small, *(number // d for d in small)})
     return tuple(d for d in both if d <= limit)
 
 
 class Shape(NamedTuple):
-    """A pipeline shape with the tensor, context and data sizes that fill the devices with it."""
+    """A pipeline shape with the tensor, context and data parallel sizes that fill the devices."""
 
     pipeline_parallel: int
     virtual_stages: tuple[int, ...]
-    """Several where the chunks of all hold equal layers, so that one block may have them all."""
+    """Several where all have chunks of equal layers, so one block can hold them."""
     schedule: ScheduleName
     stage_layers: tuple[int, ...]
     chunk_layers: tuple[int, ...]
-    """Layers of every model chunk where those are unequal."""
+    """Layers of every model chunk if unequal, else empty."""
     splits: tuple[tuple[int, int, int], ...]
     """(tensor, context, data) parallel sizes."""
 
 
 def shapes(scenario: Scenario, space: Space) -> list[Shape]:
-    """Every pipeline shape of the space."""
+    """Return every pipeline shape of the space."""
     layers, devices = scenario.model.num_hidden_layers, scenario.devices
     if space.stage_layers and not space.chunk_layers:
         pipelines: tuple[int, ...] = (len(space.stage_layers),)
@@ -112,10 +112,10 @@ def shapes(scenario: Scenario, space: Space) -> list[Shape]:
 
 
 def _unequal_chunks(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ...]]:
-    """Lists of unequal chunks to try: the given one, else balanced ones where chunks of equal layers do not divide.
+    """Return lists of unequal chunks to try: the requested one, or balanced ones if equal chunks do not divide.
 
-    Without a number of chunks those are the fewest for every size of the largest, if no rank has more than one layer
-    less than others; a cut that divides over the ranks is not tried with them, nor one over devices of several kinds.
+    Without a requested number of chunks, it is the fewest for each size of the largest chunk, if no rank has more than
+    one layer less than others. Cuts that divide over the ranks, and mixed devices, are not combined with them.
     """
     if space.chunk_layers:
         return [space.chunk_layers] if len(space.chunk_layers) % pipeline == 0 else []
@@ -132,7 +132,7 @@ def _unequal_chunks(scenario: Scenario, space: Space, pipeline: int) -> list[tup
 
 
 def _cuts(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ...]]:
-    """Cuts of the layers to try: the given one, else the default, and on mixed devices one balanced by their speed."""
+    """Return the cuts to try: the requested one, else the default, and on mixed devices one balanced by speed."""
     layers = scenario.model.num_hidden_layers
     if space.stage_layers:
         return [space.stage_layers]
@@ -145,10 +145,10 @@ def _cuts(scenario: Scenario, space: Space, pipeline: int) -> list[tuple[int, ..
 
 
 def balanced_cut(scenario: Scenario, pipeline: int) -> tuple[int, ...]:
-    """A cut whose ranks take about equal time on devices of different peaks.
+    """Return a cut whose ranks take about equal time on devices of different peaks.
 
-    Every rank gets one layer; each further layer goes where the work over the peak is smallest after it. The output
-    layer counts as the layers whose matrix products it equals.
+    Every rank gets one layer; each further layer goes where work over peak is then smallest. The output layer counts as
+    the layers of equal FLOP.
     """
     model = scenario.model
     width = scenario.devices // pipeline
@@ -198,7 +198,7 @@ def _virtual_stages(scenario: Scenario, space: Space, pipeline: int, cut: tuple[
 
 
 class Choices(NamedTuple):
-    """The values of an axis beside the shape: one field, or a few that depend on each other."""
+    """Values of an axis beside the shape: one field, or a few that depend on each other."""
 
     names: tuple[str, ...]
     """Columns of a block."""
@@ -207,20 +207,20 @@ class Choices(NamedTuple):
 
     @property
     def of_work(self) -> bool:
-        """Whether the work of a layer depends on it."""
+        """Return whether the work of a layer depends on it."""
         return any(BY_NAME[name].of_work for name in self.names)
 
 
 _AS_TENSOR_PARALLEL = 0.0
-"""An expert tensor-parallel size that is the tensor-parallel size."""
+"""Marker of an expert tensor parallel size equal to the tensor parallel size."""
 _BESIDE_TENSOR_PARALLEL = -1.0
-"""Sequence parallelism that is on where tensor parallel is above 1."""
+"""Marker of sequence parallelism wherever tensor parallel is above 1."""
 _OF_SHAPE = frozenset({"tensor_parallel", "context_parallel", "data_parallel", "virtual_stages"})
-"""Columns that shapes and their splits give."""
+"""Columns that shapes and their splits set."""
 
 
 def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
-    """The axes of the space for a scenario; a layout is one row of each."""
+    """Return the axes of the space for a scenario; a layout is one row of each."""
     joint = {
         ("expert_parallel", "expert_tensor_parallel"): _expert_pairs(scenario, space),
         ("recompute", "recompute_modules", "recompute_method", "recompute_layers"): _recompute_choices(scenario, space),
@@ -236,7 +236,7 @@ def axes(scenario: Scenario, space: Space) -> tuple[Choices, ...]:
 
 
 def _values(scenario: Scenario, space: Space, field: InputSetting) -> list[float]:
-    """What an axis of one field tries, as numbers of its column."""
+    """Return the values that an axis of one field tries, as numbers of its column."""
     allowed = getattr(space, field.name)
     if not allowed and field.name == "sequence_parallel":
         return [_BESIDE_TENSOR_PARALLEL]
@@ -254,10 +254,10 @@ def _expert_pairs(scenario: Scenario, space: Space) -> list[tuple[int, int]]:
 
 
 def searched_modules(scenario: Scenario) -> tuple[tuple[RecomputeModule, ...], ...]:
-    """Sets of modules that a search tries for selective recompute, where the framework has them.
+    """Return the sets of selective recompute modules that a search tries, as far as the framework has them.
 
-    With experts the cheapest tensors of their layers alone, or whole layers of experts; with latent attention also what
-    its projections give, alone or with the former.
+    With experts, the cheapest tensors of their layers; with latent attention also its up-projections, alone or with the
+    former.
     """
     usual: tuple[RecomputeModule, ...] = BY_NAME["recompute_modules"].default
     model = scenario.model
@@ -273,13 +273,13 @@ def searched_modules(scenario: Scenario) -> tuple[tuple[RecomputeModule, ...], .
 
 
 def searched_modes(scenario: Scenario) -> tuple[RecomputeMode, ...]:
-    """What a search tries; where single operations can be kept, those in place of the attention core."""
+    """Return the recompute modes that a search tries; `operations` replaces `selective` where the framework has it."""
     keeps = scenario.framework.limits.recomputes_operations
     return tuple("operations" if keeps and mode == "selective" else mode for mode in SEARCHED_RECOMPUTE_MODES)
 
 
 def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ...]]:
-    """(mode, modules, method, layers) as numbers of their columns."""
+    """Return (mode, modules, method, layers) as numbers of their columns."""
     implied = "full" if space.recompute_layer_list else "selective" if space.recompute_modules else None
     modes = space.recompute or ((implied,) if implied else searched_modes(scenario))
     methods: tuple[RecomputeMethod, ...] = space.recompute_method or ("uniform",)
@@ -303,7 +303,7 @@ def _recompute_choices(scenario: Scenario, space: Space) -> list[tuple[float, ..
 
 
 def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[Pricing]:
-    """Every candidate of the space, at most `chunk` at a time, in a fixed order."""
+    """Yield every candidate of the space, at most `chunk` at a time, in a fixed order."""
     choices, all_shapes = axes(scenario, space), shapes(scenario, space)
     work = _kinds_of_work(scenario, space, all_shapes, choices)
     for shape in all_shapes:
@@ -319,21 +319,21 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
             if work is not None:
                 pairs = np.array([work.pairs[tensor, context] for tensor, context, _ in shape.splits], dtype=np.intp)
                 shared = Alike(work.pricing, _of_work(choices, pairs[split % len(pairs)], index))
-            yield _once(Pricing(scenario, block, work=shared), choices, split, index)
+            yield _distinct(Pricing(scenario, block, work=shared), choices, split, index)
 
 
 class _KindsOfWork(NamedTuple):
-    """The kinds of work of a space: every pair of tensor and context parallel sizes with every choice of work."""
+    """Kinds of work of a space: every pair of tensor and context parallel sizes with every choice of work."""
 
     pricing: Pricing
     pairs: dict[tuple[int, int], int]
-    """Number of each pair."""
+    """Index of each pair."""
 
 
 def _kinds_of_work(
     scenario: Scenario, space: Space, all_shapes: Sequence[Shape], choices: Sequence[Choices]
 ) -> _KindsOfWork | None:
-    """The kinds of work; None where they are so many that they are worked out a block at a time."""
+    """Return the kinds of work; None if they are too many to compute at once."""
     pairs = dict.fromkeys((tensor, context) for shape in all_shapes for tensor, context, _ in shape.splits)
     sizes = (len(pairs), *(len(axis.values) if axis.of_work else 1 for axis in choices))
     if not 0 < math.prod(sizes) <= CHUNK:
@@ -345,7 +345,7 @@ def _kinds_of_work(
 
 
 def candidates(scenario: Scenario, space: Space) -> int:
-    """How many layouts `blocks` looks at, for a progress bar; repeated expert splits counted."""
+    """Return the number of layouts that `blocks` visits, repeated expert splits included."""
     per_split = math.prod(len(axis.values) for axis in axes(scenario, space))
     return sum(len(shape.splits) * len(shape.virtual_stages) for shape in shapes(scenario, space)) * per_split
 
@@ -353,7 +353,7 @@ def candidates(scenario: Scenario, space: Space) -> int:
 def _block(
     space: Space, shape: Shape, splits: Array, choices: Sequence[Choices], index: Sequence[Index]
 ) -> LayoutBlock:
-    """The layouts of a shape with these (virtual stages, *split), shape (n, 4), and the choices at an index."""
+    """Return the layouts of a shape with these (virtual stages, *split), shape (n, 4), and the choices at an index."""
     columns = {
         name: axis.values[chosen, at]
         for axis, chosen in zip(choices, index, strict=True)
@@ -377,8 +377,8 @@ def _block(
     )
 
 
-def _once(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
-    """The layouts without repeated ones, and with those of equal sizes."""
+def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
+    """Return the layouts without repeated ones, with equal sizes marked."""
     _, first, kind = np.unique(_of_work(choices, split, index), return_index=True, return_inverse=True)
     pricing = replace(pricing, sizes=alike(pricing, first, kind))
     # Without tensor parallelism "the tensor-parallel size" and 1 are the same expert split: keep one of them.
@@ -389,7 +389,7 @@ def _once(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Seq
 
 
 def _of_work(choices: Sequence[Choices], start: Index, index: Sequence[Index]) -> Index:
-    """A number per layout, equal where these numbers and the choices on every axis of work are."""
+    """Return a number per layout that is equal where `start` and the choices on every axis of work are."""
     code = start
     for axis, chosen in zip(choices, index, strict=True):
         if axis.of_work:

@@ -1,4 +1,4 @@
-"""A fair choice of all fitting layouts of a space, for a scatter of them. Ranks nothing."""
+"""A representative choice of all fitting layouts of a space, for a scatter plot. Ranks nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from simulator.search.walk import walk
 
 
 def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], list[PricedLayout]]:
-    """Those of the layouts that fit to look at in detail, at most `most`, and others, together at most `drawn`.
+    """Return at most `most` fitting layouts to look at in detail, and others, together at most `drawn`.
 
-    Fastest first. Where there are more, these come first: every one that no other beats in both speed and memory, and
-    the fastest of each split (tensor, pipeline, context, expert parallel sizes); of the others as many as there is room
-    for, evenly spread by rank of speed.
+    Fastest first. If there are more, the layouts that no other beats in both speed and memory and the fastest of each
+    split come first; others fill the room, evenly spread by rank of speed.
     """
     fitting: list[Priced] = [
         timed(judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
@@ -44,13 +43,13 @@ def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], lis
 
 
 def _splits(block: LayoutBlock) -> Array:
-    """The sizes of the split of every layout, shape (sizes, n)."""
+    """Return the split sizes of every layout, shape (sizes, n)."""
     sizes = (np.asarray(getattr(block, size.name), float) for size in SPLIT)
     return np.array([np.broadcast_to(size, (len(block),)) for size in sizes])
 
 
 def _chosen(memory: Array, splits: Array, most: int) -> Index:
-    """Positions of layouts sorted by speed: all, or the front, the best of each split, others evenly."""
+    """Return positions among layouts sorted by speed: all, or the front, the best of each split, and others evenly."""
     if len(memory) <= most:
         return np.arange(len(memory))
     smallest_before = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]]))

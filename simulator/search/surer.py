@@ -1,4 +1,4 @@
-"""Layouts as fast as the best within what is known, and those surer than it. Reads ranges; computes none."""
+"""Layouts as fast as the best within uncertainty, and the surer one among them. Reads intervals; computes none."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.search.query import PricedLayout
 
 _SURE = 0.99
-"""Probability to fit from which more room makes no layout surer."""
+"""Probability to fit above which more room makes no layout surer."""
 
 
 def equal_to_first(layouts: Sequence[PricedLayout]) -> tuple[int, ...]:
-    """Return the positions of the layouts whose step time may be that of the first: within the range of the difference.
+    """Return the positions of layouts whose step time may equal the first's, within the interval of the difference.
 
-    None without a calibration, which alone tells.
+    Empty without a calibration.
     """
-    if len(layouts) <= 1 or (known := layouts[0].query.scenario.calibration) is None:
+    if len(layouts) <= 1 or (calibration := layouts[0].query.scenario.calibration) is None:
         return ()
-    widths = known.difference_half_widths([(priced.query.scenario, priced.layout) for priced in layouts])
+    widths = calibration.difference_half_widths([(priced.query.scenario, priced.layout) for priced in layouts])
     first = layouts[0].step_seconds
     return tuple(
         position
@@ -29,9 +29,9 @@ def equal_to_first(layouts: Sequence[PricedLayout]) -> tuple[int, ...]:
 
 
 def surer_than_first(estimates: Sequence[Estimate], equal: Sequence[int]) -> int | None:
-    """Return the position, of those equal to the first, of the one that is surer; None where the first is.
+    """Return the position, among those equal to the first, of the surer one; None where the first is.
 
-    Surer is the smallest upper end of the step time, or where the first may not fit the largest probability to fit.
+    Surer is the smallest upper end of the step time, or, where the first may not fit, the largest probability to fit.
     """
     if not equal:
         return None
@@ -48,6 +48,6 @@ def surer_than_first(estimates: Sequence[Estimate], equal: Sequence[int]) -> int
 
 
 def _slowest(estimate: Estimate) -> float:
-    """Upper end of the step time."""
+    """Return the upper end of the step time."""
     interval = estimate.throughput.interval_seconds
     return estimate.throughput.step_seconds if interval is None else interval.high

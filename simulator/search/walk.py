@@ -1,7 +1,4 @@
-"""A walk over the layouts of a space, in chunks of bounded memory: rules, then memory. Ranks nothing.
-
-Candidates are generated, judged and forgotten a chunk at a time.
-"""
+"""A walk over the layouts of a space in blocks of bounded memory: rules, then memory. Ranks nothing."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ from simulator.search.space import CHUNK, Space, blocks
 
 
 class JudgedBlock(NamedTuple):
-    """A block of candidates."""
+    """A block of candidates, judged by the rules."""
 
     pricing: Pricing
     broken: tuple[tuple[Rule, Mask], ...]
-    """Rules that drop any, each with the layouts of the block that break it and none before it."""
+    """Rules that drop any layout, each with the mask of layouts that break it and none before it."""
     sized: Sized | None
-    """Those that break no rule, in their order in the block; None where all do."""
+    """Layouts that break no rule, in their order in the block; None where all do."""
     candidates: int
-    """How many of the space's candidates these are; what is solved from candidates is none."""
+    """Number of the space's candidates in the block; 0 for layouts solved from candidates."""
 
 
 def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
-    """Look at every candidate of the space once, in a fixed order, each block followed by what is solved from it."""
+    """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it."""
     for pricing in blocks(scenario, space, chunk=CHUNK):
         allowed, broken = lawful(space, pricing)
         several = [*sizes(space, allowed)]
@@ -41,7 +38,7 @@ def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
 
 
 def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
-    """The memory of layouts that break no rule, if any, and of those with as few recomputed layers as fit."""
+    """Yield the memory of lawful layouts, if any, and of those with the least recompute that fits."""
     if not len(pricing):
         return
     sized = size(pricing)
@@ -52,7 +49,7 @@ def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
 
 
 def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
-    """The layouts of a block that break no rule, and the rules broken as in `JudgedBlock`."""
+    """Return the layouts of a block that break no rule, and the broken rules as in `JudgedBlock`."""
     broken: list[tuple[Rule, Mask]] = []
     alive = np.ones(len(pricing), dtype=np.bool_)
     for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):

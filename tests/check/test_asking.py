@@ -7,6 +7,8 @@ import pytest
 
 from simulator.frameworks.models import by_name
 from simulator.recipes.check.asked import Asked
+from simulator.recipes.check.judge import check_files
+from simulator.recipes.check.verdict import Gates
 from tests.check.recipes import checked, judged, rules
 from tests.cli.running import run
 
@@ -115,6 +117,27 @@ def test_a_verdict_that_no_vocabulary_changes_needs_none(
     assert f"{entries} entries are priced" in said
 
 
+@pytest.mark.parametrize(
+    ("flags", "outcome"),
+    [
+        ("--lora_r 8 --deepspeed $CONFIG", "fits"),
+        ("--deepspeed $CONFIG", "cannot_tell"),  # the state fits sharded only, and the file may offload
+        ("--lora_r 8 --deepspeed $CONFIG --model_max_length $LENGTH", "cannot_tell"),
+        ("--lora_r 8 --deepspeed $CONFIG --gradient_accumulation_steps $CONFIG", "cannot_tell"),
+    ],
+)
+def test_a_recipe_that_passes_with_every_zero_stage_needs_none(flags: str, outcome: str, tmp_path: Path) -> None:
+    text = f"""deepspeed fastchat/train/train_lora.py --model_name_or_path lmsys/vicuna-7b-v1.5 --bf16 True \\
+ --per_device_train_batch_size 2 --gradient_checkpointing True --output_dir x --model_max_length 2048 {flags}
+"""
+    (found,) = checked(script(tmp_path, text), *H100, code=0 if outcome == "fits" else 3)
+    assert found["outcome"] == outcome, found["reasons"]
+    said = [remark for remark in found["remarks"] if remark["rule"] == "zero-stage-assumed"]
+    assert [(remark["severity"], remark["fix"]) for remark in said] == [("warning", "--set CONFIG=PATH")] * (
+        outcome == "fits"
+    )
+
+
 def test_positional_parameters_have_one_example_line(tmp_path: Path) -> None:
     text = f"""#!/bin/bash
 LAYERS=$1
@@ -130,6 +153,30 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --vocab-size 32000 --tensor-model-pa
     assert shown.count("--set 1=LAYERS --set 2=TP --set 3=BATCH") >= 1
     (found,) = checked(file, *H100, "--set", "1=20", "--set", "2=1", "--set", "3=1")
     assert found["outcome"] == "fits"
+
+
+PLACES = """ENV=$1
+if [ $ENV = dsw ]; then
+NNODES=1
+GPUS_PER_NODE=`python -c "import torch; print(torch.cuda.device_count())"`
+elif [ $ENV = dlc ]; then
+NNODES=${WORLD_SIZE}
+GPUS_PER_NODE=${KUBERNETES_CONTAINER_RESOURCE_GPU}
+fi
+run="torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py --vocab-size 32000"
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"), [((), "cannot_tell"), (("--nodes", "1"), "fits"), (("--set", "1=dsw"), "fits")]
+)
+def test_a_branch_for_each_place_leaves_the_machines_to_be_told(
+    told: tuple[str, ...], outcome: str, tmp_path: Path
+) -> None:
+    file = script(tmp_path, f"{PLACES}eval $run {FLAGS}")
+    for found in checked(file, *H100, *told, code=0 if outcome == "fits" else 3):
+        assert found["outcome"] == outcome, found["reasons"]
+        assert ("--set 1=ENV" in " ".join(found["reasons"])) == (outcome == "cannot_tell")
 
 
 @pytest.mark.parametrize(
@@ -178,6 +225,19 @@ def test_a_script_starts_as_its_own_comment_says(tmp_path: Path) -> None:
         assert found["outcome"] == "fits"
         assert found["estimate"]["layout"]["tp"] == 8
         assert "unused-setting" not in {remark["rule"] for remark in found["remarks"]}
+
+
+@pytest.mark.parametrize(("comment", "outcome"), [("# sh train.sh dsw 8 4096 bf16", "fits"), ("", "cannot_tell")])
+def test_a_start_at_hand_sets_no_other_variables(comment: str, outcome: str, tmp_path: Path) -> None:
+    text = EXAMPLE.replace("TP=$2", "if [ $MOE = true ]; then MORE='--num-experts 64'; fi\nTP=$2")
+    text = text.replace("--untie", "$MORE --untie").replace("# sh train.sh dsw 2 8192 bf16", comment)
+    words = [] if comment else ["--set", "2=8", "--set", "3=4096", "--set", "4=bf16"]
+    text = text if comment else text.replace("# sh train.sh dlc", "# sh other.sh dlc")
+    (found,) = checked(script(tmp_path, text), *H100, *words, code=0 if comment else 3)
+    assert found["outcome"] == outcome, found["reasons"]
+    assert any("$MOE" in remark["message"] for remark in found["remarks"] if remark["rule"] == "assumed-unset") == bool(
+        comment
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,3 +302,40 @@ def test_a_launch_beside_one_that_is_read_is_not_passed_over(second: str, outcom
     file = script(tmp_path, f"{first} --vocab-size 32000\n{second}\n")
     found = checked(file, *H100, "--fail-on", "does-not-fit")
     assert [one["outcome"] for one in found] == outcomes
+
+
+TUNED = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --model_max_length 2048 --bf16"
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        (f"deepspeed --num_gpus 8 train.py --deepspeed ds.json {TUNED}", "--set ds.json=PATH"),
+        (
+            f"sed s/2/3/ in.json > ds.json\ndeepspeed --num_gpus 8 t.py --deepspeed ds.json {TUNED}",
+            "--set in.json=PATH",
+        ),
+        (f"jq . in.json | tee x.json\ndeepspeed --num_gpus 8 t.py --deepspeed x.json {TUNED}", "--set x.json=PATH"),
+        (f"deepspeed --num_gpus 8 --hostfile hosts train.py --zero_stage 2 {TUNED}", "--nodes N"),
+        ("torchrun --nproc_per_node 8 pretrain_gpt.py $ARGS", "--set ARGS=VALUE"),
+        ('torchrun --nproc_per_node 8 pretrain_gpt.py "$@"', "--set @=VALUE"),
+        ("source ./env/conf\ntorchrun --nproc_per_node 8 pretrain_gpt.py $ARGS", "--set ARGS=VALUE"),
+    ],
+)
+def test_what_is_asked_for_is_taken(text: str, fix: str, tmp_path: Path) -> None:
+    file = script(tmp_path, text)
+    (asking,) = check_files([file], Asked(hardware="h100-sxm-80g"), Gates())
+    assert fix in " ".join(asking.reasons)
+    (tmp_path / "told.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
+    name, _, kind = fix.removeprefix("--set ").partition("=")
+    settings = {name: f"{tmp_path}/told.json" if kind == "PATH" else "--bf16"} if kind else {}
+    asked = Asked(hardware="h100-sxm-80g", nodes=None if kind else 2)
+    (found,) = check_files([file], asked, Gates(), settings)
+    assert fix not in " ".join(found.reasons)
+    assert "unused-setting" not in rules(found)
+
+
+def test_a_path_that_leads_nowhere_is_said(tmp_path: Path) -> None:
+    file = script(tmp_path, f"deepspeed --num_gpus 8 t.py --deepspeed ds.json {TUNED}")
+    (found,) = check_files([file], Asked(hardware="h100-sxm-80g"), Gates(), {"ds.json": "nope"})
+    assert (found.outcome, found.reasons) == ("unreadable", ("--set ds.json=nope: no such file",))

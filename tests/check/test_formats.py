@@ -112,7 +112,7 @@ def test_github_shows_one_reason_once() -> None:
 
 def test_summary_is_a_table_and_bounded() -> None:
     found = github_summary(checks(), Presentation())
-    assert found.startswith("## Recipes\n\n6 recipes: 2 fits, 1 does not fit, 1 refused; 2 not judged (")
+    assert found.startswith("## Recipes\n\n6 recipes: 2 fit, 1 does not fit, 1 refused; 2 not judged (")
     huge = replace(WRONG, reasons=("x" * 3_000_000,))
     cut = github_summary(checks(huge), Presentation())
     assert len(cut.encode()) < MOST_SUMMARY_BYTES + 100
@@ -178,7 +178,7 @@ def test_every_rule_id_has_one_form_and_a_text() -> None:
 
 def test_table_says_what_matters() -> None:
     found = text("table")
-    tally = "6 recipes: 2 fits, 1 does not fit, 1 refused; 2 not judged (1 cannot tell, 1 unreadable); 4 failed"
+    tally = "6 recipes: 2 fit, 1 does not fit, 1 refused; 2 not judged (1 cannot tell, 1 unreadable); 4 failed"
     assert found.splitlines()[0] == tally
     assert "would fit: --tp 2 (" in found
     assert "peaks, GiB: forward and backward " in found

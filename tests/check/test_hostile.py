@@ -210,7 +210,7 @@ def test_names_are_shown_and_not_obeyed(form: str, repository: Path) -> None:
     assert result.exit_code == 2  # the last is not there
     shown = re.sub(r"\x1b\[(?:\d+)m", "", result.stdout) if form == "table" else result.stdout
     assert not OBEYED.search(shown)
-    assert f"{len(NAMES)} fits" in shown or form not in ("table", "markdown", "github")
+    assert f"{len(NAMES)} fit;" in shown or form not in ("table", "markdown", "github")
     if form == "json":
         found = json.loads(result.stdout)["results"]
         assert [one["file"] for one in found] == files

@@ -163,7 +163,22 @@ def test_options_come_from_the_environment() -> None:
         assert result.exit_code == 0, result.stderr
         assert result.stdout.startswith("llama3.2-1b on 1 node of h20 (2 devices)")
         assert "--hardware" not in result.stdout
-    assert "'--tp'" in refusal(*TINY, env={"SIMULATE_TP": "two"})
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "text", "said"),
+    [
+        (TINY, "TP", "two", "SIMULATE_TP: 'two'"),
+        (("check", "README.md"), "FORMAT", "csv", "SIMULATE_FORMAT: 'csv' is not one of table, json, github"),
+        (("check", "README.md"), "FORMAT", "junit", ""),
+        (("explain", *TINY), "FORMAT", "csv", "SIMULATE_FORMAT: 'csv' is not one of table, json, markdown"),
+        (("models",), "TP", "two", ""),
+    ],
+)
+def test_a_wrong_variable_is_named(command: tuple[str, ...], name: str, text: str, said: str) -> None:
+    """A command that follows takes what its own options take; the ranking's own are not asked then."""
+    result = run(*command, env={f"SIMULATE_{name}": text})
+    assert "invalid value" not in result.stderr if not said else f"invalid value for {said}" in result.stderr
 
 
 def test_training_columns() -> None:

@@ -65,6 +65,7 @@ from tests.cli.running import TINY, refusal, run
         ((*TINY, "--option", "mtp=true", "--option", "mtp=false"), "given as 'true' and as 'false'"),
         ((*TINY, "--format", "jason"), "did you mean 'json'?"),
         (("frameworks", "torhc"), "did you mean 'torch'?"),
+        (("schema", "nope"), "invalid value for NAME: 'nope'"),
         (("models", "no-such-model"), "no-such-model"),
         (("hardware", "no\nsuch"), "no such"),
     ],

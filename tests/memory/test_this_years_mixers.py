@@ -143,6 +143,25 @@ def test_kimi_delta_attention() -> None:
     assert total_parameters(full) - total_parameters(model) == full.num_hidden_layers * (64 * 32 - 64 * 16 - 16 * 32)
 
 
+MAMBA: dict[str, Any] = {"mixers": ("selective_scan",), "feed_forwards": ("none",), "rotary": False, "convolution": 4}
+
+
+def test_mamba_1() -> None:
+    model = small_dense(**MAMBA, mamba_heads=128, mamba_state=16)
+    # x and z 4 x 128; rank 4, B and C twice 2 x (4 + 4 x 16); the scan's output 256; 2 x 4 x 16 x 128 for 2048 tokens.
+    assert kept(model) == NORM + 512 + 136 + 256 + 8
+    scan = operation(model, "selective_scan")
+    assert weights(scan) == 128 * (4 + 32) + 4 * 128 + 16 * 128 + 2 * 128
+    assert scan.core_flops == 9 * 16 * 128
+
+
+def test_the_parameters_of_a_published_mamba() -> None:
+    """state-spaces/mamba-1.4b-hf: 48 layers of 2048 and 50,280 entries, 1,372,178,432 parameters."""
+    sizes = {"num_hidden_layers": 48, "hidden_size": 2048, "vocab_size": 50280, "tie_word_embeddings": True}
+    model = small_dense(**MAMBA, **sizes, mamba_heads=4096, mamba_state=16, convolution_bias=True)
+    assert total_parameters(model) == 1_372_178_432
+
+
 def test_latent_attention_without_positions_behind_a_gate() -> None:
     plain, gated = small_mla(), small_mla(rotary=False, attention_gate="element")
     width = plain.value_width

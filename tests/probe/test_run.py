@@ -62,7 +62,7 @@ class NoLauncher:
     def check(self, nodes: int) -> None:
         assert nodes == 1
 
-    def shown(self, launch: Launch) -> str:
+    def command_text(self, launch: Launch) -> str:
         return launch.title
 
     def run(self, launch: Launch) -> Ended:

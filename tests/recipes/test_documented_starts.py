@@ -143,6 +143,25 @@ def test_a_line_of_the_page_with_other_words_than_the_script_reads_is_none(check
     assert recipe.seq_length == 8192
 
 
+@pytest.mark.parametrize(
+    ("listed", "starts"),
+    [
+        ("ENV=$1\nROOT=$2\nSIZE=$3\nBATCH_SIZE=$4\nSEQ=${5}", 1),  # the script has dropped one, and renamed one
+        ("ENV=$1\nROOT=$2\nSIZE=$3\nBATCH=$4", 0),  # another number of words
+        ("ENV=$1\nROOT=$2\nSEQ=$3\nSIZE=$4\nBATCH=${5}", 0),  # another order
+    ],
+)
+def test_a_page_that_lists_arguments_by_name_tells_those_that_a_script_kept(
+    listed: str, starts: int, checkout: Path
+) -> None:
+    page = f"train.sh takes\n{listed}\n```\nsh train.sh dsw ../.. 8B 2 4096\n"
+    (checkout / "examples/abacus/README.md").write_text(page, encoding="utf-8")
+    assert remade("Pai-Megatron-Patch", checkout) == starts
+    (recipe,) = read_recipe(checkout / "examples/abacus/train.sh")
+    assert recipe.seq_length == (4096 if starts else None)
+    assert recipe.layout is None or recipe.layout.micro_batch_size == 2
+
+
 def test_a_script_without_names_for_its_arguments_tells_how_many(checkout: Path) -> None:
     file = checkout / "examples/abacus/train.sh"
     names = {"$BATCH": "$3", "$SEQ": "$4", "ENV=$1": "", "SIZE=$2": "", "BATCH=$3": "", "SEQ=${4}": ""}

@@ -303,7 +303,7 @@ def test_llamafactory(tmp_path: Path) -> None:
         ("use_galore: true", "use_galore: this optimizer or state is not priced"),
         ("stage: dpo", "stage dpo: a second model or another loss is not modelled"),
         ("quantization_bit: 4", "quantized weights are not modelled"),  # full training of them
-        ("fp8: true", "fp8: fp8 of a trainer is not priced"),
+        ("fp8: true\nfp8_backend: te", "fp8_backend te: TransformerEngine's fp8 below a trainer is not priced"),
     ],
 )
 def test_what_llamafactory_is_not_priced_with(more: str, message: str, tmp_path: Path) -> None:

@@ -114,6 +114,15 @@ def outcome(folder: Path, name: str = "x.yaml", nodes: int = 1) -> str:
     return found.outcome
 
 
+def test_a_bound_of_samples_is_named_as_the_file_has_it(tmp_path: Path) -> None:
+    (message,) = [
+        remark.message
+        for remark in read(tmp_path, OUMI.replace(", pack: true", "")).remarks
+        if remark.rule == "activations-bound"
+    ]
+    assert message.startswith("model.model_max_length bounds the samples")
+
+
 def test_a_file_of_trl(tmp_path: Path) -> None:
     recipe = read(tmp_path, TRL)
     assert recipe.layout is not None

@@ -92,7 +92,8 @@ FILE = "model_name_or_path: meta-llama/Llama-3.2-3B\nper_device_train_batch_size
     [
         ("", True),
         ("sed 's/512/1024/' conf.yaml\ncp conf.yaml other.yaml\n", True),
-        ("sed -i 's/512/1024/' conf.yaml\n", False),
+        ("sed -i 's/5[0-9]*/1024/' conf.yaml\n", False),
+        ("sed -i 's/512/1024/' conf.yaml; sed -i 's/1024/512/' ./conf.yaml\n", True),
         ("yq -i '.max_length = 1024' ./conf.yaml\n", False),
         ("cp other.yaml conf.yaml\n", False),
         ("envsubst < other.yaml > conf.yaml\n", False),
@@ -103,7 +104,7 @@ def test_a_file_that_the_script_changes_is_not_read_as_it_stands(before: str, is
     (tmp_path / "conf.yaml").write_text(FILE, encoding="utf-8")
     recipe = read(tmp_path, "sft.sh", before + RUN.replace("finetune", "sft"))
     assert (recipe.seq_length == 512) == is_known
-    assert is_known == (not [unknown for unknown in recipe.unknowns if unknown.name.endswith("conf.yaml")])
+    assert is_known == (not [unknown for unknown in recipe.unknowns if unknown.name in ("conf.yaml", "other.yaml")])
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,19 @@ def test_stages_that_shard_more_are_bounds(tmp_path: Path) -> None:
     recipe = read(tmp_path, '{"zero_optimization": {"stage": 2}}')
     assert recipe.layout is not None
     assert recipe.layout.zero_stage == 1
-    assert "upper-bound" in rules(recipe)
+    assert "device-bound" in rules(recipe)
     outcomes = [
         check_recipe(recipe, Asked(hardware="a100-sxm-80g", seq_length=length), Gates()).outcome
         for length in (2048, 262144)
     ]
     assert outcomes == ["fits", "not_modelled"]
+
+
+@pytest.mark.parametrize(("offload", "outcome"), [("cpu", "does_not_fit"), ("none", "not_modelled")])
+def test_a_host_that_is_too_small_is_so_with_every_stage(offload: str, outcome: str, tmp_path: Path) -> None:
+    config = f'{{"zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "{offload}"}}}}}}'
+    recipe = read(tmp_path, config, "--num-layers 128 --hidden-size 25600 --num-attention-heads 160")
+    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g", devices=8), Gates()).outcome == outcome
 
 
 def test_the_optimizer_on_the_host(tmp_path: Path) -> None:

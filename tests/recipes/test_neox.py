@@ -39,6 +39,7 @@ def test_neox(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
+        ('[["flash"], 32]', '[["rwkv"], 32]', "attention_config rwkv: only flash and global attention are modelled"),
         ('[["flash"], 32]', '[["mamba"], 32]', "attention_config mamba: only flash and global attention are modelled"),
         ('"norm"', '"moe_num_experts": 8, "norm"', "moe_num_experts: GPT-NeoX' experts are not modelled"),
         ('"norm"', '"checkpoint_in_cpu": true, "norm"', "checkpoint_in_cpu: checkpoints on the host are not priced"),
@@ -48,6 +49,19 @@ def test_neox(tmp_path: Path) -> None:
 def test_what_neox_is_not_priced_with(old: str, new: str, message: str, tmp_path: Path) -> None:
     recipe = read(NEOX.replace(old, new), tmp_path, "x.yml")
     assert message in about(recipe, "not-modelled")
+
+
+def test_layers_of_mamba(tmp_path: Path) -> None:
+    """As many channels as the width that is stated, else twice the hidden size; heads are attention's."""
+    fused = NEOX.replace('[["flash"], 32]', '[["mamba"], 32]').replace(
+        '"norm"', '"mamba_inner_func_fusion": true, "norm"'
+    )
+    fused = fused.replace('"num_kv_heads": 8,', "").replace('"num_attention_heads": 32', '"num_attention_heads": 12')
+    for text, channels in ((fused, 43008), (fused.replace('"intermediate_size": 43008,', ""), 8192)):
+        recipe = read(text, tmp_path, "x.yml")
+        assert not [remark for remark in recipe.remarks if remark.severity == "error"]
+        fields = {"mixers": ("selective_scan",), "mamba_heads": channels, "mamba_state": 16, "num_attention_heads": 1}
+        assert fields.items() <= recipe.model_fields.items()
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,43 @@ def test_tasks_beside_the_next_token(program: str, tmp_path: Path) -> None:
         assert said == [f"task_type {task}: samples of several texts, and their loss, are not modelled"]
 
 
+@pytest.mark.parametrize("program", ["swift", "megatron"])
+@pytest.mark.parametrize(
+    ("words", "length"),
+    [
+        ("swift/self-cognition#1000", 256),
+        ("swift/self-cognition:qwen3#9 AI-ModelScope/alpaca-gpt4-data-en", 1024),
+        ("swift/self-cognition x", 8192),
+        ("swift/self-cognition --packing true", 8192),
+    ],
+)
+def test_samples_of_public_data_sets(program: str, words: str, length: int, tmp_path: Path) -> None:
+    plain = SWIFT.replace("PROGRAM", program)
+    assert read(tmp_path, "x.sh", plain.replace("--dataset x", f"--dataset {words}")).seq_length == length
+
+
+def test_without_a_length_the_data_set_says_it(tmp_path: Path) -> None:
+    plain = SWIFT.replace("PROGRAM", "swift").replace(" --max_length 8192", "")
+    assert read(tmp_path, "x.sh", plain).seq_length is None
+    assert read(tmp_path, "x.sh", plain.replace("--dataset x", "--dataset swift/self-cognition")).seq_length == 256
+
+
+def test_what_is_trained_beside_frozen_weights(tmp_path: Path) -> None:
+    plain = SWIFT.replace("PROGRAM", "swift")
+    recipe = read(tmp_path, "x.sh", f"{plain} --tuner_type adapter --adapter_length 64")
+    assert recipe.lora_rank == 64
+    assert "upper-bound" in [remark.rule for remark in recipe.remarks]
+    errors = [one.message for one in read(tmp_path, "x.sh", f"{plain} --tuner_type vera").remarks if one.fix == ""]
+    assert "finetuning_type vera is not modelled" in errors
+
+
+@pytest.mark.parametrize(("backend", "refused"), [("torchao", False), ("auto", False), ("te", True)])
+def test_fp8_of_llamafactory(backend: str, refused: bool, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.yaml", f"{PREDICT}do_train: true\nbf16: true\nfp8: true\nfp8_backend: {backend}\n")
+    assert recipe.precision == "fp8"
+    assert any(one.severity == "error" and "fp8_backend te" in one.message for one in recipe.remarks) == refused
+
+
 def test_llamafactory_that_only_predicts_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(NoRecipeError, match=r"x.yaml: starts no training: do_predict without do_train"):
         read(tmp_path, "x.yaml", PREDICT)
@@ -65,6 +102,16 @@ def test_the_tokenizer_file_of_neox_tells_the_vocabulary(tmp_path: Path) -> None
     named = NEOX.replace('"HFTokenizer",', '"HFTokenizer", "vocab-file": "/data/20B_tokenizer.json",')
     # 50277 entries, padded to 128 for each of two tensor-parallel ranks.
     assert read(tmp_path, "x.yml", named).model_fields["vocab_size"] == 50432
+
+
+@pytest.mark.parametrize("on", ["true", "false"])
+def test_room_is_left_for_fault_tolerance(on: str, tmp_path: Path) -> None:
+    """Four fp32 numbers a parameter: 6 layers of 4 x 256 x 256 + 3 x 256 x 768, two tables of 2048, norms."""
+    text = f'[model]\nname = "llama3"\nflavor = "debugmodel"\n[fault_tolerance]\nenable = {on}\nnum_fragments = 2\n'
+    recipe = read(tmp_path, "x.toml", text)
+    parameters = 6 * (4 * 256 * 256 + 3 * 256 * 768 + 2 * 256) + 2 * 2048 * 256 + 256
+    assert recipe.unpriced_bytes == (16.0 * parameters if on == "true" else 0.0)
+    assert not [remark for remark in recipe.remarks if remark.severity == "error"]
 
 
 def test_torchtitan_programs_that_train_nothing(tmp_path: Path) -> None:

@@ -143,6 +143,15 @@ TEMPLATE = JSON.replace("2,", "STAGE,").replace("cpu", "WHERE")
         'cat template.json \\\n  | sed -e "s#STAGE#$stage#" -e s/WHERE/cpu/ \\\n  >| ./ds.json',
         'sed s/STAGE/3/ "$(dirname $0)/template.json" | sed "s/WHERE/cpu/" > ds.json',
         'sed "s/STAGE/$stage/" template.json | sed s/WHERE/cpu/ | tee ds.json > /dev/null',
+        "sed 's/STAGE/3/;s/WHERE/cpu/' < template.json > ds.json",
+        "sed < template.json > ds.json -E -e 's/STAGE.*/3,/' --expression='s|WHERE|cpu|g; '",
+        "sed -e s/STA/X/ -e s/XGE/3/ -e s/WHERE/cpu/ template.json > ds.json",
+        "sed s/STAGE/3/ template.json > part; sed s/WHERE/cpu/ part > new.txt; mv new.txt ds.json",
+        'cp template.json ds.json; sed -i s/STAGE/$stage/ ds.json; sed -i.old \'s/"WHERE"/"cpu"/\' ds.json',
+        "mkdir conf; cp template.json conf/; sed 's/STAGE/3/; s/WHERE/cpu/' conf/template.json | tee new ds.json",
+        "sed 's/STAGE/$A/;s/WHERE/${B}/' template.json > x; export A=3; B=cpu envsubst < x > ds.json",
+        "cat template.json > x; echo >> x; cat - < x | sed 's/STAGE/3/;s/WHERE/cpu/' > ds.json",
+        "sed 's/STAGE/3/;s/WHERE/cpu/' > ds.json <<EOF\n" + TEMPLATE + "EOF",
     ],
 )
 def test_a_template_is_filled_in(command: str, tmp_path: Path) -> None:
@@ -153,15 +162,41 @@ def test_a_template_is_filled_in(command: str, tmp_path: Path) -> None:
     assert recipe.places["zero_stage"].line <= command.count("\n") + 2
 
 
+def test_a_script_that_is_written_is_followed(tmp_path: Path) -> None:
+    old = LAUNCH.replace("--bf16", "-BF16")
+    text = f"cat > train.sh <<EOF\n{old}EOF\nsed -i s/-BF16/--bf16/ train.sh\nbash train.sh\n"
+    (tmp_path / "ds.json").write_text(JSON, encoding="utf-8")
+    (tmp_path / "train.sh").write_text("python other.py", encoding="utf-8")  # an older one
+    recipe = read(tmp_path, text)
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.precision) == (2, "bf16")
+
+
+def test_words_behind_a_redirection_are_read(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(JSON, encoding="utf-8")
+    recipe = read(tmp_path, LAUNCH.replace("--deepspeed", "> log --deepspeed"))
+    assert recipe.layout is not None
+    assert (recipe.layout.zero_stage, recipe.precision) == (2, "bf16")
+
+
 @pytest.mark.parametrize(
     ("command", "cause"),
     [
         ("sed s/STAGE/$STAGE/ template.json | sed s/WHERE/cpu/ > ds.json", "STAGE"),
-        ("sed 's/ST.*/3,/' template.json > ds.json", "ds.json"),
+        ("sed 's/ST[A-Z]*/3/' template.json > ds.json", "ds.json"),
+        ("sed -E 's/(STAGE)/3/' template.json > ds.json", "ds.json"),
+        ("sed 's/STAGE/3/;/WHERE/d' template.json > ds.json", "ds.json"),
+        ("sed -n s/STAGE/3/p template.json > ds.json", "ds.json"),
+        ("sed -Ei s/STAGE/3/ ds.json", "ds.json"),
+        ("sed -i '' s/STAGE/3/ ds.json", "ds.json"),
+        ("perl -pi -e s/2/3/ ds.json", "ds.json"),
+        ("cp absent.json ds.json", "absent.json"),
+        ("ln -sf template.json ds.json", "ds.json"),
+        ("sed 's/STAGE/$A/' template.json > x; A=3; envsubst < x > ds.json", "A"),
+        ("jq . template.json > ds.json 2> log", "ds.json"),
         ("sed s/STAGE/3/ template.json >> ds.json", "ds.json"),
         ("sed s/STAGE/3/ template.json | jq . > ds.json", "ds.json"),
         ("jq . template.json | tee ds.json", "ds.json"),
-        ("sed -e s/STA/X/ -e s/XGE/3/ -e s/WHERE/cpu/ template.json > ds.json", "ds.json"),
         ("sed s/STAGE/3/ absent.json > ds.json", "absent.json"),
         ("sed s/STAGE/3/ ../template.json > ds.json", "../template.json"),
     ],

@@ -39,7 +39,7 @@ def launch_of(folder: Path, **changes: object) -> Launch:
 def test_the_script_asks_for_what_the_launch_takes(tmp_path: Path) -> None:
     launch = launch_of(tmp_path / "a folder", limit_seconds=90.0)
     launcher = SlurmLauncher(partition="fast", account="us", options=("qos=high", "constraint=ib"), gpus=True)
-    script = launcher.shown(launch)
+    script = launcher.command_text(launch)
     for line in (
         "#SBATCH --nodes=2",
         "#SBATCH --ntasks-per-node=1",
@@ -70,7 +70,7 @@ def test_the_script_asks_for_what_the_launch_takes(tmp_path: Path) -> None:
     ],
 )
 def test_an_own_line_replaces_the_usual_one(option: str, without: str, tmp_path: Path) -> None:
-    script = SlurmLauncher(options=(option,), gpus=True).shown(launch_of(tmp_path))
+    script = SlurmLauncher(options=(option,), gpus=True).command_text(launch_of(tmp_path))
     assert f"#SBATCH --{option}" in script.splitlines()
     assert f"--{without}" not in script
 
@@ -79,7 +79,7 @@ def test_a_program_that_starts_its_own_ranks_runs_once_a_node(tmp_path: Path) ->
     launch = launch_of(tmp_path)
     whole = replace(launch, command=replace(launch.command, rank_arguments=(), arguments=("bash", "recipe.sh")))
     scenario = replace(launch.pick.scenario, hardware=pick().scenario.hardware)
-    script = SlurmLauncher().shown(replace(whole, pick=replace(launch.pick, scenario=scenario)))
+    script = SlurmLauncher().command_text(replace(whole, pick=replace(launch.pick, scenario=scenario)))
     assert "#SBATCH --nodes=1" in script
     assert "#SBATCH --ntasks-per-node=1" in script
     assert script.splitlines()[-2].endswith("rank bash recipe.sh")

@@ -79,7 +79,7 @@ def test_micro_batches_that_fill_no_cycle_are_counted_up() -> None:
     work = steps(LIGHT, LIGHT, LIGHT)
     found = waits(ZeroBubbleV(), work, 7, 8, 9)
     assert found[0] == found[1] == found[2] == waits(ZeroBubbleV(), steps(LIGHT), 9)[0]
-    least = ZeroBubbleV().least_micro_batches(RANKS)
+    least = ZeroBubbleV().min_micro_batches(RANKS)
     assert waits(ZeroBubbleV(), steps(LIGHT), 1) == waits(ZeroBubbleV(), steps(LIGHT), least)
 
 

@@ -37,7 +37,7 @@ TURNS: list[list[int]] = [[0, 4], [1, 5], [2, 6], [3, 7]]
     ],
 )
 def test_four_ranks(schedule: Schedule, chunks: int, least: int, sends: float, places: list[list[int]]) -> None:
-    assert schedule.least_micro_batches(4) == least
+    assert schedule.min_micro_batches(4) == least
     assert schedule.sends(4, chunks) == sends
     assert schedule.places(4, chunks).tolist() == places
     # A pipeline of one rank sends nothing.

@@ -1,1 +1,1 @@
-"""Bytes per device: what the tensors take at the peak and what lies outside the allocator."""
+"""Memory per device in bytes: tensors alive at the peak, and memory outside the allocator."""

@@ -1,8 +1,8 @@
-"""Activations that one decoder layer keeps from its forward pass until its backward pass: sums over its operations.
+"""Activations that one decoder layer saves for its backward pass, summed over the layer's operations.
 
-What each operation keeps stands in `cost.operations`; what pipeline ranks hold at once, in `cost.schedule`. Counted per
-micro batch, layer and device. Docstrings write T for tokens on the device (micro batch x sequence / context parallel),
-t for tensor parallel, h for hidden size, and bytes of 16-bit training; in fp32 an element takes four.
+`cost.operations` states what each operation saves; `cost.schedule`, how many micro batches a pipeline rank holds at
+once. Figures are per micro batch, layer and device. In formulas T is tokens on the device (micro batch x sequence /
+context parallel), t tensor parallel and h hidden size; bytes are those of 16-bit training (an fp32 element takes four).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulator.cost.operations.layer import layer_operations, whole_operations
 from simulator.cost.operations.offload import sent
 from simulator.cost.operations.recompute import Modules, freed, returning
 from simulator.cost.operations.record import Amount, Spread, summed
-from simulator.cost.operations.sums import kept_amounts
+from simulator.cost.operations.sums import saved_amounts
 from simulator.cost.stages import over_layers
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.specs.model import LayerKind
@@ -33,38 +33,44 @@ SavedTensors = dict[str, Array]
 
 @of_work
 def layer_input_bytes(pricing: Pricing) -> Array:
-    """The residual streams at a layer boundary, `2 T h` each: what full recompute keeps of a layer, shape (n,)."""
+    """Return the bytes of the residual streams at a layer boundary, `2 T h` each, shape (n,).
+
+    Full recompute saves these alone.
+    """
     scenario = pricing.scenario
     return element_bytes(scenario) * scenario.model.stream_width * extent(pricing, "sequence")
 
 
 @of_work
 def embedded_bytes(pricing: Pricing) -> Array:
-    """What a micro batch keeps before the first layer, shape (n,): the norm and the dropout of embedded tokens."""
+    """Return the bytes that a micro batch saves before the first layer, shape (n,): norm and dropout of embeddings."""
     return total(
-        pricing, summed(tensor for operation in inputs(conditions_of(pricing.scenario)) for tensor in operation.kept)
+        pricing, summed(tensor for operation in inputs(conditions_of(pricing.scenario)) for tensor in operation.saved)
     )
 
 
 def layer_tensors(pricing: Pricing, kind: LayerKind) -> SavedTensors:
-    """Everything a layer keeps when nothing is recomputed (M3)."""
+    """Return the tensors that a layer saves when nothing is recomputed (M3)."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     return {
         tensor.name: tensor.amount * extent(pricing, tensor.spread)
         for operation in operations
-        for tensor in operation.kept
+        for tensor in operation.saved
     }
 
 
 @of_work
-def kept_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Bytes a layer keeps where nothing is recomputed, shape (n,)."""
-    return total(pricing, kept_amounts(conditions_of(pricing.scenario), kind))
+def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
+    return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind))
 
 
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Bytes a layer keeps, less what recompute inside it drops; full recompute is applied per stage (M6)."""
-    result = kept_bytes(pricing, kind)
+    """Return the bytes that a layer saves under selective recompute, shape (n,).
+
+    Full recompute is applied per stage (M6).
+    """
+    result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
     return result
@@ -72,34 +78,34 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 @of_work
 def _bytes_left(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
-    """Bytes a layer keeps where its operations are recomputed by one policy."""
+    """Return the bytes that a layer saves under one recompute policy."""
     dropped = freed(conditions_of(pricing.scenario), kind, mode, modules)
-    kept = kept_bytes(pricing, kind)
-    return kept - total(pricing, dropped) if dropped else kept
+    saved = saved_bytes(pricing, kind)
+    return saved - total(pricing, dropped) if dropped else saved
 
 
-_OF_OUTPUTS: Final[Mapping[str, Spread]] = {
+_OUTPUT_SPREADS: Final[Mapping[str, Spread]] = {
     "column": "tensor",
     "row": "sequence",
     "replicated": "sequence",
     "expert_column": "copies_tensor",
     "expert_row": "copies",
 }
-"""How the outputs of a weight's product are spread, by how it is cut."""
+"""Spread of a product's outputs over ranks, by how its weight is split."""
 
 
 @of_work
 def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Bytes that a layer's backward pass holds for weight gradients that follow it, shape (n,).
+    """Return the bytes that a layer's backward pass holds for weight gradients computed later, shape (n,).
 
-    Gradients of its products' outputs, and what the other micro batch's exchange reads and writes: one copy of each
-    routed token there, one here (MindSpeed 028de58c, moe_feature/fb_overlap/overlap_funcs/fwdbwd.py and
+    They are the output gradients of its products, and two copies of each routed token for the other micro batch's
+    exchange: one read, one written (MindSpeed 028de58c, moe_feature/fb_overlap/overlap_funcs/fwdbwd.py and
     modules/weight_grad_store.py).
     """
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
     amounts = [
-        Amount(float(weight.outputs), _OF_OUTPUTS[weight.split])
+        Amount(float(weight.outputs), _OUTPUT_SPREADS[weight.split])
         for operation in operations
         for weight in operation.weights
         if weight.matmul
@@ -110,45 +116,45 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 
 def repeated_working_set(pricing: Pricing, kind: LayerKind) -> Array:
-    """Bytes that recompute inside a layer adds to its backward pass, shape (n,).
+    """Return the bytes that selective recompute adds to a layer's backward pass, shape (n,).
 
-    A part is done again when those behind it have been passed and what they kept is freed; of several the largest
-    counts. The scores are back while their gradient is there.
+    Modules are recomputed one at a time, after the modules behind them have freed their tensors: the largest counts.
+    Attention scores are alive together with their gradient.
     """
     result = np.zeros(len(pricing))
     for mode, modules, chosen in recomputed_inside(pricing):
-        result = np.where(chosen, _bytes_back(pricing, kind, mode, modules), result)
+        result = np.where(chosen, _policy_working_set(pricing, kind, mode, modules), result)
     return result
 
 
 @of_work
-def _bytes_back(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
-    """Bytes that one policy adds to a layer's backward pass."""
+def _policy_working_set(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
+    """Return the bytes that one recompute policy adds to a layer's backward pass."""
     most = np.zeros(len(pricing))
-    for back, gone in returning(conditions_of(pricing.scenario), kind, mode, modules):
-        if back:
-            most = np.maximum(total(pricing, back) - total(pricing, gone), most)
+    for returned, released in returning(conditions_of(pricing.scenario), kind, mode, modules):
+        if returned:
+            most = np.maximum(total(pricing, returned) - total(pricing, released), most)
     return most
 
 
 @of_work
 def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """What is back on the device beside what stays there, shape (n,): layers that move to the host, or one done again.
+    """Return the bytes brought back to the device beside those that stay there, shape (n,), by offload or recompute.
 
-    Attention that is swapped holds two layers, the one computed and the one copied. With offloaded modules one is
-    computed, one on its way out and one on its way in, as backward and forward passes alternate.
+    Swapped attention holds two layers: one computed, one copied. Offloaded modules hold three, as backward and forward
+    passes alternate: one computed, one on its way out, one on its way in.
     """
     profile, conditions = pricing.scenario.framework, conditions_of(pricing.scenario)
     moves = profile.swapped_attention or profile.offloaded_modules
     if not moves and not profile.recomputed_expert_share and not profile.recomputed_network_share:
         return np.zeros(len(pricing))
-    whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.kept)
+    whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
     layers = 3.0 if profile.offloaded_modules else 2.0 if moves else 1.0
-    return layers * (total(pricing, whole) - kept_bytes(pricing, kind))
+    return layers * (total(pricing, whole) - saved_bytes(pricing, kind))
 
 
 def sent_bytes(pricing: Pricing) -> KindArray | float:
-    """Bytes of a micro batch that every kind of rank sends to the host from within its layers, where the stack does."""
+    """Return the bytes that each kind of rank's layers offload to the host per micro batch; 0 if none do."""
     profile, contents = pricing.scenario.framework, pricing.contents
     if not profile.swapped_attention and not profile.offloaded_modules:
         return 0.0
@@ -163,8 +169,8 @@ def _sent_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Scores that attention without a flash kernel holds in its backward pass beside those kept: their gradient."""
+    """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,)."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     return total(
-        pricing, summed(tensor for operation in operations for tensor in operation.kept if tensor.spread == "scores")
+        pricing, summed(tensor for operation in operations for tensor in operation.saved if tensor.spread == "scores")
     )

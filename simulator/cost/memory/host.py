@@ -1,6 +1,6 @@
-"""Bytes in the memory of a node's host: what offload moves there, and the buffers that it travels through (M25).
+"""Memory of a node's host in bytes: offloaded tensors and the buffers that they pass through (M25).
 
-The host's own processes are not counted, so that a need above the capacity is firm.
+Processes of the host itself are not counted, so a need above the capacity is a firm refusal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import sent_bytes
-from simulator.cost.memory.parameters import device_parameters, model_totals, shard, whole_layer
+from simulator.cost.memory.parameters import device_parameters, local_count, model_totals, shard
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.rank_activations import in_flight
 from simulator.cost.memory.state import resident_optimizer
@@ -26,41 +26,42 @@ class HostMemory:
     """Bytes on the host of the fullest node."""
 
     parts: Mapping[str, Array]
-    """By what it is, each of shape (n,)."""
+    """Bytes by name of the part, each of shape (n,)."""
     pinned: Array
-    """What of it lies in pinned blocks, whose sizes PyTorch rounds up to powers of two: less than twice, shape (n,)."""
+    """Bytes in pinned blocks, shape (n,). PyTorch rounds their sizes up to powers of two: by less than a factor of 2.
+    """
 
     @property
     def total(self) -> Array:
-        """All parts, shape (n,)."""
+        """Return the sum of all parts, shape (n,)."""
         return np.asarray(sum(self.parts.values()))
 
 
 def uses_host(pricing: Pricing) -> bool:
-    """Whether any layout of a block moves something to the host."""
+    """Return whether any layout of a block offloads something to the host."""
     profile = pricing.scenario.framework
     moved = pricing.offloads("optimizer", "optimizer_tensorwise", "activations").any()
     return bool(moved) or profile.offload_parameters or profile.swapped_attention or bool(profile.offloaded_modules)
 
 
 def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
-    """What a block of layouts keeps on the hosts (M25)."""
+    """Return the bytes that a block of layouts holds on the hosts (M25)."""
     contents, profile = pricing.contents, pricing.scenario.framework
-    state, away = memory.state, _parameters_away(pricing)
+    state, offloaded = memory.state, _offloaded_parameters(pricing)
     first = pricing.block.zero_stage < 3
     summed = np.where(first & (micro_batches(pricing) <= 1), 0.0, profile.host_accumulation_bytes)
     weights = np.where(first, profile.host_weight_bytes, 0.0)
     optimizer = state.optimizer - resident_optimizer(pricing, state.optimizer)
-    staged = np.where(first & (away > 0.0), profile.host_accumulation_bytes, 0.0) * _largest_parameter(pricing)
+    staged = np.where(first & (offloaded > 0.0), profile.host_accumulation_bytes, 0.0) * _largest_parameter(pricing)
     activations = contents.on_ranks(memory.activations.offload_traffic + sent_bytes(pricing)) * in_flight(pricing)
     parts = {
         "optimizer": contents.on_ranks(optimizer),
         "parameters": contents.on_ranks(state.parameters_on_host),
         "activations": activations,
-        "gradient_buffers": contents.on_ranks(away * (profile.host_gradient_bytes + summed) + staged),
-        "parameter_buffers": contents.on_ranks(away * weights),
+        "gradient_buffers": contents.on_ranks(offloaded * (profile.host_gradient_bytes + summed) + staged),
+        "parameter_buffers": contents.on_ranks(offloaded * weights),
     }
-    pinned_state = contents.on_ranks(np.minimum(optimizer, away * profile.host_pinned_bytes))
+    pinned_state = contents.on_ranks(np.minimum(optimizer, offloaded * profile.host_pinned_bytes))
     pinned = sum((size for name, size in parts.items() if name != "optimizer"), pinned_state)
     by_node = {name: _on_nodes(pricing, size) for name, size in parts.items()}
     fullest = np.argmax(sum(by_node.values()), axis=0)
@@ -68,24 +69,24 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     return HostMemory({name: size[at] for name, size in by_node.items()}, _on_nodes(pricing, pinned)[at])
 
 
-def _parameters_away(pricing: Pricing) -> KindArray:
-    """Parameters of a device whose optimizer state is on the host, shape (kinds, n)."""
+def _offloaded_parameters(pricing: Pricing) -> KindArray:
+    """Return the parameters of a device whose optimizer state is on the host, shape (kinds, n)."""
     trained = device_parameters(pricing, "parameters" if pricing.scenario.lora_rank is None else "adapters")
     offloads = pricing.offloads("optimizer", "optimizer_tensorwise")
     return shard(pricing, trained, 1) * offloads * pricing.scenario.framework.offload_fraction
 
 
 def _largest_parameter(pricing: Pricing) -> KindArray:
-    """Numbers in the table of the vocabulary on a rank that has it: no other tensor of dense models is larger."""
+    """Return the size of the vocabulary table, a dense model's largest tensor, on ranks that hold it; 0 elsewhere."""
     contents = pricing.contents
     if pricing.scenario.lora_rank is not None:
         return np.zeros((len(contents.ranks), len(pricing)))
-    table = whole_layer(pricing, model_totals(pricing.scenario).embedding)
+    table = local_count(pricing, model_totals(pricing.scenario).embedding)
     return np.asarray(np.maximum(contents.embeddings, contents.heads) * table)
 
 
 def _on_nodes(pricing: Pricing, held: StageArray) -> StageArray:
-    """Bytes of all devices of each node, shape (nodes that differ, n): pipeline ranks follow one another (A6)."""
+    """Return the bytes of all devices of each distinct node, shape (nodes, n); pipeline ranks are consecutive (A6)."""
     scenario = pricing.scenario
     on_a_node = min(scenario.devices, max(device.devices_per_node for device in scenario.kinds_of_device))
     ranks = len(held)
@@ -95,14 +96,14 @@ def _on_nodes(pricing: Pricing, held: StageArray) -> StageArray:
 
 
 def host_capacity_bytes(pricing: Pricing) -> float | None:
-    """Memory of a node's host, the smallest of a mixed cluster; None where a spec does not state it."""
+    """Return the host memory of a node, the smallest in a mixed cluster; None where a device spec states none."""
     stated = [device.host_memory for device in pricing.scenario.kinds_of_device]
     known = [size.amount for size in stated if size is not None]
     return min(known) if len(known) == len(stated) else None
 
 
 def beyond_host(pricing: Pricing, memory: MemoryByStage) -> Mask:
-    """Which layouts move more to the host than it has, shape (n,); none where no spec states how much that is."""
+    """Return which layouts need more host memory than a node has, shape (n,); none where its capacity is unknown."""
     capacity = host_capacity_bytes(pricing)
     if capacity is None or not uses_host(pricing):
         return np.zeros(len(pricing), dtype=np.bool_)

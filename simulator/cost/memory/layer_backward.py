@@ -1,4 +1,4 @@
-"""The widest moment of a layer's backward pass, operation by operation as PyTorch runs it. Knows one layer only."""
+"""Largest memory of a layer's backward pass, operation by operation as PyTorch runs it. One layer at a time."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from simulator.question.specs.model import LayerKind
 
 
 def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
-    """Most bytes alive in a layer's backward pass, shape (n,): what it kept, and what the pass makes (M16).
+    """Return the most bytes alive in a layer's backward pass, shape (n,): saved tensors and gradients (M16).
 
-    Gathered weights and the gradients of other layers are not counted. `keeps_gradients` is where the weights'
-    gradients stay until the layer's end; elsewhere each is added to an accumulated one at once.
+    Gathered weights and other layers' gradients are not counted. Where `keeps_gradients`, weight gradients stay until
+    the layer ends; elsewhere each is added to an accumulated gradient at once.
     """
     operations = layer_operations(conditions_of(pricing.scenario), kind)
-    kept = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
+    saved = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
     incoming = layer_input_bytes(pricing)
     if kind.routed:
-        return kept + incoming + _experts(pricing, operations)
+        return saved + incoming + _experts(pricing, operations)
     feed_forward = _feed_forward(pricing, kind, keeps_gradients)
-    widest = kept + incoming + feed_forward
+    widest = saved + incoming + feed_forward
     mixing = {operation.name for operation in operations if operation.group == "core_attention"}
     if not mixing:
         return widest
     if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
-        return np.maximum(widest, kept + incoming + _scan(pricing, kind, operations))
+        return np.maximum(widest, saved + incoming + _scan(pricing, kind, operations))
     return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
 
 
 def _products(scenario: Scenario, kind: LayerKind) -> int:
-    """Products that read the input of a dense feed-forward network; none where a layer has none."""
+    """Return how many products read the input of a dense feed-forward network; 0 where a layer has none."""
     return 0 if kind.feed_forward == "none" else len(into_products(conditions_of(scenario)))
 
 
 def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) -> Array:
-    """Gradients alive in the scan of a linear mixer, of the gathered input, and of its first projection's weights."""
+    """Return the gradients alive in a linear mixer's scan, with the gathered input's and its first projection's."""
     scan = (operation for operation in operations if operation.group == "core_attention")
     gradients = total(pricing, summed(amount for operation in scan for amount in operation.temporary))
     first = next(operation for operation in operations if operation.group == "attention_projection")
@@ -52,16 +52,16 @@ def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) 
     return gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
 
 
-def _kept(pricing: Pricing, kind: LayerKind, name: str) -> Array:
-    """What one operation of a layer keeps."""
+def _saved(pricing: Pricing, kind: LayerKind, name: str) -> Array:
+    """Return the bytes that the operation called `name` saves."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     return total(
-        pricing, summed(tensor for operation in operations if operation.name == name for tensor in operation.kept)
+        pricing, summed(tensor for operation in operations if operation.name == name for tensor in operation.saved)
     )
 
 
 def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
-    """Bytes of the gathered residual stream, of one tensor of the feed-forward width, and of all queries."""
+    """Return the bytes of the gathered residual stream, one tensor of the feed-forward width, and all queries."""
     scenario, block = pricing.scenario, pricing.block
     model = scenario.model.of_kind(kind)
     per_width = element_bytes(scenario) * tokens_per_device(pricing)
@@ -70,12 +70,11 @@ def _widths(pricing: Pricing, kind: LayerKind) -> tuple[Array, Array, Array]:
 
 
 def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
-    """Beside what the layer kept and the gradient that came in, at the widest of three moments.
+    """Return the feed-forward bytes beside saved tensors and the incoming gradient, at the widest of three moments.
 
-    At the down projection the gathered incoming gradient is alive beside the product's; at the product the gradients of
-    product, silu and up, where the product itself is gone; at the second of gate and up both input gradients and one
-    inner gradient, where all inner tensors are gone. Each with the weights' gradients made until then. Without
-    a gate there is one product instead of these two.
+    Down projection: the gathered incoming gradient and the product's. Product: the gradients of product, silu and up,
+    with the product itself freed. Second of gate and up: both input gradients and one inner gradient, with all inner
+    tensors freed. Each moment adds the weight gradients made so far. Without a gate, one product replaces gate and up.
     """
     scenario, block = pricing.scenario, pricing.block
     products = _products(scenario, kind)
@@ -83,51 +82,52 @@ def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> A
         return np.zeros(len(pricing))
     gathered, inner, _ = _widths(pricing, kind)
     weight = _weight_bytes(pricing, scenario.model.of_kind(kind).intermediate_size)
-    kept_inner = _kept(pricing, kind, "ffn_activation")
+    saved_inner = _saved(pricing, kind, "ffn_activation")
     down = np.where(block.sequence_parallel > 0.0, gathered, 0.0) + inner + weight
     product = 2.0 * inner + keeps_gradients * weight
-    inputs = products * gathered + inner - kept_inner + (products * keeps_gradients + 1.0) * weight
+    inputs = products * gathered + inner - saved_inner + (products * keeps_gradients + 1.0) * weight
     return np.maximum(np.maximum(down, product), inputs)
 
 
 def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Array:
-    """Everything of the layer alive in the backward pass of attention, at the widest of two moments.
+    """Return all bytes of a layer alive in the backward pass of attention, at the widest of three moments.
 
-    At the rotation of the queries: their gradient in fp32, three products and a negation in fp32, the gradients of keys
-    and values. At the last of the three projections: two input gradients, and the gradient of the queries.
+    Rotation of the queries: their gradient, three products and a negation in fp32, and the gradients of keys and
+    values. Last of the three projections: two input gradients and the queries' gradient. Core attention: with context
+    parallelism, the gathered keys and values and their gradients.
     """
     scenario, block = pricing.scenario, pricing.block
     model = scenario.model
     gathered, _, query = _widths(pricing, kind)
     wide = FP32 * tokens_per_device(pricing) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
-    outside = _kept(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
+    outside = _saved(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
     products = _products(scenario, kind)
     feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.of_kind(kind).intermediate_size)
     output = _weight_bytes(pricing, model.query_width)
     projections = output + _weight_bytes(pricing, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
     inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
-    # Where keys and values are gathered, theirs and their gradients', while nothing has been rotated yet.
+    # The gathered keys and values and their gradients are alive before the rotation is differentiated.
     core = 3.0 * query + key_value + _gathered_context(pricing, kind)
     return outside + np.maximum(np.maximum(rotation, inputs), core)
 
 
 def _gathered_context(pricing: Pricing, kind: LayerKind) -> Array:
-    """Keys and values of the whole context with their gradients, where ranks that share a sequence gather them."""
+    """Return the bytes of gathered keys and values and their gradients, where ranks share a sequence."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     context = ("key_value_context", "sliding_key_value_context")
     return total(pricing, summed(a for operation in operations for a in operation.temporary if a.spread in context))
 
 
 def _weight_bytes(pricing: Pricing, width: int) -> Array:
-    """A weight of the hidden size times `width`, as computed with."""
+    """Return the bytes of a weight of hidden size times `width`, in the compute type."""
     scenario, block = pricing.scenario, pricing.block
     return element_bytes(scenario) * scenario.model.hidden_size * width / block.tensor_parallel
 
 
 def _experts(pricing: Pricing, operations: tuple[Operation, ...]) -> Array:
-    """Gradients of gate and up and of what goes in and out, and the largest weight's gradient."""
+    """Return the gradients of gate, up and the experts' inputs and outputs, and of the largest weight."""
     scenario, block = pricing.scenario, pricing.block
     experts = (operation for operation in operations if operation.group == "experts")
     gradients = total(pricing, summed(amount for operation in experts for amount in operation.temporary))

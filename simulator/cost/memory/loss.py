@@ -1,4 +1,4 @@
-"""Bytes of the output layer and the loss: logits are the largest single tensors of most steps. Layers are elsewhere."""
+"""Memory of the output layer and the loss in bytes. Logits are the largest single tensors of most steps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from simulator.question.scenario.scenario import Scenario
 
 @of_work
 def loss_bytes(pricing: Pricing) -> Array:
-    """Bytes at the loss on the last rank for one micro batch, `c T V / t` of the labelled tokens, shape (n,) (M13).
+    """Return the bytes at the loss for one micro batch of T labelled tokens, `c T V / t`, shape (n,) (M13).
 
-    The 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they and their
-    gradient take 8 bytes, an unfused log-softmax 4 more. Chunking holds one chunk's logits, the hidden gradient and an
-    fp32 gradient of the output weight. Without `vocabulary_parallel_loss` every rank holds the logits of the whole
-    vocabulary.
+    They are the 16-bit logits, fp32 copies and the gradient (`loss_bytes_per_logit`). fp32 logits are not copied: they
+    and their gradient take 8 bytes, an unfused log-softmax 4 more. A chunked loss holds one chunk's logits, the hidden
+    gradient and an fp32 gradient of the output weight. Without `vocabulary_parallel_loss` every rank holds the logits
+    of the whole vocabulary.
     """
     scenario, block = pricing.scenario, pricing.block
     model, profile = scenario.model, scenario.framework
@@ -39,7 +39,7 @@ def loss_bytes(pricing: Pricing) -> Array:
 
 @of_work
 def logits_per_micro_batch(pricing: Pricing) -> Array:
-    """Logits on a device, a count, shape (n,): of a part of the vocabulary, or without the parallel loss of all."""
+    """Return the number of logits on a device, shape (n,): of its vocabulary shard, or of all without parallel loss."""
     scenario = pricing.scenario
     parts = pricing.block.tensor_parallel if scenario.framework.vocabulary_parallel_loss else 1.0
     logits: Array = labelled_tokens(pricing) * scenario.outputs_per_token / parts
@@ -48,12 +48,12 @@ def logits_per_micro_batch(pricing: Pricing) -> Array:
 
 @of_work
 def head_gradient_bytes(pricing: Pricing) -> Array:
-    """Bytes where the output layer's weight gradient is made, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
+    """Return the bytes alive at the output layer's weight gradient, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
 
-    The logits' gradient; that of the layer's input, with sequence parallelism beside the gathered input; and a tensor
-    as large as the weight: its gradient, or the unused one that stands for it where the product adds to accumulated
-    gradients (`LinearWithGradAccumulationAndAsyncCommunication`, megatron-core 0.14, tensor_parallel/layers.py). Frozen
-    weights have none.
+    They are the logits' gradient; the input's gradient, beside the gathered input with sequence parallelism; and a
+    tensor of the weight's size: its gradient, or the unused placeholder where the product adds to accumulated gradients
+    (`LinearWithGradAccumulationAndAsyncCommunication`, megatron-core 0.14, tensor_parallel/layers.py). Frozen weights
+    have none.
     """
     scenario, model = pricing.scenario, pricing.scenario.model
     if scenario.framework.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`
@@ -66,10 +66,10 @@ def head_gradient_bytes(pricing: Pricing) -> Array:
 
 
 def deferred_head_bytes(pricing: Pricing) -> Array:
-    """What waits on a pipeline's last rank for the output layer's gradient, `m (2 T H / t + 2 T V / t)`, shape (n,).
+    """Return the bytes that deferred head gradients hold on the last pipeline rank, `m (2 T h / t + 2 T V / t)`.
 
-    Its input, a part of the sequence with sequence parallelism, and its output's gradient of every micro batch that is
-    put off (`LinearWithGradAccumulationAndAsyncCommunication` of megatron-core 0.15).
+    Shape (n,). Each of m deferred micro batches holds the output layer's input, split over the sequence with sequence
+    parallelism, and its output gradient (`LinearWithGradAccumulationAndAsyncCommunication` of megatron-core 0.15).
     """
     scenario, block = pricing.scenario, pricing.block
     most = np.where(block.pipeline_parallel > 1.0, float(scenario.framework.deferred_head_gradients), 0.0)
@@ -81,12 +81,12 @@ def deferred_head_bytes(pricing: Pricing) -> Array:
 
 
 def labelled_tokens(pricing: Pricing) -> Array:
-    """Tokens of one micro batch that pass the output layer and the loss on a device, shape (n,)."""
+    """Return the tokens of one micro batch that pass the output layer and the loss on a device, shape (n,)."""
     return tokens_per_device(pricing) * pricing.scenario.framework.labelled_token_fraction
 
 
 def bytes_per_logit(scenario: Scenario) -> float:
-    """Bytes alive per logit at the loss; a soft cap keeps what its tanh makes (M13)."""
+    """Return the bytes alive per logit at the loss; a soft cap also saves its tanh (M13)."""
     profile = scenario.framework
     capped = element_bytes(scenario) if scenario.model.logit_softcap else 0.0
     if scenario.precision == "fp32":
@@ -98,6 +98,6 @@ def bytes_per_logit(scenario: Scenario) -> float:
 
 @of_work
 def head_input_bytes(pricing: Pricing) -> Array:
-    """What the final norm and the output layer keep, shape (n,)."""
+    """Return the bytes that the final norm and the output layer save, shape (n,)."""
     operations = output_layer(conditions_of(pricing.scenario))
-    return total(pricing, summed(tensor for operation in operations for tensor in operation.kept))
+    return total(pricing, summed(tensor for operation in operations for tensor in operation.saved))

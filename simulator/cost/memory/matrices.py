@@ -1,6 +1,6 @@
-"""Matrices of layers as an optimizer sees them: sizes on a device, and what making an update orthogonal takes.
+"""Weight matrices as a matrix optimizer such as Muon sees them: sizes on a device, and the cost of orthogonalization.
 
-Muon works on such a matrix whole. The bytes of its state are not counted here.
+`state` counts the bytes of the optimizer state.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from simulator.question.specs.optimizers import OPTIMIZERS
 
 
 class UpdatedMatrix(NamedTuple):
-    """A matrix that an optimizer updates as one: gate and up are one, q, k and v three (`muon_split_qkv`)."""
+    """A matrix that an optimizer updates whole: gate and up are one, q, k and v three (`muon_split_qkv`)."""
 
     weight: Weight
-    """With the outputs of all that share its input."""
+    """The weight, with the outputs of all weights that share its input."""
 
     def sides(self, pricing: Pricing) -> tuple[Array, Array]:
-        """Inputs and outputs of a device's part of it, each of shape (n,)."""
+        """Return the inputs and outputs of a device's part of the matrix, each of shape (n,)."""
         block, weight = pricing.block, self.weight
         inputs, outputs = (np.full(len(block), float(side)) for side in (weight.inputs, weight.outputs))
         cut = block.expert_tensor_parallel if weight.routed else block.tensor_parallel
@@ -39,14 +39,14 @@ class UpdatedMatrix(NamedTuple):
         return inputs, outputs if weight.split == "replicated" else outputs / cut
 
     def on_device(self, pricing: Pricing) -> Array:
-        """How many of it a device has, shape (n,): a part of the experts, or one."""
+        """Return how many such matrices a device has, shape (n,): its share of the experts, or one."""
         ranks = pricing.block.expert_parallel if self.weight.routed else 1.0
         return np.asarray(self.weight.copies / ranks * np.ones(len(pricing)))
 
 
 @lru_cache(maxsize=512)
 def layer_matrices(conditions: Conditions, kind: LayerKind) -> tuple[UpdatedMatrix, ...]:
-    """The matrices of a layer."""
+    """Return the matrices of a layer."""
     return tuple(_matrices(conditions, kind))
 
 
@@ -63,35 +63,35 @@ def _matrices(conditions: Conditions, kind: LayerKind) -> Iterator[UpdatedMatrix
         yield from (UpdatedMatrix(weight._replace(outputs=outputs[key])) for key, weight in alike.items())
 
 
-class OfMatrices(NamedTuple):
-    """A figure of dense matrices and of routed experts', each of shape (n,)."""
+class MatrixFigures(NamedTuple):
+    """A figure for dense matrices and for routed experts' matrices, each of shape (n,)."""
 
     dense: Array
     routed: Array
 
 
 @of_work
-def largest_matrix(pricing: Pricing) -> OfMatrices:
-    """Parameters of the largest matrix on a device; of experts, of one expert."""
+def largest_matrix(pricing: Pricing) -> MatrixFigures:
+    """Return the parameters of the largest matrix on a device; for experts, of one expert."""
     sizes = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
-    for matrix in _every(pricing):
+    for matrix in _model_matrices(pricing):
         inputs, outputs = matrix.sides(pricing)
         sizes[matrix.weight.routed] = np.maximum(sizes[matrix.weight.routed], inputs * outputs)
-    return OfMatrices(sizes[False], sizes[True])
+    return MatrixFigures(sizes[False], sizes[True])
 
 
-def _every(pricing: Pricing) -> Iterator[UpdatedMatrix]:
+def _model_matrices(pricing: Pricing) -> Iterator[UpdatedMatrix]:
     conditions = conditions_of(pricing.scenario)
     for kind in pricing.scenario.model.layer_kinds:
         yield from layer_matrices(conditions, kind)
 
 
 @of_work
-def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> OfMatrices:
-    """FLOPs that make the updates of a layer's matrices on a device orthogonal (T21).
+def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> MatrixFigures:
+    """Return the FLOP that orthogonalize the updates of a layer's matrices on a device (T21).
 
-    An iteration of Newton-Schulz on m x n, m the shorter side, takes `4 m^2 n + 2 m^3`: X Xᵀ, its square, and their
-    product with X (Jordan et al. 2024). Each tensor-parallel rank works on its part (`--muon-tp-mode blockwise`).
+    A Newton-Schulz iteration on m x n, m the shorter side, takes `4 m^2 n + 2 m^3`: X Xᵀ, its square, and their product
+    with X (Jordan et al. 2024). Each tensor-parallel rank works on its own part (`--muon-tp-mode blockwise`).
     """
     steps = float(OPTIMIZERS[pricing.scenario.framework.optimizer].newton_schulz_steps)
     flops = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
@@ -100,25 +100,25 @@ def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> OfMatrices:
         short, long = np.minimum(*sides), np.maximum(*sides)
         each = steps * (4.0 * short**2 * long + 2.0 * short**3)
         flops[matrix.weight.routed] = flops[matrix.weight.routed] + each * matrix.on_device(pricing)
-    return OfMatrices(flops[False], flops[True])
+    return MatrixFigures(flops[False], flops[True])
 
 
 @of_work
 def orthogonal_bytes(pricing: Pricing) -> Array:
-    """fp32 temporaries of one matrix at a time, shape (n,): update, iterate and next iterate, X Xᵀ and its square."""
+    """Return the fp32 temporaries for one matrix at a time, shape (n,): update, two iterates, X Xᵀ and its square."""
     largest = np.zeros(len(pricing))
     if OPTIMIZERS[pricing.scenario.framework.optimizer].newton_schulz_steps:
-        for matrix in _every(pricing):
+        for matrix in _model_matrices(pricing):
             inputs, outputs = matrix.sides(pricing)
             largest = np.maximum(largest, 3.0 * inputs * outputs + 2.0 * np.minimum(inputs, outputs) ** 2)
     return FP32 * largest
 
 
 def gathered_bytes(pricing: Pricing, ranks: Array) -> KindArray:
-    """16-bit copies of whole matrices that ranks gather which share them evenly, shape (kinds, n) (M2).
+    """Return the bytes of 16-bit copies of whole matrices that ranks gather, shape (kinds, n) (M2).
 
-    Equal matrices are spread over the `ranks` by an exchange; what is left over is gathered on each
-    (InternLM/xtuner b934f46, v1/optim/muon.py, `remainder_strategy` agrs). A layer's experts are one tensor.
+    Equal matrices are spread over the `ranks` by an exchange; the remainder is gathered on each rank (InternLM/xtuner
+    b934f46, v1/optim/muon.py, `remainder_strategy` agrs). A layer's experts are one tensor.
     """
     copies, contents = OPTIMIZERS[pricing.scenario.framework.optimizer].gathered_copies, pricing.contents
     counts: dict[UpdatedMatrix, KindArray] = {}

@@ -1,4 +1,4 @@
-"""The parts of memory alive at one moment of a step, as one record of arrays. Adds up; derives nothing."""
+"""Record of the tensors alive at one moment of a step, by part. It adds them up and derives nothing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from simulator.cost.stages import StageContents
 from simulator.question.scenario.block import KindArray, StageArray
 
 MomentName = Literal["backward", "loss", "embedding gradient", "optimizer step", "gradient reduction"]
-"""Names of the moments compared."""
+"""Moments that are compared for the peak."""
 MOMENTS: tuple[MomentName, ...] = get_args(MomentName)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Bytes alive at one moment; shape (kinds, n) unless said."""
+    """Bytes alive at one moment; shape (kinds, n) unless noted."""
 
     name: MomentName
     parameters: KindArray | float
@@ -31,10 +31,10 @@ class Moment:
     logits: KindArray | float
     temporary: KindArray | float
     gradients_absent: StageArray | float = 0.0
-    """Gradients not there yet, shape (pipeline_parallel, n)."""
+    """Bytes of gradients not yet allocated, shape (pipeline_parallel, n)."""
 
     def total(self, contents: StageContents) -> StageArray:
-        """Everything alive on every rank, shape (pipeline_parallel, n)."""
+        """Return the sum of all parts on every rank, shape (pipeline_parallel, n)."""
         static = self.parameters + self.gradients
         by_kind = np.asarray(static + self.resident + self.logits + self.temporary - self.released)
         return contents.on_ranks(by_kind) + self.activations - self.gradients_absent

@@ -1,4 +1,4 @@
-"""Bytes on the device beside tensors: context, communication buffers, unusable allocator space. Counts no tensor."""
+"""Device memory beside tensors in bytes: context, communication buffers, and unusable allocator space."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from simulator.question.units import MIB
 
 @dataclass(frozen=True, slots=True)
 class OutsideAllocator:
-    """Bytes by named part. Shapes (n,) but `fragmentation`, which is (pipeline_parallel, n)."""
+    """Bytes by part, shape (n,); `fragmentation` has shape (pipeline_parallel, n)."""
 
     context: Array
     """Device context and loaded kernels."""
     communicators: Array
-    """Buffers of the collective library's groups."""
+    """Buffers of the collective library, for all groups."""
     user_buffers: Array
-    """Pre-allocated buffers of overlapped tensor-parallel collectives."""
+    """Preallocated buffers of overlapped tensor-parallel collectives."""
     ring_buffers: Array
     """Buffers of the context-parallel exchange."""
     fragmentation: StageArray
     """Space the caching allocator holds but cannot use."""
     streams: StageArray | float = 0.0
-    """Blocks that the caching allocator keeps for streams that do not use them at the peak."""
+    """Blocks that the caching allocator reserves for streams that leave them unused at the peak."""
 
     @property
     def total(self) -> StageArray:
-        """Everything outside the tensors."""
+        """Return the sum of all parts, shape (pipeline_parallel, n)."""
         held = self.context + self.communicators + self.user_buffers + self.ring_buffers + self.fragmentation
         return held + self.streams
 
 
 def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocator:
-    """Price the parts outside the tensors, given the tensors' peak (M18, M19, M20)."""
+    """Return the memory outside the tensors, for a peak of `allocated` tensor bytes (M18, M19, M20)."""
     scenario, block = pricing.scenario, pricing.block
     values = scenario.coefficients.memory
     profile, model = scenario.framework, scenario.model
@@ -67,27 +67,27 @@ def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocat
         context=np.full(len(pricing), _context_bytes(scenario)),
         communicators=values.communicator_bytes * communicator_groups(pricing),
         user_buffers=np.where(overlapped, registered, 0.0),
-        ring_buffers=np.where(_passed_on(pricing), ring, 0.0),
+        ring_buffers=np.where(_in_ring(pricing), ring, 0.0),
         fragmentation=fragmentation,
     )
 
 
 EAGER_CONTEXT_BYTES = 1573.0 * MIB
-"""What a process of PyTorch 1 shows on an A100 before it computes anything (BigScience, chronicles-prequel.md)."""
+"""Memory of an idle PyTorch 1 process on an A100 (BigScience, chronicles-prequel.md)."""
 
 
 def _context_bytes(scenario: Scenario) -> float:
-    """Context and loaded kernels; all of the libraries' at least, where they are not loaded as they are used (M17)."""
+    """Return the bytes of context and kernels; at least those of all libraries if modules are loaded eagerly (M17)."""
     context = scenario.coefficients.memory.context_bytes
     return np.maximum(context, EAGER_CONTEXT_BYTES) if scenario.framework.eager_modules else context
 
 
 def stranded_logits(pricing: Pricing) -> Array:
-    """Blocks of logits that nothing fits into while a loss of several kernels is differentiated, shape (n,) (M20).
+    """Return the bytes of blocks left unusable by logits while an unfused loss is differentiated, shape (n,) (M20).
 
-    PyTorch's casts the logits to fp32, frees the cast, takes the gradient of the picked tokens in its place, and then
-    needs a third fp32 tensor: larger than the block that the 16-bit logits left. What else was seen is
-    `unfused_loss_bytes_per_logit`, none of it in the bytes that tensors take (Megatron-LM's and MindSpeed-LLM's runs).
+    PyTorch's loss casts the logits to fp32, frees the cast, puts the gradient of the picked tokens in its place, and
+    then needs a third fp32 tensor: larger than the block that the 16-bit logits left. `unfused_loss_bytes_per_logit` is
+    what runs of Megatron-LM and MindSpeed-LLM show in addition; none of it lies in tensors.
     """
     scenario, profile = pricing.scenario, pricing.scenario.framework
     at_once = not profile.fused_cross_entropy and not profile.cross_entropy_chunk_tokens
@@ -98,21 +98,21 @@ def stranded_logits(pricing: Pricing) -> Array:
     return held * logits_per_micro_batch(pricing)
 
 
-def _passed_on(pricing: Pricing) -> Mask:
-    """Whether ranks pass keys and values on in a ring, shape (n,).
+def _in_ring(pricing: Pricing) -> Mask:
+    """Return where ranks pass keys and values on in a ring, shape (n,).
 
-    What is gathered or exchanged by heads lies in tensors, which the layer's passes hold.
+    Gathered keys and values, and exchanges by heads, are tensors of the layer.
     """
     rings = pricing.scenario.framework.cp_communication in ("ring", "all_to_all_ring")
     return np.asarray((pricing.block.context_parallel > inner_context(pricing)) & rings)
 
 
 def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> OutsideAllocator:
-    """The parts on a device whose collective library has a documented buffer for every group (M22).
+    """Return the parts where a collective library documents its buffer per group (M22).
 
-    What NVIDIA's libraries register for overlapped collectives is not there, and of a caching allocator's holes the
-    share that grows with the tensors alone is taken: the rest was seen on NVIDIA devices only. A ring of contexts holds
-    two blocks of keys and values, `2 x 2 x 2 k T / t`, and a partial result in fp32.
+    NVIDIA's registered buffers for overlapped collectives are absent. Fragmentation is the share that grows with
+    tensors alone: its other terms were measured on NVIDIA devices only. A context-parallel ring holds two blocks of
+    keys and values, `2 x 2 x 2 k T / t`, and a partial result in fp32.
     """
     scenario, block = pricing.scenario, pricing.block
     values, profile, model = scenario.coefficients.memory, scenario.framework, scenario.model
@@ -125,17 +125,17 @@ def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> Outsi
         context=np.full(len(pricing), values.context_bytes),
         communicators=buffer * communicator_groups(pricing),
         user_buffers=np.zeros(len(pricing)),
-        ring_buffers=np.where(_passed_on(pricing), ring, 0.0),
+        ring_buffers=np.where(_in_ring(pricing), ring, 0.0),
         fragmentation=share * allocated,
     )
 
 
 @of_sizes
 def communicator_groups(pricing: Pricing) -> Array:
-    """Groups of the collective library that a rank is in, a count, as Megatron makes them (M22).
+    """Return the number of collective groups that a rank belongs to, as Megatron makes them, shape (n,) (M22).
 
-    All ranks; tensor, context, data and pipeline parallel; the model-parallel group that adds up norms; the ends of a
-    pipeline that share the table; experts, and the replicas of theirs.
+    The world; tensor, context, data and pipeline parallel; the model-parallel group that adds up norms; the two ends of
+    a pipeline that share the input table; experts and their replicas.
     """
     scenario, block = pricing.scenario, pricing.block
     model_parallel = block.tensor_parallel * block.pipeline_parallel

@@ -1,4 +1,4 @@
-"""Parameters on one device by what divides them, and the ranks that ZeRO shards them over. No bytes are counted."""
+"""Parameters on one device by what divides them, and the ranks that ZeRO shards them over. Counts, not bytes."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from simulator.question.specs.optimizers import TensorClass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelTotals:
-    """Parameter totals of the pieces a stage is made of, whatever the layout; of one model there is one object."""
+    """Parameter totals of the model's pieces, whatever the layout. Equal models share one object."""
 
     layers: tuple[WeightTotals, ...]
-    """One layer of each of the model's kinds."""
+    """Totals of one layer of each kind."""
     embedding: WeightTotals
     inputs: WeightTotals
-    """Learned positions and the norm of embedded tokens, on the first rank before the layers."""
+    """Learned positions and the norm of embedded tokens, on the first pipeline rank."""
     head: WeightTotals
-    """Last norm and output layer."""
+    """Final norm and output layer."""
     last_norm: WeightTotals
-    """The last norm alone: all that the output layer stores of its own where it shares the input table."""
+    """The final norm alone: all that an output layer tied to the input table stores of its own."""
     prediction: WeightTotals
-    """A next-token prediction module, its layer apart."""
+    """A multi-token prediction module without its layer."""
 
 
 Counted = TensorClass | Literal["parameters", "adapters", "sides"]
-"""What is counted: parameters, all or of a class of tensor, those of LoRA adapters, or rows and columns of matrices."""
+"""What to count: all parameters, those of a tensor class, of LoRA adapters, or rows and columns of matrices."""
 
 
 def model_totals(scenario: Scenario, counted: Counted = "parameters") -> ModelTotals:
-    """Totals of the model's pieces, or of the LoRA adapters on them."""
+    """Return the totals of the model's pieces for what is `counted`."""
     return _model_totals(conditions_of(scenario), counted)
 
 
@@ -78,19 +78,19 @@ def _model_totals(conditions: Conditions, counted: Counted) -> ModelTotals:
 
 
 class DeviceParameters(NamedTuple):
-    """Parameters on one device, by the group that could shard them further; shape (kinds, n)."""
+    """Parameters on one device, by the ranks that replicate them; shape (kinds, n)."""
 
     dense: KindArray
-    """Everything but routed experts; replicated over data x context parallel."""
+    """Everything but routed experts; replicated over data x context parallel ranks."""
     routed: KindArray
     """Routed experts; replicated over the expert-data-parallel group."""
 
 
 @of_sizes
 def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> DeviceParameters:
-    """Parameters (or what else is counted) per kind of pipeline rank before any ZeRO sharding (M1).
+    """Return the parameters (or what else is `counted`) by kind of pipeline rank before ZeRO (M1).
 
-    Three classes with their own divisors: tensor parallel; none; expert parallel x expert tensor parallel.
+    Three classes have divisors of their own: tensor parallel; none; expert parallel x expert tensor parallel.
     """
     scenario, block = pricing.scenario, pricing.block
     tied = scenario.model.tie_word_embeddings and not scenario.framework.score_head
@@ -100,9 +100,9 @@ def device_parameters(pricing: Pricing, counted: Counted = "parameters") -> Devi
 
 @lru_cache(maxsize=256)
 def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tuple[KindArray, ...]:
-    """Parameters of each kind of rank that are split, replicated and routed, shape (kinds, 1)."""
+    """Return the split, replicated and routed parameters of each kind of rank, shape (kinds, 1)."""
     head = totals.head
-    # A prediction layer embeds the next token: the last rank has its own copy of the table.
+    # A prediction layer embeds the next token: the last rank has its own copy of the input table.
     embeddings = np.where(contents.prediction_layers > 0.0, 1.0, contents.embeddings)
     if tied:
         # The output layer uses the input table; with a pipeline the last rank holds its own copy of it.
@@ -116,14 +116,14 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
 
 
 @of_work
-def whole_layer(pricing: Pricing, piece: WeightTotals) -> Array:
-    """Parameters of one piece of the model on a device, before any ZeRO sharding, shape (n,)."""
+def local_count(pricing: Pricing, piece: WeightTotals) -> Array:
+    """Return the parameters of one piece of the model on a device before ZeRO, shape (n,)."""
     block = pricing.block
     return piece.split / block.tensor_parallel + piece.replicated + piece.routed / block.expert_ranks
 
 
 class ShardDegrees(NamedTuple):
-    """Ranks that ZeRO shards over, shape (n,)."""
+    """Number of ranks that ZeRO shards over, shape (n,)."""
 
     dense: Array
     routed: Array
@@ -131,9 +131,10 @@ class ShardDegrees(NamedTuple):
 
 @of_sizes
 def shard_degrees(pricing: Pricing) -> ShardDegrees:
-    """All ranks with the same parameters, those of one of `sharding_replicas`, or `sharding_degree` of them.
+    """Return the ranks that ZeRO shards over: all replicas, or those that the framework's settings select.
 
-    Experts' in proportion.
+    `sharding_replicas` divides the replicas into that many groups; `sharding_degree` is the size of a group. Routed
+    experts are sharded in proportion.
     """
     scenario, block = pricing.scenario, pricing.block
     groups = float(scenario.framework.sharding_replicas)
@@ -147,35 +148,38 @@ def shard_degrees(pricing: Pricing) -> ShardDegrees:
 
 
 def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArray:
-    """Parameters left on a device when ZeRO shards them from a stage on (M2; Rajbhandari et al. 2020, section 5)."""
+    """Return the parameters per device when ZeRO shards them from stage `from_stage` on.
+
+    Source: M2; Rajbhandari et al. 2020, section 5.
+    """
     on, degrees = pricing.block.zero_stage >= from_stage, shard_degrees(pricing)
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
 
 def linear_parameters(pricing: Pricing) -> KindArray:
-    """Parameters of the layers' linear weights on one device (what fp8 caches); embedding and head stay 16 bit."""
+    """Return the parameters of the layers' linear weights on one device: those that fp8 caches."""
     parts = linear_by_class(pricing)
     return parts.dense + parts.routed
 
 
 @of_work
 def largest_linear_layer(pricing: Pricing) -> Array:
-    """The linear weights of a layer on one device, of the kind that has most, shape (n,)."""
+    """Return the largest number of linear weights of a layer on one device, over the kinds, shape (n,)."""
     kinds = pricing.scenario.model.layer_kinds
-    parameters: Array = largest(whole_layer(pricing, _linear(pricing.scenario, kind)) for kind in kinds)
+    parameters: Array = largest(local_count(pricing, _linear(pricing.scenario, kind)) for kind in kinds)
     return parameters
 
 
 def _linear(scenario: Scenario, kind: LayerKind) -> WeightTotals:
-    """Linear weights of one layer."""
+    """Return the linear weights of one layer."""
     return weight_totals(layer_operations(conditions_of(scenario), kind), matmul_only=True)
 
 
 @derived
 def linear_by_class(pricing: Pricing) -> DeviceParameters:
-    """`linear_parameters` by the group that could shard them further."""
+    """Return the linear weights of the layers on one device, by the ranks that replicate them."""
     contents = pricing.contents
     kinds = [_linear(pricing.scenario, kind) for kind in contents.layer_kinds]
-    dense = [whole_layer(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
-    routed = [whole_layer(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
+    dense = [local_count(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
+    routed = [local_count(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
     return DeviceParameters(over_layers(contents.with_prediction, dense), over_layers(contents.with_prediction, routed))

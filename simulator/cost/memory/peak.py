@@ -1,4 +1,4 @@
-"""The peak of memory on every pipeline rank: the moment of most bytes, and its parts. Judges no capacity."""
+"""Peak memory of every pipeline rank: the moment of most bytes, and its parts. Capacity is judged elsewhere."""
 
 from __future__ import annotations
 
@@ -38,44 +38,44 @@ class MemoryByStage:
     contents: StageContents
     state: TrainingState
     after_step: StageArray
-    """What is still there when a step has ended: parameters, gradients, optimizer state, what is kept between steps."""
+    """Bytes left when a step has ended: parameters, gradients, optimizer state and retained tensors."""
     retained: StageArray
-    """What of it is neither parameters nor gradients nor optimizer state; alive at every moment."""
+    """Bytes of `after_step` that are not parameters, gradients or optimizer state; alive at every moment."""
     activations: StageActivations
     moments: tuple[Moment, ...]
     moment: NDArray[np.int8]
-    """Index into `moments` of the binding one."""
+    """Index into `moments` of the moment that peaks."""
     allocated: StageArray
-    """Tensors alive at the peak."""
+    """Bytes of tensors alive at the peak."""
     outside: OutsideAllocator
     device: StageArray
-    """What the driver's tool shows: tensors and everything outside the allocator."""
+    """Memory in use as the driver reports it: tensors and everything outside the allocator."""
 
     @property
     def reserved(self) -> StageArray:
-        """What the framework's allocator holds, shape (pipeline_parallel, n).
+        """Return what the framework's allocator reserves, shape (pipeline_parallel, n).
 
-        All but context and communicators, which the driver and the collective library take for themselves.
+        Context and communicators are left out: the driver and the collective library allocate them.
         """
         return self.device - self.outside.context - self.outside.communicators
 
     @property
     def need(self) -> StageArray:
-        """What there must be room for: all but blocks that streams do not use, which the allocator gives back."""
+        """Return the memory that must fit: all but idle blocks of streams, which the allocator can give back."""
         return self.device - self.outside.streams
 
     def moment_name(self, stage: int, index: int) -> str:
-        """The moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
+        """Return the moment at which a pipeline rank of a layout peaks, one of MOMENTS."""
         return self.moments[int(self.moment[stage, index])].name
 
     def take(self, where: Index) -> MemoryByStage:
-        """The memory of the layouts at an index."""
+        """Return the memory of the layouts at an index."""
         figures = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "contents"}
         count = self.allocated.shape[-1]
         return replace(self, **{name: selected(figure, where, count) for name, figure in figures.items()})
 
     def parts(self) -> dict[str, StageArray]:
-        """Named parts at each rank's own peak; they add up to `device`."""
+        """Return the named parts at each rank's own peak; they add up to `device`."""
         kinds, ranks = len(self.contents.ranks), self.allocated.shape
 
         def at_peak(values: list[StageArray | float]) -> StageArray:
@@ -107,7 +107,7 @@ class MemoryByStage:
 
 
 def memory_by_stage(pricing: Pricing) -> MemoryByStage:
-    """Price a block of layouts. Bytes; nothing here depends on time."""
+    """Price the memory of a block of layouts, in bytes."""
     scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)
     retained = contents.on_ranks(retained_bytes(pricing))
     moments = sharded_moments(pricing) if shards_by_unit(scenario) else _moments(pricing)
@@ -131,7 +131,7 @@ def memory_by_stage(pricing: Pricing) -> MemoryByStage:
 def _idle_streams(
     pricing: Pricing, moments: tuple[Moment, ...], moment: NDArray[np.int8], held: StageArray
 ) -> StageArray:
-    """What FSDP2's streams keep beside the peak, while there is room: short of memory, PyTorch gives blocks back."""
+    """Return the idle blocks of FSDP2's streams at the peak, as far as there is room: PyTorch frees them when short."""
     scenario, contents = pricing.scenario, pricing.contents
     shape = (len(contents.ranks), len(pricing))
     gradients = np.choose(moment, [contents.on_ranks(np.broadcast_to(each.gradients, shape)) for each in moments])
@@ -141,13 +141,13 @@ def _idle_streams(
 
 
 def _moments(pricing: Pricing) -> tuple[Moment, ...]:
-    """What is alive where parameters and gradients have buffers of their own for the whole run (M10)."""
+    """Return the moments of a step where parameters and gradients have buffers for the whole run (M10)."""
     scenario, contents = pricing.scenario, pricing.contents
     state, activations = training_state(pricing), stage_activations(pricing)
     resident, in_step = optimizer_on_device(pricing, state.optimizer)
     heads, embeddings = contents.heads, contents.embeddings
     held = activations_in_flight(pricing)
-    # At the loss the last rank also holds what the output layer keeps; at the embedding's gradient the first rank has
+    # At the loss the last rank also holds the output layer's input; at the embedding's gradient the first rank has
     # freed the micro batch (the chunk of it) whose backward pass is ending.
     steady = state.gathered + buffer_bytes(pricing)
     deferred = heads * deferred_head_bytes(pricing)
@@ -174,19 +174,19 @@ def _moments(pricing: Pricing) -> tuple[Moment, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GradientsAbsent:
-    """Gradients that are not there when most activations are, shape (pipeline_parallel, n) or nothing."""
+    """Gradients not allocated when activations peak, shape (pipeline_parallel, n) or 0."""
 
     backward: StageArray | float = 0.0
     loss: StageArray | float = 0.0
 
 
 def gradients_absent(pricing: Pricing) -> GradientsAbsent:
-    """What `release_grads` saves at the peaks of the passes (M14).
+    """Return the bytes that `release_grads` saves at the peaks of the passes (M14).
 
-    Gradients that were freed come back during the first backward pass, while that pass frees one micro batch's
-    activations. A rank with more micro batches than it holds at once has all gradients when it next holds as many
-    activations; on the others the first backward pass decides: it begins with all activations and no gradients and
-    ends with one micro batch fewer and all of them.
+    Released gradients come back during the first backward pass, while it frees one micro batch's activations. A rank
+    with more micro batches than it holds at once peaks again later, with all gradients. On other ranks the first
+    backward pass decides: it begins with all activations and no gradients, and ends with one micro batch fewer and all
+    gradients.
     """
     if not pricing.scenario.framework.release_grads:
         return GradientsAbsent()
@@ -200,10 +200,10 @@ def gradients_absent(pricing: Pricing) -> GradientsAbsent:
 
 
 def buffer_bytes(pricing: Pricing) -> Array:
-    """Buffers inside the allocator at any moment of the passes, shape (n,) (M11).
+    """Return the bytes of allocator buffers alive throughout the passes, shape (n,) (M11).
 
-    Library workspaces, what each model chunk of a pipeline rank sends and receives (boundary activations), and the
-    tokens of all ranks that an all-gather brings to the experts (`use_global_buffer` of megatron-core 0.19.0,
+    They are library workspaces; tensors that each model chunk of a pipeline rank sends and receives; and the tokens of
+    all ranks that an all-gather brings to the experts (`use_global_buffer` of megatron-core 0.19.0,
     transformer/moe/token_dispatcher.py: one for all layers, never freed).
     """
     scenario, block = pricing.scenario, pricing.block
@@ -220,11 +220,11 @@ def buffer_bytes(pricing: Pricing) -> Array:
 
 @of_work
 def layer_gradient_bytes(pricing: Pricing) -> Array:
-    """Gradients alive inside one layer's backward pass, shape (n,) (M12).
+    """Return the gradients alive inside one layer's backward pass, shape (n,) (M12).
 
-    In a feed-forward block the widest moment holds the gradient of gate and up beside the incoming one `2 T h`; the
-    product's gradient has taken the place of the freed product. Sequence parallelism adds the gathered input `2 T h`.
-    Larger than those of the attention block for every model shipped, but for the scores' where they are kept.
+    The widest moment of a feed-forward block holds the gradient of gate and up and the incoming one, `2 T h`; the
+    product is freed before its gradient is made. Sequence parallelism adds the gathered input, `2 T h`. Attention needs
+    less in every shipped model, except for saved scores.
     """
     scenario, conditions = pricing.scenario, conditions_of(pricing.scenario)
     whole = element_bytes(scenario) * scenario.model.hidden_size * tokens_per_device(pricing)
@@ -240,7 +240,7 @@ def layer_gradient_bytes(pricing: Pricing) -> Array:
 
 @of_work
 def embedding_gradient_bytes(pricing: Pricing) -> Array:
-    """The dense gradient of the input table, `2 V h / t`, a temporary before it is added to the main gradients."""
+    """Return the dense gradient of the input table, `2 V h / t`, before it joins the main gradients, shape (n,)."""
     scenario = pricing.scenario
     if scenario.lora_rank is not None:
         return np.zeros(len(pricing))

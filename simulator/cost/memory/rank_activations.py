@@ -1,7 +1,7 @@
-"""Activations of a pipeline rank: its layers' for every micro batch in flight, less what is recomputed or offloaded.
+"""Activations of a pipeline rank: those of its layers for every micro batch in flight, after recompute and offload.
 
 Rank 0 of four under 1F1B holds four micro batches at its peak, rank 3 one (Narayanan et al. 2021, section 2.2); with
-full recompute each is the input of every layer. Weights, gradients and states stand in `state`.
+full recompute each holds the input of every layer. `state` has weights, gradients and optimizer states.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from simulator.cost.derived import Pricing, derived, of_sizes
 from simulator.cost.memory.activations import (
     delayed_bytes,
     embedded_bytes,
-    kept_bytes,
     layer_bytes,
     layer_input_bytes,
     repeated_working_set,
     returning_bytes,
+    saved_bytes,
 )
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
@@ -32,31 +32,31 @@ from simulator.question.scenario.block import Array, KindArray, StageArray
 
 @of_sizes
 def in_flight(pricing: Pricing) -> StageArray:
-    """Micro batches whose activations a rank holds at its peak, chunks as parts of one; (pipeline_parallel, n) (M8)."""
+    """Return the micro batches that a rank holds at its peak, in fractions for chunks, (pipeline_parallel, n) (M8)."""
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.chunks
     return schedule_of(pricing).in_flight(ranks, chunks, micro_batches(pricing)) / chunks
 
 
 @dataclass(frozen=True, slots=True)
 class RecomputePlan:
-    """Layers that are recomputed in full, by distinct chunk."""
+    """Layers recomputed in full, by distinct chunk."""
 
     layers: NDArray[np.float64]
     """Layers recomputed, shape (distinct chunks, layer kinds, rank kinds, n or 1)."""
     unit: Array
-    """Layers between two kept inputs, shape (n,); the backward pass holds one unit in full."""
+    """Layers between two saved inputs, shape (n,); the backward pass holds one unit in full."""
     inputs: NDArray[np.float64]
-    """Layer inputs kept, shape (distinct chunks, rank kinds, n or 1)."""
+    """Layer inputs saved, shape (distinct chunks, rank kinds, n or 1)."""
     on_rank: NDArray[np.float64]
-    """Layers recomputed on every rank kind, shape (layer kinds, rank kinds, n or 1)."""
+    """Layers recomputed on each kind of rank, shape (layer kinds, rank kinds, n or 1)."""
 
 
 @derived
 def recompute_plan(pricing: Pricing) -> RecomputePlan:
-    """Which layers are recomputed (M6).
+    """Return which layers are recomputed in full (M6).
 
-    `uniform` recomputes all, keeping the input of every `recompute_layers`-th layer; `block` the first
-    `recompute_layers` layers of every chunk; `list` the layers named (Megatron's and Paddle's three ways).
+    `uniform` recomputes all and saves the input of every `recompute_layers`-th; `block` recomputes the first
+    `recompute_layers` of every chunk; `list` those named (Megatron's and Paddle's three methods).
     """
     block, contents, chunks = pricing.block, pricing.contents, pricing.chunk_layers
     full = pricing.recomputes("full")
@@ -68,19 +68,19 @@ def recompute_plan(pricing: Pricing) -> RecomputePlan:
     listed = full & pricing.recomputes_by("list")
     unit = np.where(uniform, block.recompute_layers, 1.0)
     if pricing.chunks_alike:
-        again = np.where(leading, np.minimum(block.recompute_layers, chunks), uniform * chunks)
-        inputs = np.where(uniform, np.ceil(chunks[:, 0] / unit), again[:, 0])
-        return RecomputePlan(again, unit, inputs, block.virtual_stages * again[0])
-    # Each choice there is once, and which one every layout takes: the first so many, of which all, or the list.
+        recomputed = np.where(leading, np.minimum(block.recompute_layers, chunks), uniform * chunks)
+        inputs = np.where(uniform, np.ceil(chunks[:, 0] / unit), recomputed[:, 0])
+        return RecomputePlan(recomputed, unit, inputs, block.virtual_stages * recomputed[0])
+    # Index of each layout's choice: the first 0, 1, ... layers of a chunk, all of them, or the listed ones.
     every = contents.leading.shape[-1] - 1
     first = np.minimum(block.recompute_layers, every).astype(np.intp)
-    way = np.where(leading, first, every * uniform + (every + 1) * listed)
-    again = contents.ways_in_chunk.take(way, axis=-1)
+    choice = np.where(leading, first, every * uniform + (every + 1) * listed)
+    recomputed = contents.choices_in_chunk.take(choice, axis=-1)
     return RecomputePlan(
-        layers=contents.ways.take(way, axis=-1),
+        layers=contents.recompute_choices.take(choice, axis=-1),
         unit=unit,
-        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), again),
-        on_rank=contents.ways_on_rank.take(way, axis=-1),
+        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), recomputed),
+        on_rank=contents.choices_on_rank.take(choice, axis=-1),
     )
 
 
@@ -89,29 +89,29 @@ class StageActivations:
     """Bytes of activations by kind of pipeline rank, shape (kinds, n)."""
 
     by_chunk: tuple[KindArray, ...]
-    """What one micro batch keeps of each distinct chunk on the device."""
+    """Bytes on the device that one micro batch saves in each distinct chunk."""
     one_micro_batch: KindArray
-    """What one micro batch keeps of all chunks."""
+    """Bytes that one micro batch saves in all chunks."""
     embedded: KindArray
-    """What one micro batch keeps before the first layer, on the rank that looks tokens up."""
+    """Bytes that one micro batch saves before the first layer, on the rank with the input table."""
     offloaded: NDArray[np.bool_]
-    """Layouts that move activations to the host, shape (n,): what stays does not grow with micro batches in flight."""
+    """Layouts that offload activations, shape (n,): bytes on the device do not grow with micro batches in flight."""
     recompute_working_set: KindArray
-    """One recomputed unit in full, or what operations done again add, alive during its backward pass."""
+    """Bytes that recompute adds to a backward pass: one unit in full, or the largest recomputed module."""
     offload_traffic: KindArray
-    """Bytes to the host per micro batch; as many come back."""
+    """Bytes copied to the host per micro batch; as many come back."""
 
     def first_chunk(self, pricing: Pricing) -> KindArray:
-        """What one micro batch keeps of a rank's first chunk, the last that its backward pass frees."""
+        """Return the bytes that one micro batch saves in a rank's first chunk, freed last in backward."""
         share = self.one_micro_batch / sum(pricing.chunk_repeats)
         return self.embedded + np.where(self.offloaded, share, self.by_chunk[pricing.contents.chunk[0]])
 
 
 @derived
 def stage_activations(pricing: Pricing) -> StageActivations:
-    """Price the layers and apply full recompute and offload.
+    """Price the layers of each kind of rank, with full recompute and offload.
 
-    Offloaded activations leave two layers on the device: the one computed and the one copied.
+    Offloaded activations leave two layers on the device: one computed and one copied.
     """
     contents, plan = pricing.contents, recompute_plan(pricing)
     of_kind = [layer_bytes(pricing, kind) for kind in contents.layer_kinds]
@@ -119,52 +119,50 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     boundary = layer_input_bytes(pricing)
     predicted = contents.prediction_layers * of_kind[contents.prediction_index]
     by_chunk: list[KindArray] = []
-    for index, (chunk, again, inputs) in enumerate(zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)):
-        kept = inputs * boundary
+    for index, (chunk, full, inputs) in enumerate(zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)):
+        saved = inputs * boundary
         for kind, size in enumerate(of_kind):
-            kept = kept + (chunk[kind] - again[kind]) * size
+            saved = saved + (chunk[kind] - full[kind]) * size
             if unlisted:
-                kept = kept + (chunk - contents.listed[index])[kind] * unlisted[kind]
-        # Prediction modules stand behind the last layers.
-        by_chunk.append(kept + predicted if index == contents.chunk[-1] else kept)
-    whole = np.asarray(sum(times * kept for times, kept in zip(pricing.chunk_repeats, by_chunk, strict=True)))
+                saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
+        # Prediction modules follow the last layers.
+        by_chunk.append(saved + predicted if index == contents.chunk[-1] else saved)
+    whole = np.asarray(sum(times * saved for times, saved in zip(pricing.chunk_repeats, by_chunk, strict=True)))
     layer = largest(of_kind)
     offloaded = pricing.offloads("activations")
     recomputed = plan.on_rank.sum(axis=0) > 0.0
-    again_in_layers = [
-        repeated_working_set(pricing, kind) + returning_bytes(pricing, kind) for kind in contents.layer_kinds
-    ]
+    in_layers = [repeated_working_set(pricing, kind) + returning_bytes(pricing, kind) for kind in contents.layer_kinds]
     return StageActivations(
         by_chunk=tuple(by_chunk),
         embedded=contents.embeddings * embedded_bytes(pricing),
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * layer, whole), whole),
         offloaded=offloaded,
-        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(again_in_layers)),
+        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(in_layers)),
         offload_traffic=np.where(offloaded, whole, 0.0),
     )
 
 
 def _unlisted(pricing: Pricing) -> list[Array]:
-    """Bytes that a layer of each kind keeps more where modules are done again in listed layers alone; empty if none."""
+    """Return the bytes that a layer of each kind saves more if not listed for selective recompute; empty if all are."""
     some = pricing.recomputes("selective") & pricing.recomputes_by("list")
     if not some.any():
         return []
-    freed = (kept_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
+    freed = (saved_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
     return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
 
 
 def activations_in_flight(pricing: Pricing) -> StageArray:
-    """What all micro batches in flight keep on every rank, shape (pipeline_parallel, n) (M9)."""
+    """Return the bytes that all micro batches in flight save on every rank, shape (pipeline_parallel, n) (M9)."""
     block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)
-    kept_of_one = contents.on_ranks(activations.one_micro_batch)
+    saved_of_one = contents.on_ranks(activations.one_micro_batch)
     flight = in_flight(pricing)
     if len(activations.by_chunk) == 1:
-        held = kept_of_one * np.where(activations.offloaded, 1.0, flight)
+        held = saved_of_one * np.where(activations.offloaded, 1.0, flight)
     else:
-        held = np.where(activations.offloaded, kept_of_one, _uneven_in_flight(pricing, flight))
+        held = np.where(activations.offloaded, saved_of_one, _uneven_in_flight(pricing, flight))
     if pricing.scenario.framework.overlap_expert_exchange and pricing.scenario.model.is_moe:
-        # Forward and backward passes under each other hold a layer of both at once.
-        held = held + kept_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
+        # Overlapped forward and backward passes hold a layer of both at once.
+        held = held + saved_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
     if pricing.scenario.framework.delayed_weight_gradients and pricing.scenario.model.is_moe:
         held = held + np.max([delayed_bytes(pricing, kind) for kind in contents.layer_kinds], axis=0)
     if not activations.embedded.any():
@@ -174,15 +172,15 @@ def activations_in_flight(pricing: Pricing) -> StageArray:
 
 
 def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
-    """Bytes in flight where the chunks of a rank differ: of each, the passes that have begun.
+    """Return the bytes in flight where a rank's chunks differ, from the passes of each that have begun.
 
-    Chunks of unequal layers take each other's place as the step goes on: the most bytes of any moment.
+    With chunks of unequal layers the peak is the maximum over all moments of the schedule.
     """
     block, contents = pricing.block, pricing.contents
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
     if contents.unequal or (schedule.by_run and np.all(chunks == len(contents.chunk))):
         return _most_in_flight(pricing)
-    by_chunk = [contents.on_ranks(kept) for kept in stage_activations(pricing).by_chunk]
+    by_chunk = [contents.on_ranks(saved) for saved in stage_activations(pricing).by_chunk]
     passes = flight * chunks
     held = np.zeros_like(flight)
     for chunk, distinct in enumerate(contents.chunk):
@@ -191,39 +189,39 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
 
 
 def before_backward(pricing: Pricing, chunk: int) -> StageArray:
-    """The most that a rank's layers keep when a backward pass of its first (0) or last (-1) chunk begins.
+    """Return the most bytes that a rank's layers hold when a backward pass of its first (0) or last (-1) chunk begins.
 
-    Shape (pipeline_parallel, n), of chunks of unequal layers that stay on the device.
+    Shape (pipeline_parallel, n), for chunks of unequal layers that stay on the device.
     """
     return _most_in_flight(pricing, chunk % len(pricing.contents.chunk))
 
 
 def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
-    """The most bytes that passes in flight hold at once, shape (pipeline_parallel, n).
+    """Return the most bytes that passes in flight hold at once, shape (pipeline_parallel, n).
 
-    Of all moments, or of those at which a backward pass of one chunk begins.
+    With `chunk`, only moments at which a backward pass of that chunk begins count.
     """
     block, contents = pricing.block, pricing.contents
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, tuple(map(int, contents.chunk))
-    run = np.maximum(micro_batches(pricing), schedule.least_micro_batches(ranks))
+    run = np.maximum(micro_batches(pricing), schedule.min_micro_batches(ranks))
     cycles = np.minimum(np.ceil(run / ranks), STEADY)
     shape = len(contents.ranks), len(pricing)
-    by_chunk = [np.broadcast_to(kept, shape) for kept in stage_activations(pricing).by_chunk]
+    by_chunk = [np.broadcast_to(saved, shape) for saved in stage_activations(pricing).by_chunk]
     held = np.empty((ranks, len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
         for rank, kind in enumerate(contents.kind):
-            kept = [chunk[kind, of_count] for chunk in by_chunk]
+            saved = [chunk[kind, of_count] for chunk in by_chunk]
             alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
-            now = alive[:, 0, None] * kept[0]
-            for number, size in zip(alive.T[1:], kept[1:], strict=True):
+            now = alive[:, 0, None] * saved[0]
+            for number, size in zip(alive.T[1:], saved[1:], strict=True):
                 now += number[:, None] * size
             held[rank, of_count] = np.max(now, axis=0)
     return held
 
 
 class _Place(NamedTuple):
-    """A rank in a pipeline of so many, and its micro batches."""
+    """A rank of a pipeline, the pipeline's ranks, and the rank's micro batches."""
 
     rank: int
     ranks: int
@@ -232,10 +230,10 @@ class _Place(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: int | None) -> NDArray[np.float64]:
-    """Passes of each distinct chunk in flight on a rank, at every moment that no other holds as much of each.
+    """Return the passes of each distinct chunk in flight on a rank, at every moment that no other dominates.
 
-    `chunks` is which of the distinct ones a model chunk is; shape (moments, distinct chunks). Of moments before a
-    backward pass of the chunk `before`, where one is asked for.
+    `chunks` maps each model chunk to a distinct one; shape (moments, distinct chunks). With `before`, only moments
+    before a backward pass of that chunk count.
     """
     rank, ranks, micro_batches = place
     kind, _, chunk = schedule.turns(rank, ranks, len(chunks), micro_batches).T
@@ -245,7 +243,7 @@ def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: i
         begins = np.isin(kind, (BACKWARD, INPUT_GRADIENT)) & (chunk == before)
         return np.unique(np.cumsum(begun, axis=0)[np.append(begins[1:], False)], axis=0)
     backward = schedule.together(rank, ranks, len(chunks), micro_batches)
-    # A forward pass under a backward one takes the place of what that frees.
+    # An overlapped forward pass takes the memory that the backward pass frees.
     beside = np.zeros(len(kind), dtype=np.bool_) if backward is None else np.append(backward[1:], False)
     alone = (kind == FORWARD) & ~beside
     most = alone & ~np.append(alone[1:], False)

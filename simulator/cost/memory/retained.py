@@ -1,8 +1,7 @@
-"""Tensors that stay on a device between two steps beside parameters, gradients and optimizer state.
+"""Tensors retained on a device between steps beside parameters, gradients and optimizer state.
 
-Read from MindSpeed-LLM v1.0 to v26 (mindspeed_llm/training, core/pipeline_parallel) and found again in the allocated
+Read from MindSpeed-LLM v1.0 to v26 (mindspeed_llm/training, core/pipeline_parallel) and confirmed by the allocated
 bytes that its continuous integration measures after the first step (tests/st/baseline_results).
-What lives within a step alone is not here.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from simulator.cost.operations.record import Operation, Weight
 from simulator.question.scenario.block import Array, KindArray
 
 _COMPRESSED_MASK = 2048.0
-"""Side of the one mask that torch_npu's fused attention takes for any causal sequence."""
+"""Side of the mask that torch_npu's fused attention uses for any causal sequence."""
 
 
 def retained_bytes(pricing: Pricing) -> KindArray:
-    """Masks, tables of the positions' bias, boundaries, dispatched tokens and dummy gradients, shape (kinds, n)."""
+    """Return the bytes of masks, bias tables, boundaries, dispatched tokens and dummy gradients, shape (kinds, n)."""
     others = _masks(pricing) + _bias_tables(pricing) + _boundaries(pricing) + _dispatched(pricing)
     return others + _dummy_gradients(pricing)
 
 
 def _masks(pricing: Pricing) -> KindArray:
-    """One byte for every score a mask speaks of."""
+    """Return the bytes of attention masks: one per score."""
     scenario, layers = pricing.scenario, pricing.contents.num_layers
     sequence = float(scenario.seq_length)
     match scenario.framework.attention_mask:
@@ -48,7 +47,7 @@ def _masks(pricing: Pricing) -> KindArray:
 
 
 def _bias_tables(pricing: Pricing) -> KindArray:
-    """`2 a s^2 / t` bytes for every sequence of a micro batch, and for the tables that all of them are made of (M26).
+    """Return the bytes of position bias: `2 a s^2 / t` per sequence of a micro batch and per shared table (M26).
 
     One object holds them for all layers (`Alibi`, mindspeed_llm/tasks/models/common/alibi.py, v1.0.RC3 to v26.1.0).
     """
@@ -61,7 +60,7 @@ def _bias_tables(pricing: Pricing) -> KindArray:
 
 
 def _boundaries(pricing: Pricing) -> KindArray:
-    """Later ranks keep a tensor received and one to send, `2 H`; interleaved ones two of every chunk, `2 v H`."""
+    """Return the bytes of retained boundary tensors: `2 H` on later ranks; interleaved, `2 v H` more on all."""
     profile, block, contents = pricing.scenario.framework, pricing.block, pricing.contents
     if not profile.kept_boundaries:
         return np.zeros_like(contents.ranks)
@@ -71,7 +70,7 @@ def _boundaries(pricing: Pricing) -> KindArray:
 
 
 def _dispatched(pricing: Pricing) -> KindArray:
-    """What a token dispatcher holds of the last micro batch, once on a rank with experts."""
+    """Return the bytes that a token dispatcher holds of the last micro batch, once on a rank with experts."""
     scenario, contents = pricing.scenario, pricing.contents
     states = scenario.framework.kept_dispatches
     if not states or not scenario.model.is_moe:
@@ -84,7 +83,7 @@ def _dispatched(pricing: Pricing) -> KindArray:
 
 @of_sizes
 def _dummy_gradients(pricing: Pricing) -> KindArray:
-    """An unused gradient for each distinct shape of a weight, `2 outputs x inputs` on the device.
+    """Return the bytes of an unused gradient for each distinct weight shape, `2 outputs x inputs` on the device.
 
     TransformerEngine's backward pass hands autograd an empty tensor where it has added the gradient to the accumulated
     one, and keeps it by shape and type (`get_dummy_wgrad`, transformer_engine/pytorch/module/base.py, v2.3 to v2.14;
@@ -103,15 +102,15 @@ def _dummy_gradients(pricing: Pricing) -> KindArray:
     counted: list[tuple[NDArray[np.bool_], Array, Array]] = []
     for weight, users in modules.items():
         outputs, inputs = _local_shape(pricing, weight)
-        again = [others & (outputs == rows) & (inputs == columns) for others, rows, columns in counted]
-        fresh = (users > 0.0) & ~np.any([np.zeros(sizes.shape, dtype=bool), *again], axis=0)
+        equal_shapes = [others & (outputs == rows) & (inputs == columns) for others, rows, columns in counted]
+        fresh = (users > 0.0) & ~np.any([np.zeros(sizes.shape, dtype=bool), *equal_shapes], axis=0)
         sizes = sizes + fresh * (element_bytes(scenario) * outputs * inputs)
         counted.append((users > 0.0, outputs, inputs))
     return sizes
 
 
 def _local_shape(pricing: Pricing, weight: Weight) -> tuple[Array, Array]:
-    """Outputs and inputs of one weight on a device, shape (n,) each."""
+    """Return the outputs and inputs of one weight on a device, each of shape (n,)."""
     block, whole = pricing.block, np.ones(len(pricing))
     parts = block.expert_tensor_parallel if weight.routed else block.tensor_parallel
     of_outputs = parts if weight.split in ("column", "expert_column") else whole
@@ -120,7 +119,7 @@ def _local_shape(pricing: Pricing, weight: Weight) -> tuple[Array, Array]:
 
 
 def _module_weights(operations: Iterable[Operation], *, fused: bool) -> Iterator[Weight]:
-    """One weight of every linear module of a layer, without a name; products of one input are one module if `fused`."""
+    """Yield one unnamed weight per linear module of a layer; products of one input are one module if `fused`."""
     for operation in operations:
         outputs: Counter[Weight] = Counter()
         for weight in operation.weights:

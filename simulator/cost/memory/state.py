@@ -1,4 +1,4 @@
-"""Training state of one device in bytes: parameters, gradients and optimizer state. No activation is counted here."""
+"""Training state of one device in bytes: parameters, gradients and optimizer state. No activations."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from simulator.cost.memory.parameters import (
     device_parameters,
     linear_by_class,
     linear_parameters,
+    local_count,
     model_totals,
     shard,
     shard_degrees,
-    whole_layer,
 )
 from simulator.cost.operations.conditions import Conditions, conditions_of
 from simulator.cost.operations.ends import embedding
@@ -48,28 +48,28 @@ from simulator.question.vocabulary import NARROW
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """Bytes that live through the step, shape (kinds, n)."""
+    """Bytes alive throughout the step, shape (kinds, n)."""
 
     parameters: KindArray
     gradients: KindArray
     optimizer: KindArray
     gathered: KindArray
-    """Whole copies that ZeRO 3 (parameters) and ZeRO 2 (gradients) hold for a moment."""
+    """Unsharded copies that ZeRO 3 (parameters) and ZeRO 2 (gradients) hold temporarily."""
     step_temporary: KindArray
-    """What only the optimizer step needs."""
+    """Bytes that only the optimizer step needs."""
     widened: KindArray
     """fp32 copies of 16-bit gradients, from the optimizer step until the next step begins."""
     parameters_on_host: KindArray
-    """The rank's part of the parameters where it is kept in host memory."""
+    """The rank's shard of the parameters where it is stored on the host."""
 
 
 @derived
 def training_state(pricing: Pricing) -> TrainingState:
-    """Bytes of parameters, gradients and optimizer state by kind of pipeline rank (M2).
+    """Return the bytes of parameters, gradients and optimizer state by kind of pipeline rank (M2).
 
-    ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters
-    (Rajbhandari et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to those of 16 bits, or with
-    `fp8_param_gather` puts them in their place (measured: fp8 runs take more memory than bf16 ones without it).
+    ZeRO 1 shards the optimizer state over the replica group, 2 also the gradients, 3 also the parameters (Rajbhandari
+    et al. 2020, section 5). fp8 adds two 8-bit copies of every linear weight to the 16-bit weights, or replaces them
+    with `fp8_param_gather` (measured: without it fp8 runs take more memory than bf16 ones).
     """
     scenario, block = pricing.scenario, pricing.block
     profile = scenario.framework
@@ -116,7 +116,7 @@ def training_state(pricing: Pricing) -> TrainingState:
 
 
 def _unused_bytes(pricing: Pricing) -> KindArray | float:
-    """The output layer that a reward model holds and does not train; a tied one is the table (M2)."""
+    """Return the bytes of an untied output layer that a reward model holds and does not train (M2)."""
     scenario, profile = pricing.scenario, pricing.scenario.framework
     if not profile.unused_output_layer or not profile.score_head or scenario.model.tie_word_embeddings:
         return 0.0
@@ -126,11 +126,11 @@ def _unused_bytes(pricing: Pricing) -> KindArray | float:
 
 @derived
 def state_by_class(pricing: Pricing) -> KindArray | float:
-    """Optimizer state beside what every parameter has if it is one of a matrix, in bytes, shape (kinds, n) (M2).
+    """Return the optimizer state that differs from a matrix parameter's, in bytes, shape (kinds, n) (M2).
 
-    More of tables and vectors; fp32 means of rows and columns; and, where ranks hold whole matrices, what the largest
-    one is above an equal share (Megatron-LM core_v0.19.0, core/optimizer/layer_wise_optimizer.py). Adapters are
-    matrices, and shared evenly.
+    Tables and vectors have more; factored optimizers have fp32 means of rows and columns; where ranks hold whole
+    matrices, the largest exceeds an equal share (Megatron-LM core_v0.19.0, core/optimizer/layer_wise_optimizer.py).
+    Adapters are matrices, and shared evenly.
     """
     scenario = pricing.scenario
     optimizer = OPTIMIZERS[scenario.framework.optimizer]
@@ -150,7 +150,7 @@ def state_by_class(pricing: Pricing) -> KindArray | float:
 
 
 def orthogonal_step(pricing: Pricing) -> KindArray | float:
-    """What making updates of matrices orthogonal holds in the optimizer step, shape (kinds, n) (M2)."""
+    """Return the bytes that orthogonalizing matrix updates takes in the optimizer step, shape (kinds, n) (M2)."""
     scenario, block = pricing.scenario, pricing.block
     if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
         return 0.0
@@ -162,7 +162,7 @@ def orthogonal_step(pricing: Pricing) -> KindArray | float:
 
 
 def _uneven_shares(pricing: Pricing) -> KindArray:
-    """Parameters by which the largest matrix of a device exceeds its share of all, dense ones and experts'."""
+    """Return the parameters by which a device's largest matrix exceeds an equal share, dense plus experts'."""
     matrices, degrees, largest = device_parameters(pricing, "matrix"), shard_degrees(pricing), largest_matrix(pricing)
     above = sum(
         np.maximum(np.minimum(matrix, whole) - whole / degree, 0.0)
@@ -172,12 +172,12 @@ def _uneven_shares(pricing: Pricing) -> KindArray:
 
 
 def _widens(scenario: Scenario) -> bool:
-    """Whether the optimizer makes fp32 copies of gradients: where it has master weights and they come in 16 bits."""
+    """Return whether the optimizer makes fp32 copies of gradients: it has master weights and they are 16-bit."""
     return scenario.framework.widened_gradients and master_bytes(scenario) > 0.0 and gradient_bytes(scenario) < FP32
 
 
 def _step_temporary(pricing: Pricing, trained: KindArray) -> KindArray:
-    """An fp32 temporary of all a rank updates, or of the largest tensor of it."""
+    """Return the fp32 temporary of the optimizer step: for all parameters of the rank, or the largest tensor."""
     scenario = pricing.scenario
     if OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps:
         return np.zeros_like(trained) + orthogonal_step(pricing)
@@ -194,14 +194,14 @@ def _step_temporary(pricing: Pricing, trained: KindArray) -> KindArray:
 
 @of_work
 def largest_weight(pricing: Pricing) -> Array:
-    """Parameters of the largest local tensor, shape (n,): gate and up are one, and so are the experts of a rank."""
+    """Return the parameters of the largest local tensor, shape (n,); gate and up are fused, as are local experts."""
     sizes: list[Array] = []
     for operation in _table_and_layers(conditions_of(pricing.scenario)):
         fused: Counter[tuple[int, str]] = Counter()
         for weight in operation.weights:
             fused[weight.inputs, weight.split] += weight.parameters
         sizes += (
-            whole_layer(pricing, classed(weight, float(fused[weight.inputs, weight.split])))
+            local_count(pricing, classed(weight, float(fused[weight.inputs, weight.split])))
             for weight in operation.weights
         )
     parameters: Array = largest(sizes)
@@ -209,7 +209,7 @@ def largest_weight(pricing: Pricing) -> Array:
 
 
 def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
-    """The input table and the operations of one layer of each kind."""
+    """Return the input table and the operations of one layer of each kind."""
     return (
         embedding(conditions),
         *(operation for kind in conditions.model.layer_kinds for operation in layer_operations(conditions, kind)),
@@ -217,7 +217,7 @@ def _table_and_layers(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
-    """Bytes of frozen weights whose linear ones have 4 bits each and a scale for every 64 (Dettmers et al. 2023)."""
+    """Return the bytes of frozen weights: linear ones in 4 bits with a scale per 64 (Dettmers et al. 2023)."""
     scenario = pricing.scenario
     linear = shard(pricing, linear_by_class(pricing), 3)
     rest = shard(pricing, weights, 3) - linear
@@ -227,11 +227,11 @@ def _quantised(pricing: Pricing, weights: DeviceParameters) -> KindArray:
 
 
 _SCALED_WEIGHTS = 64.0
-"""Weights that share a scale."""
+"""Number of weights that share a scale."""
 
 
 def _routers(pricing: Pricing) -> DeviceParameters:
-    """Parameters of the layers' routers, whole on every rank."""
+    """Return the parameters of the layers' routers, replicated on every rank."""
     conditions, contents = conditions_of(pricing.scenario), pricing.contents
     weights = (weights_of(layer_operations(conditions, kind)) for kind in contents.layer_kinds)
     of_kind = [np.array([float(sum(w.parameters for w in each if w.name == "router"))]) for each in weights]
@@ -240,11 +240,11 @@ def _routers(pricing: Pricing) -> DeviceParameters:
 
 
 def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> KindArray:
-    """Bytes of parameters as stored, with the copies that compute uses where they are stored in fp32 and `cast`.
+    """Return the bytes of stored parameters, with 16-bit copies where they are stored in fp32 and `cast`.
 
-    Parameters stored as computed with are whole below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on, with
-    `fully_shard` from ZeRO 1 on; below ZeRO 3 a whole 16-bit copy is alive beside them (autocast's cast weights, or
-    the gathered copy). In fp32 training nothing is cast, so only that gathered copy remains.
+    Parameters stored in the compute type are unsharded below ZeRO 3. Those cast from fp32 are sharded from ZeRO 2 on,
+    with `fully_shard` from ZeRO 1 on; below ZeRO 3 an unsharded 16-bit copy is alive too (autocast's cast weights, or
+    the gathered copy). fp32 training casts nothing, so only that gathered copy remains.
     """
     scenario, block = pricing.scenario, pricing.block
     if not cast:
@@ -256,35 +256,36 @@ def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> K
 
 
 def narrow_bytes(pricing: Pricing) -> KindArray:
-    """Bytes that fp8 adds to the stored weights: its copies, less the 16-bit weights that they stand for.
+    """Return the bytes that fp8 adds to stored weights: its copies, less the 16-bit weights that they replace.
 
-    Weights stored in fp32, or in parts (ZeRO 3), stay as they are. Routed experts alone keep one copy for each pass.
+    Weights stored in fp32 or sharded (ZeRO 3) are not replaced. If only routed experts are fp8, they keep one copy per
+    pass.
     """
     scenario, block = pricing.scenario, pricing.block
     if scenario.precision not in NARROW:
         return 2.0 * linear_by_class(pricing).routed
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
-    saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
-    copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, narrow_number_bytes(scenario), 0.0))
-    added: KindArray = linear_parameters(pricing) * (copies - saved)
+    replaced = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
+    copies = np.maximum(narrow_weight_bytes(scenario), np.where(replaced > 0.0, narrow_number_bytes(scenario), 0.0))
+    added: KindArray = linear_parameters(pricing) * (copies - replaced)
     return added
 
 
 def _gathered(pricing: Pricing) -> KindArray:
-    """Bytes of the whole layers that ZeRO 2 and 3 gather.
+    """Return the bytes of the whole layers that ZeRO 2 and 3 gather.
 
-    Two layers' weights (one used, one prefetched) under ZeRO 3; one layer's unsharded gradients under 2 and 3. A
-    framework that says how many parameters are live has those, and a buffer of gradients.
+    ZeRO 3 gathers two layers' weights (one used, one prefetched); ZeRO 2 and 3 hold one layer's unsharded gradients. A
+    framework with a limit of live parameters gathers up to that limit, and has a gradient buffer.
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
-    layer = largest(whole_layer(pricing, piece) for piece in totals.layers)
+    layer = largest(local_count(pricing, piece) for piece in totals.layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
     weights = np.where(block.zero_stage >= 3, 2.0 * layer * element, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
-    table = whole_layer(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
+    table = local_count(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(contents.embeddings, contents.heads) * table
     usual: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
     if not scenario.framework.live_parameters:
@@ -298,36 +299,36 @@ def _gathered(pricing: Pricing) -> KindArray:
 
 
 def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
-    """What DeepSpeed's ZeRO 3 holds gathered where the passes turn, shape (kinds, n) (M24).
+    """Return the bytes that DeepSpeed's ZeRO 3 holds gathered when forward turns to backward, shape (kinds, n) (M24).
 
-    Of what is gathered nothing is let go that comes again within `reuse_parameters`: half of them, as each is passed
+    Gathered parameters used again within `reuse_parameters` are not released: half of that number, as each is passed
     forward and backward. `prefetch_parameters` more are fetched, up to `live_parameters` in all (DeepSpeed v0.19.5,
     runtime/zero/partitioned_param_coordinator.py, `fetch_sub_module`, `__params_to_release`).
     """
     scenario, contents = pricing.scenario, pricing.contents
     profile, square = scenario.framework, float(scenario.model.hidden_size) ** 2
     parts = device_parameters(pricing)
-    table = np.maximum(contents.embeddings, contents.heads) * whole_layer(pricing, model_totals(scenario).embedding)
+    table = np.maximum(contents.embeddings, contents.heads) * local_count(pricing, model_totals(scenario).embedding)
     used = np.maximum(layer, table)
     ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
-    kept = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
-    live = np.minimum(used + kept, parts.dense + parts.routed)
+    reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
+    live = np.minimum(used + reused, parts.dense + parts.routed)
     return np.asarray(element_bytes(scenario) * live)
 
 
 _PREFETCHED = 0.9
-"""Of the hidden size squared (transformers v4.57, integrations/deepspeed.py, `trainer_config_finalize`)."""
+"""Prefetched parameters per h^2 (transformers v4.57, integrations/deepspeed.py, `trainer_config_finalize`)."""
 
 
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
-    """Optimizer state on the device between optimizer steps, shape (kinds, n)."""
+    """Return the optimizer state on the device between optimizer steps, shape (kinds, n)."""
     fraction = pricing.scenario.framework.offload_fraction
-    away = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
-    return optimizer - optimizer * away
+    offloaded = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
+    return optimizer - optimizer * offloaded
 
 
 def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArray, KindArray]:
-    """Optimizer state on the device during the passes and in the optimizer step, shape (kinds, n)."""
+    """Return the optimizer state on the device in the passes, and in the optimizer step, each of shape (kinds, n)."""
     resident, by_tensor = resident_optimizer(pricing, optimizer), pricing.offloads("optimizer_tensorwise")
     if not by_tensor.any():
         return resident, optimizer
@@ -336,16 +337,16 @@ def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArr
 
 
 def largest_state_tensor(pricing: Pricing) -> Array:
-    """Optimizer state of the largest single tensor, what tensor-wise offload brings back at a time, shape (n,).
+    """Return the optimizer state of the largest tensor, which tensor-wise offload brings back, shape (n,).
 
-    Experts of one rank are stored as one grouped tensor.
+    A rank's experts are stored as one grouped tensor.
     """
     scenario, degrees = pricing.scenario, shard_degrees(pricing)
-    # Of those divided alike, the largest is the largest on any device.
+    # Among tensors split alike, the largest is the largest on every device.
     weights = sorted(weights_of(_table_and_layers(conditions_of(scenario))), key=lambda weight: weight.parameters)
     sizes: list[Array] = []
     for weight in {weight.split: weight for weight in weights}.values():
         ranks = np.where(pricing.block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
-        sizes.append(whole_layer(pricing, classed(weight, float(weight.parameters))) / ranks)
+        sizes.append(local_count(pricing, classed(weight, float(weight.parameters))) / ranks)
     parameters: Array = largest(sizes)
     return parameters * max(optimizer_bytes_per_parameter(scenario, tensor) for tensor in TENSOR_CLASSES)

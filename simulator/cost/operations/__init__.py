@@ -1,1 +1,1 @@
-"""A layer as a list of operations: each shape of weights, kept tensors, products, traffic and collectives, once."""
+"""A layer as a list of operations: weights, saved tensors, products, traffic and collectives of each, stated once."""

@@ -1,6 +1,6 @@
-"""Operations that all kinds of attention share: core, context-parallel exchanges, output projection.
+"""Operations shared by all kinds of attention: core, context-parallel exchanges, output projection.
 
-Which operations one kind has, such as latent attention, is listed in the modules of the kinds.
+The module of each kind, such as latent attention, lists its operations.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import cast as as_type
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
+from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Spread, Weight, Window
 from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import Heads
 from simulator.question.vocabulary import NARROW, ContextExchange
 
 
 def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
-    """The spread that goes by the key-value heads of a mixer."""
+    """Return the spread of a tensor with the key-value heads of a mixer."""
     forms: dict[str, Spread] = {
         "key_value": "sliding_key_value",
         "projection": "sliding_projection",
@@ -29,36 +29,37 @@ def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered
 
 
 def attention_width(heads: Heads) -> float:
-    """Width that the two attention products run over: `heads (qk size + v size) / 2`, h for the usual shapes."""
+    """Return the width of the two attention products, `heads (qk size + v size) / 2`: h for the usual shapes."""
     return (heads.query_width + heads.output_width) / 2.0
 
 
-def rotation(conditions: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operation:
-    """Rotary position embedding: reads and writes q and k; what it makes is what the core keeps.
+def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...]) -> Operation:
+    """Return the rotary position embedding; the core saves its outputs.
 
-    Composed of operations it casts to fp32, multiplies and casts back: 20 bytes a number in place of 4.
+    It reads and writes q and k. Composed of several operations it casts to fp32, multiplies and casts back: 20 bytes
+    per number, not 4.
     """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
-    tables: tuple[Kept, ...] = ()
+    tables: tuple[Saved, ...] = ()
     if conditions.framework.rope_tables_per_call:
         # cos and sin, for q and for k, each one head wide; shared by the micro batch and by all heads.
         width = float(model.qk_rope_head_dim or heads.size)
-        tables = (Kept("rope_tables", 4.0 * element * width, "positions"),)
+        tables = (Saved("rope_tables", 4.0 * element * width, "positions"),)
     one_kernel = conditions.framework.fused_rotary or conditions.framework.compiled
     each = 2.0 * element if one_kernel else 5.0 * FP32
     moved = Amount(each * (heads.query_width + heads.key_width), "tensor")
-    return Operation(name="rotation", group="position", kept=(*kept, *tables), moved=(moved,))
+    return Operation(name="rotation", group="position", saved=(*saved, *tables), moved=(moved,))
 
 
 def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) -> Operation:
-    """Context-parallel exchange, by kind; the backward pass exchanges twice as much.
+    """Return the context-parallel exchange; the backward pass exchanges twice as much.
 
-    Ring: every rank passes keys and values on, `c - 1` times, as one joined tensor of this width that the backward pass
-    starts from; of a sliding layer only what lies inside a window. Gathered: keys and values of all ranks come in at
-    once, beside attention over a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v
-    and the output change from sequence to head splits, keys and values as often as they are repeated; within a ring
-    over some ranks, and keys and values go round the others. The core keeps its output, the product behind it the
-    exchanged one (`AttnFuncWithCPAndQKVOA2A`, TransformerEngine 2.11).
+    Ring: every rank passes keys and values on `c - 1` times, as one joined tensor that the backward pass starts from;
+    in a sliding layer only those inside a window. Gathered: keys and values of all ranks arrive at once, beside
+    attention to a rank's own (`gathered_ring`) or before attention (`all_gather`). All-to-all: q, k, v and the output
+    change from sequence to head splits, keys and values as often as they are repeated; within a ring over some ranks,
+    and keys and values go round the others. The core saves its output, the product behind it the exchanged one
+    (`AttnFuncWithCPAndQKVOA2A`, TransformerEngine 2.11).
     """
     element, heads = element_bytes(conditions), conditions.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
@@ -66,7 +67,7 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
     joined = element * joined_width
     everything = element * float(heads.query_width + heads.output_width) + joined
     kind = as_type("ContextExchange", conditions.framework.cp_communication)
-    kept: tuple[Kept, ...] = ()
+    saved: tuple[Saved, ...] = ()
     match kind:
         case "ring":
             exchanges = [Collective("context", "ring", shared, passed, "core_attention", backward=2.0)]
@@ -84,14 +85,14 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
         case _:
             assert_never(kind)
     if kind in ("ring", "all_to_all_ring"):
-        kept = (Kept("ring_key_value", joined, shared_spread(mixer, "ring")),)
+        saved = (Saved("ring_key_value", joined, shared_spread(mixer, "ring")),)
     if kind in ("all_to_all", "all_to_all_ring"):
-        kept = (*kept, Kept("exchanged_output", element * float(heads.output_width), "tensor_exchanged"))
-    return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=tuple(exchanges))
+        saved = (*saved, Saved("exchanged_output", element * float(heads.output_width), "tensor_exchanged"))
+    return Operation(name="context_exchange", group="context_exchange", saved=saved, collectives=tuple(exchanges))
 
 
 def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]:
-    """Keys and values of the whole context and their gradients, alive in attention's backward pass where gathered."""
+    """Return the gathered keys and values of the whole context and their gradients, alive in attention's backward."""
     if conditions.framework.cp_communication not in ("gathered_ring", "all_gather"):
         return ()
     heads = conditions.model.heads(mixer)
@@ -100,11 +101,11 @@ def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]
 
 
 def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
-    """Softmax of the scores times the values.
+    """Return the core: softmax of the scores times the values.
 
-    A flash kernel keeps its output and one number per row; without one the `a s s` score matrix is kept too, whatever
-    a window or an indexer leaves of it, with dropout its mask and the product of both, and the products, the mask and
-    the softmax write and read it. Its backward pass holds the gradients of queries, keys and values.
+    A flash kernel saves its output and one number per row; without one the `a s s` score matrix is saved too, whatever
+    a window or an indexer selects, with dropout also its mask and the product of both, and the products, the mask and
+    the softmax write and read it. The backward pass holds the gradients of queries, keys and values.
     """
     model, profile, element, heads = (
         conditions.model,
@@ -113,7 +114,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         conditions.model.heads(mixer),
     )
     queries = float(heads.queries)
-    output = Kept("attention_output", element * heads.output_width, "tensor")
+    output = Saved("attention_output", element * heads.output_width, "tensor")
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer == "sliding")
     scores = profile.attention_matrix_bytes * (element / HALF) * queries
@@ -122,17 +123,17 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        kept=(output, *_scores(conditions, queries, scores)),
+        saved=(output, *_scores(conditions, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
-        moved_backward=(_around(element, heads.output_width),) if fused else (),
+        moved_backward=(_backward_traffic(element, heads.output_width),) if fused else (),
         core_width=attention_width(heads),
-        core_window=_bound(conditions, mixer) if fused else None,
+        core_window=_window(conditions, mixer) if fused else None,
     )
 
 
-def _around(element: float, width: float) -> Amount:
-    """Bytes that kernels around a flash kernel's backward pass move.
+def _backward_traffic(element: float, width: float) -> Amount:
+    """Return the bytes moved by kernels around a flash kernel's backward pass.
 
     One reads the output and its gradient for every row's sum; the gradient of the queries is cleared, added to in fp32
     and cast (FlashAttention 2.7, csrc/flash_attn/src/flash_bwd_preprocess_kernel.h): 2 + 2, 4, and 4 + 2.
@@ -140,37 +141,37 @@ def _around(element: float, width: float) -> Amount:
     return Amount((3.0 * element + 2.0 * FP32) * width, "tensor")
 
 
-def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:
-    """What is kept of the scores: a number a row, or all; with dropout a byte of mask each, and their product.
+def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Saved, ...]:
+    """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout.
 
     Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
     """
     if conditions.framework.flash_attention:
-        # Every layer scales the bias of the positions anew; its kernel's backward pass makes a gradient beside it.
-        bias = (Kept("position_bias", HALF * queries, "scores"),)
+        # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
+        bias = (Saved("position_bias", HALF * queries, "scores"),)
         biased = conditions.framework.position_bias_tables > 0
-        return (Kept("attention_statistics", FP32 * queries, "tensor"), *(bias if biased else ()))
-    kept = Kept("attention_scores", scores, "scores")
+        return (Saved("attention_statistics", FP32 * queries, "tensor"), *(bias if biased else ()))
+    saved = Saved("attention_scores", scores, "scores")
     return (
-        (kept, Kept("attention_dropout", queries + scores, "scores"))
+        (saved, Saved("attention_dropout", queries + scores, "scores"))
         if conditions.framework.attention_dropout
-        else (kept,)
+        else (saved,)
     )
 
 
 def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
-    """A byte of the mask for each score of the causal half, which each pass of the fused kernel reads once.
+    """Return a byte of mask per causal score, which each pass of the fused kernel reads once.
 
-    Where the mask is that of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed one of
-    2048 x 2048 stays in the caches.
+    It applies to masks of the whole sequence (`sparse_mode` 0 of torch_npu's fused attention); the compressed mask of
+    2048 x 2048 stays in caches.
     """
     if conditions.framework.attention_mask not in ("sequence", "layers"):
         return ()
     return (Amount(2.0 / 3.0 * 0.5 * queries, "scores"),)
 
 
-def _bound(conditions: Conditions, mixer: Mixer) -> Window | None:
-    """What a token attends to at most."""
+def _window(conditions: Conditions, mixer: Mixer) -> Window | None:
+    """Return the bound on the tokens that a token attends to; None if it attends to all."""
     match mixer:
         case "sliding":
             return Window(as_type("int", conditions.model.sliding_window), conditions.model.window_chunked)
@@ -181,30 +182,30 @@ def _bound(conditions: Conditions, mixer: Mixer) -> Window | None:
 
 
 def output_gate(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
-    """Attention's output times a sigmoid, of a number per head or per feature; the sigmoid and the product stay."""
+    """Return attention's output times a sigmoid per head or feature; the sigmoid and the product are saved."""
     heads, element = conditions.model.heads(mixer), element_bytes(conditions)
     if conditions.model.attention_gate == "none":
         return ()
     gates = heads.queries if conditions.model.attention_gate == "head" else heads.output_width
-    kept = (
-        Kept("attention_gate", element * gates, "tensor"),
-        Kept("gated_attention_output", element * heads.output_width, "tensor"),
+    saved = (
+        Saved("attention_gate", element * gates, "tensor"),
+        Saved("gated_attention_output", element * heads.output_width, "tensor"),
     )
     moved = Amount(element * (2.0 * heads.output_width + 2.0 * gates), "tensor")
-    return (Operation(name="attention_gate", group="attention_projection", kept=kept, moved=(moved,)),)
+    return (Operation(name="attention_gate", group="attention_projection", saved=saved, moved=(moved,)),)
 
 
 def output_projection(conditions: Conditions, width: int) -> Operation:
-    """The product behind a mixer. Flash attention keeps its 16-bit output, this an 8-bit copy of it under fp8."""
+    """Return the product behind a mixer; under fp8 it saves an 8-bit copy of its 16-bit input."""
     model = conditions.model
     copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
-    copy = (Kept("attention_output_fp8", narrow_number_bytes(conditions) * width, "tensor"),) if copied else ()
+    copy = (Saved("attention_output_fp8", narrow_number_bytes(conditions) * width, "tensor"),) if copied else ()
     bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
     return Operation(
         name="output_projection",
         group="attention_projection",
         weights=(Weight("o", width, model.hidden_size, "row"), *bias),
-        kept=copy,
+        saved=copy,
         moved=cast(conditions, float(width), "tensor"),
         collectives=(tensor_collective(conditions, "reduce"),),
     )

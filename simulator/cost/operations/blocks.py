@@ -1,4 +1,4 @@
-"""Operations that layers of every kind share: norms, additions, gated activations, casts and gathers. Sums nothing."""
+"""Operations shared by layers of every kind: norms, additions, activations, casts and gathers. Sums nothing."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from simulator.cost.dtypes import (
     narrow_element_bytes,
 )
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, OperationGroup, Split, Spread, Weight
+from simulator.cost.operations.record import Amount, Collective, Operation, OperationGroup, Saved, Split, Spread, Weight
 
 
 def vector(name: str, length: int, split: Split = "replicated") -> Weight:
-    """A norm scale or a bias."""
+    """Return the weight of a norm scale or a bias."""
     return Weight(name, 1, length, split, matmul=False)
 
 
 def norm(conditions: Conditions, name: str, weight: str) -> Operation:
-    """One norm with the linear layer behind it: its input, fp32 statistics of every token, and its output.
+    """Return a norm with the input of the linear layer behind it: saves its input, fp32 statistics and its output.
 
-    RMSNorm has a scale and keeps one number per token; LayerNorm a scale, mostly a bias, and keeps two. A fused norm
-    keeps its 16-bit input; an RMSNorm composed of elementwise operations keeps `composed_norm_bytes` a feature instead.
-    fp8 keeps the output in 8 bits. Without `keep_gathered_inputs` the output is kept split over the sequence-parallel
-    group and gathered again in the backward pass (Korthikanti et al. 2022, section 4.2.2). It reads and writes the
-    residual stream; composed of operations it casts to fp32 and back, squares, averages and multiplies twice: 36 bytes.
+    RMSNorm has a scale and saves one number per token; LayerNorm has a scale, mostly a bias, and saves two. A fused
+    norm saves its 16-bit input; an RMSNorm of elementwise operations saves `composed_norm_bytes` per feature instead.
+    fp8 saves the output in 8 bits. Without `keep_gathered_inputs` the output is saved split over the sequence-parallel
+    group and gathered again in backward (Korthikanti et al. 2022, section 4.2.2). A composed norm casts to fp32 and
+    back, squares, averages and multiplies twice: 36 bytes.
     """
     model, element = conditions.model, element_bytes(conditions)
-    hidden, mean_kept = float(model.hidden_size), model.norm != "rms_norm"
+    hidden, centred = float(model.hidden_size), model.norm != "rms_norm"
     return Operation(
         name=name,
         group="norm",
         weights=norm_weights(conditions, weight, model.hidden_size),
-        kept=(
-            Kept(f"{name}_input", (element if _one_kernel(conditions) else _composed(conditions)) * hidden, "sequence"),
-            Kept(f"{name}_statistics", (2.0 if mean_kept else 1.0) * FP32, "sequence"),
+        saved=(
+            Saved(f"{name}_input", (element if _fused(conditions) else _composed(conditions)) * hidden, "sequence"),
+            Saved(f"{name}_statistics", (2.0 if centred else 1.0) * FP32, "sequence"),
             linear_input(conditions, f"{name}_output"),
         ),
         moved=(
@@ -48,33 +48,33 @@ def norm(conditions: Conditions, name: str, weight: str) -> Operation:
 
 
 def norm_bytes(conditions: Conditions) -> float:
-    """Bytes that a norm reads and writes of a feature: in one kernel input and output, composed 36."""
-    return 2.0 * element_bytes(conditions) if _one_kernel(conditions) else 9.0 * FP32
+    """Return the bytes per feature that a norm moves: input and output in one kernel, 36 composed."""
+    return 2.0 * element_bytes(conditions) if _fused(conditions) else 9.0 * FP32
 
 
-def _one_kernel(conditions: Conditions) -> bool:
+def _fused(conditions: Conditions) -> bool:
     profile = conditions.framework
     return conditions.model.norm != "rms_norm" or profile.fused_rms_norm or profile.compiled
 
 
 def _composed(conditions: Conditions) -> float:
-    """Bytes of a feature that a composed norm keeps; in fp32 training every copy is one of fp32."""
-    kept = float(conditions.framework.composed_norm_bytes)
-    return kept if element_bytes(conditions) == HALF else max(kept, 2.0 * FP32)
+    """Return the bytes per feature that a composed norm saves; in fp32 training every copy is fp32."""
+    saved = float(conditions.framework.composed_norm_bytes)
+    return saved if element_bytes(conditions) == HALF else max(saved, 2.0 * FP32)
 
 
 def _again(share: float) -> float:
-    """Passes over what a share of the layers does again in the backward pass, in units of the three they do at all."""
+    """Return the passes where a share of layers is recomputed, relative to the usual three."""
     return 1.0 + share / 3.0
 
 
-def _product(conditions: Conditions, width: float) -> float:
-    """Bytes kept of what an activation function makes: nothing where it is done again."""
+def _saved_product(conditions: Conditions, width: float) -> float:
+    """Return the bytes saved of an activation function's output: none where it is recomputed."""
     return (1.0 - conditions.framework.recomputed_activation_share) * narrow_element_bytes(conditions) * width
 
 
 def norm_weights(conditions: Conditions, name: str, width: int) -> tuple[Weight, ...]:
-    """Scale and bias of a norm of the model's kind, as far as it has them."""
+    """Return the scale and bias of a norm of the model's kind, as far as it has them."""
     match conditions.model.norm:
         case "layer_norm_unweighted":
             return ()
@@ -84,35 +84,35 @@ def norm_weights(conditions: Conditions, name: str, width: int) -> tuple[Weight,
             return (vector(name, width),)
 
 
-def linear_input(conditions: Conditions, name: str) -> Kept:
-    """The hidden state that a block's first products keep; 8 bits under fp8."""
+def linear_input(conditions: Conditions, name: str) -> Saved:
+    """Return the hidden state that a block's first products save; 8 bits under fp8."""
     output: Spread = "whole" if conditions.framework.keep_gathered_inputs else "sequence"
-    kept = 1.0 - conditions.framework.recomputed_norm_share
-    return Kept(name, kept * narrow_element_bytes(conditions) * conditions.model.hidden_size, output)
+    saved = 1.0 - conditions.framework.recomputed_norm_share
+    return Saved(name, saved * narrow_element_bytes(conditions) * conditions.model.hidden_size, output)
 
 
 def post_norm(conditions: Conditions, name: str, weight: str) -> Operation:
-    """A norm behind a block: what it makes goes into an addition, which keeps nothing."""
+    """Return a norm behind a block: its output enters an addition, which saves nothing."""
     whole = norm(conditions, name, weight)
-    return whole._replace(kept=whole.kept[:2])
+    return whole._replace(saved=whole.saved[:2])
 
 
 def residual(conditions: Conditions, name: str) -> Operation:
-    """An addition to the residual stream: reads two tensors, writes one; dropout keeps a byte a number (M4).
+    """Return an addition to the residual stream: two reads, one write; dropout saves a byte per number (M4).
 
     Korthikanti et al. 2022, section 4.1: `2 s b h` bytes of masks a layer, split with the sequence.
     """
     hidden = float(conditions.model.hidden_size)
-    masks = (Kept(f"{name}_mask", hidden, "sequence"),) if conditions.framework.hidden_dropout else ()
+    masks = (Saved(f"{name}_mask", hidden, "sequence"),) if conditions.framework.hidden_dropout else ()
     moved = Amount(3.0 * element_bytes(conditions) * hidden, "sequence")
-    return Operation(name=name, group="residual", kept=masks, moved=(moved,))
+    return Operation(name=name, group="residual", saved=masks, moved=(moved,))
 
 
 def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
-    """fp8 reads the 16-bit input of a matrix product and writes it and its transpose in 8 bits; NVFP4 reads it twice.
+    """Return the bytes of casting a product's 16-bit input: fp8 writes it and its transpose; NVFP4 reads it twice.
 
-    The largest number of a tensor has to be known before any is cast (TransformerEngine, NVFP4 quantization); MXFP4
-    scales blocks alone.
+    NVFP4 needs a tensor's largest number before it casts (TransformerEngine, NVFP4 quantization); MXFP4 scales by
+    block.
     """
     if conditions.precision == "fp4":
         reads = 2.0 if conditions.framework.fp4_recipe == "nvfp4" else 1.0
@@ -121,7 +121,7 @@ def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, 
 
 
 def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...]:
-    """Adding up what products of their own give as gradients of one input: two are read and one written for each sum.
+    """Return the bytes of adding up input gradients of separate products: two reads and one write per sum.
 
     Every tensor-parallel rank has the whole gradient.
     """
@@ -131,7 +131,7 @@ def summed_gradients(conditions: Conditions, products: int) -> tuple[Amount, ...
 
 
 def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> Collective:
-    """A gather or a scatter of the whole activation `2 T h` around a block that tensor parallelism splits.
+    """Return a gather or scatter of the whole activation `2 T h` around a tensor-parallel block.
 
     An all-reduce without sequence parallelism is the same traffic as both.
     """
@@ -142,9 +142,9 @@ def tensor_collective(conditions: Conditions, pattern: Literal["gather", "reduce
 def network(
     conditions: Conditions, name: str, width: int, group: OperationGroup, prefix: str = ""
 ) -> tuple[Operation, ...]:
-    """A feed-forward network that every token passes: into its width, as gate and up or once, activation, and back.
+    """Return a feed-forward network for all tokens: gate and up (or up alone), activation, down.
 
-    `prefix` stands before the weights' names.
+    Weight names start with `prefix`.
     """
     hidden, bias = conditions.model.hidden_size, conditions.model.mlp_bias
     into = into_products(conditions)
@@ -166,12 +166,12 @@ def network(
 
 
 def into_products(conditions: Conditions) -> tuple[str, ...]:
-    """The products that read the input of a feed-forward network."""
+    """Return the names of the products that read the input of a feed-forward network."""
     return ("gate", "up") if conditions.model.gated else ("up",)
 
 
 def activation(conditions: Conditions, name: str, group: OperationGroup, width: float, spread: Spread) -> Operation:
-    """The activation of the model's feed-forward networks, gated or not."""
+    """Return the activation of the model's feed-forward networks, gated or plain."""
     chosen = gated_activation if conditions.model.gated else plain_activation
     return chosen(conditions, name, group, width, spread)
 
@@ -179,21 +179,20 @@ def activation(conditions: Conditions, name: str, group: OperationGroup, width: 
 def plain_activation(
     conditions: Conditions, name: str, group: OperationGroup, width: float, spread: Spread
 ) -> Operation:
-    """GELU or squared ReLU: keeps what goes in, `2 T f`, and what comes out for the next product (fp8: half).
+    """Return GELU or (squared) ReLU: saves its input, `2 T f`, and its output for the next product (fp8: half).
 
-    ReLU needs what comes out only. It reads one tensor and writes one; its backward pass holds the gradient of what
-    went in.
+    ReLU saves its output only. It reads one tensor and writes one; its backward pass holds the input's gradient.
     """
     element = element_bytes(conditions)
     entered = (
         ()
         if conditions.model.activation == "relu"
-        else (Kept(f"{name}_up", activation_input_bytes(conditions) * width, spread),)
+        else (Saved(f"{name}_up", activation_input_bytes(conditions) * width, spread),)
     )
     return Operation(
         name=f"{name}_activation",
         group=group,
-        kept=(*entered, Kept(f"{name}_product", _product(conditions, width), spread)),
+        saved=(*entered, Saved(f"{name}_product", _saved_product(conditions, width), spread)),
         temporary=(Amount(element * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
@@ -202,7 +201,7 @@ def plain_activation(
 def gated_activation(
     conditions: Conditions, name: str, group: OperationGroup, width: float, spread: Spread
 ) -> Operation:
-    """SwiGLU or GeGLU of a width: keeps gate and up `4 T f`, (silu `2 T f`,) product `2 T f` (fp8: half).
+    """Return SwiGLU or GeGLU: saves gate and up `4 T f`, silu `2 T f` if unfused, product `2 T f` (fp8: half).
 
     It reads gate and up and writes their product, `6 f` a token; composed of two kernels also silu, `4 f`. Its backward
     pass holds the gradients of gate and up. The product is the next matrix product's input, cast there in fp8.
@@ -210,14 +209,14 @@ def gated_activation(
     element, fused = element_bytes(conditions), conditions.framework.fused_swiglu or conditions.framework.compiled
     share = conditions.framework.recomputed_activation_share
     again = _again(share)
-    silu = () if fused else (Kept(f"{name}_silu", (1.0 - share) * element * width, spread),)
+    silu = () if fused else (Saved(f"{name}_silu", (1.0 - share) * element * width, spread),)
     return Operation(
         name=f"{name}_activation",
         group=group,
-        kept=(
-            Kept(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
+        saved=(
+            Saved(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
             *silu,
-            Kept(f"{name}_product", _product(conditions, width), spread),
+            Saved(f"{name}_product", _saved_product(conditions, width), spread),
         ),
         temporary=(Amount(2.0 * element * width, spread),),
         moved=(

@@ -1,8 +1,8 @@
-"""Attention of DeepSeek-V4: one tensor of keys and values for all heads, a window, and compressed keys behind it.
+"""Attention of DeepSeek-V4: one key-value tensor for all heads, a window, and compressed keys before it.
 
 Read from transformers 5.23.0, models/deepseek_v4/modeling_deepseek_v4.py. Megatron-LM runs it whole on every
-tensor-parallel rank (009276b, transformer/experimental_attention_variant/deepseek_v4_hybrid_attention.py). Lists
-operations and shapes; their bytes and seconds are counted elsewhere.
+tensor-parallel rank (009276b, transformer/experimental_attention_variant/deepseek_v4_hybrid_attention.py). Sums
+nothing.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from simulator.cost.operations.attention import core_attention, rotation
 from simulator.cost.operations.blocks import cast, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import INDEX_BYTES
-from simulator.cost.operations.record import Kept, Operation, Weight, Window
+from simulator.cost.operations.record import Operation, Saved, Weight, Window
 from simulator.question.specs.mixers import Mixer
 
 
 def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
-    """Between the norm and the residual addition: queries through a rank, one key-value head, compressed keys, output.
+    """Return the operations between norm and residual: low-rank queries, one key-value head, compressed keys, output.
 
-    A token attends to a window, and to one key for every `compression` tokens that an indexer chooses
-    (`compressed_sparse`) or for every `heavy_compression` tokens, all of them (`heavily_compressed`).
+    A token attends to a window, and to one key per `compression` tokens if an indexer chooses it (`compressed_sparse`),
+    or to all keys of `heavy_compression` tokens each (`heavily_compressed`).
     """
     model, element = conditions.model, element_bytes(conditions)
     heads, rank = model.heads(mixer), as_type("int", model.q_lora_rank)
@@ -36,10 +36,10 @@ def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
             Weight("shared_key_value", hidden, size, "replicated"),
             vector("shared_norm", size),
         ),
-        kept=(
-            Kept("latents", element * (rank + size), "sequence"),
-            Kept("latent_norm_statistics", 2.0 * FP32, "sequence"),
-            Kept("latent_norm_outputs", element * rank, "sequence"),
+        saved=(
+            Saved("latents", element * (rank + size), "sequence"),
+            Saved("latent_norm_statistics", 2.0 * FP32, "sequence"),
+            Saved("latent_norm_outputs", element * rank, "sequence"),
         ),
         moved=cast(conditions, float(hidden), "sequence"),
         calls=0.5,
@@ -48,13 +48,13 @@ def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         name="shared_up",
         group="attention_projection",
         weights=(Weight("q_b", rank, query, "column"),),
-        # Queries are normalised without weights: what goes in stays, and one number of every head.
-        kept=(
-            Kept("query_projection", element * query, "tensor"),
-            Kept("qk_norm_statistics", FP32 * heads.queries, "tensor"),
+        # Queries are normalised without weights: the input is saved, and one number per head.
+        saved=(
+            Saved("query_projection", element * query, "tensor"),
+            Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),
         ),
     )
-    rotated = (Kept("query", element * query, "tensor"), Kept("shared_key", element * size, "whole"))
+    rotated = (Saved("query", element * query, "tensor"), Saved("shared_key", element * size, "whole"))
     core = core_attention(conditions, mixer)._replace(core_window=Window(as_type("int", model.sliding_window)))
     return (
         down,
@@ -68,19 +68,19 @@ def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
 
 
 def _tokens(conditions: Conditions, mixer: Mixer) -> int:
-    """Tokens that one compressed key stands for; 0 without such keys."""
+    """Return the tokens per compressed key; 0 without such keys."""
     model = conditions.model
     return {"compressed_sparse": model.compression, "heavily_compressed": model.heavy_compression}.get(mixer, 0)
 
 
 def _compressor(conditions: Conditions, prefix: str, size: int, width: int, tokens: int) -> Operation:
-    """Keys of several tokens as their mean, weighted by a gate: two products, a bias for every place, and a norm.
+    """Return the keys of several tokens as their gated mean: two products, a bias per position, and a norm.
 
-    What is kept: values and softmaxed gates, in fp32 and cast, `8` bytes a feature; of every key, one in `tokens`, what
-    goes into the norm, what comes out, and what is rotated.
+    It saves values and softmaxed gates, in fp32 and cast, `8` bytes a feature; and per key, one in `tokens`, the norm's
+    input, its output, and the rotated key.
     """
     model, element = conditions.model, element_bytes(conditions)
-    kept = (2.0 * element + FP32) * width + (3.0 * element * size + FP32) / tokens
+    saved = (2.0 * element + FP32) * width + (3.0 * element * size + FP32) / tokens
     return Operation(
         name=f"{prefix}compressor",
         group="indexer" if prefix else "attention_projection",
@@ -90,19 +90,19 @@ def _compressor(conditions: Conditions, prefix: str, size: int, width: int, toke
             Weight(f"{prefix}compressed_bias", tokens, width, "replicated", matmul=False),
             vector(f"{prefix}compressed_norm", size),
         ),
-        kept=(Kept(f"{prefix}compressed_states", kept, "whole"),),
+        saved=(Saved(f"{prefix}compressed_states", saved, "whole"),),
     )
 
 
 def _compressed_keys(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
-    """Compressed keys, and the indexer that chooses among them, which compresses keys of its own."""
+    """Return the compressed keys, and the indexer that chooses among them and compresses keys of its own."""
     model, element, tokens = conditions.model, element_bytes(conditions), _tokens(conditions, mixer)
     if not tokens:
         return ()
     size = model.head_dim
     if mixer == "heavily_compressed":
         return (_compressor(conditions, "", size, size, tokens),)
-    # Neighbouring windows overlap: every token has a part in its own key and one in the next.
+    # Neighbouring windows overlap: every token contributes to its own key and to the next.
     queries = model.index_heads * model.index_head_dim
     indexer = Operation(
         name="indexer",
@@ -111,10 +111,10 @@ def _compressed_keys(conditions: Conditions, mixer: Mixer) -> tuple[Operation, .
             Weight("index_q", as_type("int", model.q_lora_rank), queries, "replicated"),
             Weight("index_weights", model.hidden_size, model.index_heads, "replicated"),
         ),
-        kept=(
-            Kept("index_query_key", element * queries, "whole"),
-            Kept("index_weights", FP32 * model.index_heads, "whole"),
-            Kept("index_choice", INDEX_BYTES * model.index_topk, "whole"),
+        saved=(
+            Saved("index_query_key", element * queries, "whole"),
+            Saved("index_weights", FP32 * model.index_heads, "whole"),
+            Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
         ),
         # One product of scores, over the compressed keys.
         core_width=queries / 2.0 / tokens,
@@ -127,7 +127,7 @@ def _compressed_keys(conditions: Conditions, mixer: Mixer) -> tuple[Operation, .
 
 
 def _compressed_core(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
-    """Attention to compressed keys, in the kernel that attends to the window: all of them, or those that are chosen."""
+    """Return the attention to compressed keys, all or chosen, which the window's kernel computes too."""
     model, tokens = conditions.model, _tokens(conditions, mixer)
     if not tokens:
         return ()
@@ -139,23 +139,23 @@ def _compressed_core(conditions: Conditions, mixer: Mixer) -> tuple[Operation, .
 
 
 def _output(conditions: Conditions, query: int) -> tuple[Operation, ...]:
-    """The rotation undone, every group of heads to a narrow width, and all groups to the hidden size."""
+    """Return the inverse rotation and the output: every group of heads to a narrow width, all to the hidden size."""
     model, element = conditions.model, element_bytes(conditions)
     narrow = model.output_groups * model.output_lora_rank
     fused = conditions.framework.fused_rotary
-    undone = () if fused else (Kept("unrotated_output", element * query, "tensor"),)
+    undone = () if fused else (Saved("unrotated_output", element * query, "tensor"),)
     return (
         Operation(
             name="grouped_output",
             group="attention_projection",
             weights=(Weight("o_a", query // model.output_groups, narrow, "column"),),
-            kept=undone,
+            saved=undone,
         ),
         Operation(
             name="output_projection",
             group="attention_projection",
             weights=(Weight("o", narrow, model.hidden_size, "row"),),
-            kept=(Kept("grouped_output", element * narrow, "tensor"),),
+            saved=(Saved("grouped_output", element * narrow, "tensor"),),
             moved=cast(conditions, float(narrow), "tensor"),
         ),
     )

@@ -1,4 +1,4 @@
-"""Conditions of a listing of operations: facts of the model and the stack, never of the layout."""
+"""Inputs of a list of operations: model and stack, never the layout."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Conditions(NamedTuple):
     precision: str = "bf16"
     """Compute type of the matrix products."""
     lora_rank: int | None = None
-    """Rank of the adapters on every linear weight; None trains the weights."""
+    """Rank of the adapters; None trains the weights."""
 
 
 def conditions_of(scenario: Scenario) -> Conditions:
-    """What the operations of a scenario's layers depend on."""
+    """Return the conditions on which the operations of a scenario's layers depend."""
     return Conditions(scenario.model, scenario.framework, scenario.precision, scenario.lora_rank)

@@ -8,13 +8,13 @@ from simulator.cost.operations.record import Operation, Weight
 
 
 def dense(conditions: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition of a dense layer."""
+    """Return the operations between the norm and the residual addition of a dense layer."""
     first, *others = network(conditions, "ffn", conditions.model.intermediate_size, "feed_forward")
     return (first._replace(moved=cast(conditions, float(conditions.model.hidden_size), "sequence"), calls=0.5), *others)
 
 
 def linear(conditions: Conditions) -> tuple[Operation, ...]:
-    """One product of the hidden size in place of a mixer or a feed-forward network (Megatron's `heterogeneous`)."""
+    """Return a product of the hidden size in place of a mixer or feed-forward network (Megatron's `heterogeneous`)."""
     hidden = conditions.model.hidden_size
     return (
         Operation(

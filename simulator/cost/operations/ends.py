@@ -1,4 +1,4 @@
-"""Operations before and behind the layers: input table, output layer, prediction modules. Sums nothing."""
+"""Operations before and after the layers: input table, output layer, prediction modules. Sums nothing."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer_embedding import layer_table
-from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.record import Operation, Saved, Weight
 from simulator.cost.operations.streams import last_aggregate, last_streams
 
 
 def embedding(conditions: Conditions) -> Operation:
-    """The input token table, which is looked up and never multiplied."""
+    """Return the input token table, a lookup without a product."""
     model = conditions.model
     table = Weight("embedding", model.vocab_size, model.hidden_size, "vocabulary", matmul=False)
     return Operation(name="embedding", group="embedding", weights=(table,))
 
 
 def inputs(conditions: Conditions) -> tuple[Operation, ...]:
-    """What the first rank has beside the token table: learned positions, a norm of the tokens, their dropout.
+    """Return the first rank's other operations: learned positions, norm and dropout of the embedded tokens.
 
-    Weights are whole on every rank. Dropout keeps a byte of mask for each number: `embedding_dropout` of Megatron-LM
+    Weights are replicated on every rank. Dropout saves a byte of mask per number: `embedding_dropout` of Megatron-LM
     core_v0.19.0, megatron/core/models/common/embeddings/language_model_embedding.py.
     """
     model = conditions.model
@@ -34,27 +34,27 @@ def inputs(conditions: Conditions) -> tuple[Operation, ...]:
         operations.append(post_norm(conditions, "embedding_norm", "embedding_norm")._replace(group="embedding"))
     operations += layer_table(conditions)
     if conditions.framework.hidden_dropout:
-        mask = Kept("embedding_mask", float(model.hidden_size), "sequence")
-        operations.append(Operation(name="embedding_dropout", group="embedding", kept=(mask,)))
+        mask = Saved("embedding_mask", float(model.hidden_size), "sequence")
+        operations.append(Operation(name="embedding_dropout", group="embedding", saved=(mask,)))
     return tuple(operations)
 
 
 @lru_cache(maxsize=64)
 def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
-    """The last norm, and the projection to the vocabulary, which stays 16 bit under fp8.
+    """Return the final norm, and the projection to the vocabulary, which stays 16 bit under fp8.
 
-    With tied embeddings the projection is the same storage as the input table; the multiplication happens all the
-    same. Its input are the labelled tokens only.
+    Tied embeddings share the storage of the input table; the product is computed all the same. Its input is the
+    labelled tokens only.
     """
     model = conditions.model
     last = norm(conditions, "final_norm", "final_norm")
-    inputs, statistics, output = last.kept
+    inputs, statistics, output = last.saved
     labelled = element_bytes(conditions) * model.hidden_size * conditions.framework.labelled_token_fraction
     head = Weight("head", model.hidden_size, model.vocab_size, "vocabulary")
     if conditions.framework.score_head:
         head = Weight("score", model.hidden_size, 1, "replicated")
     return (
-        last._replace(kept=(inputs, statistics, output._replace(amount=labelled)), moved=()),
+        last._replace(saved=(inputs, statistics, output._replace(amount=labelled)), moved=()),
         *last_streams(conditions),
         *last_aggregate(conditions),
         Operation(name="output_layer", group="output", weights=(head,)),
@@ -62,10 +62,10 @@ def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def prediction(conditions: Conditions) -> tuple[Operation, ...]:
-    """What one next-token (MTP) module has beside a layer of the model's last kind; nothing if the model has none.
+    """Return the operations of a multi-token prediction (MTP) module without its layer; none if the model has none.
 
-    As in DeepSeek-V3: two norms over the joined inputs, the projection `eh_proj` from twice the hidden size, and an own
-    norm before the shared head. The token table and the head are shared with the main model.
+    As in DeepSeek-V3: two norms over the joined inputs, the projection `eh_proj` from twice the hidden size, and a norm
+    before the shared head. The main model owns the token table and the head.
     """
     model = conditions.model
     if model.num_nextn_predict_layers == 0:

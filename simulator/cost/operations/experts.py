@@ -8,12 +8,12 @@ from typing import Literal, assert_never
 from simulator.cost.dtypes import FP32, HALF, dispatched_bytes, element_bytes, expert_input_bytes, narrow_element_bytes
 from simulator.cost.operations.blocks import activation, cast, into_products, network, norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight
+from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Spread, Weight
 from simulator.question.specs.model import ModelSpec
 
 
 def experts(conditions: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition of a mixture-of-experts layer."""
+    """Return the operations between the norm and the residual addition of a mixture-of-experts layer."""
     model = conditions.model
     shared: tuple[Operation, ...] = ()
     if model.num_shared_experts:
@@ -31,22 +31,22 @@ def experts(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _in_fixed_buffers(conditions: Conditions, operation: Operation) -> Operation:
-    """An operation of routed experts whose tensors have room for more copies than come on average.
+    """Return an operation of routed experts with tensors sized for more copies than the average.
 
-    A graph's shapes are fixed: what lives within a pass is as large as the capacity of a rank, what is kept goes into
-    pages of one buffer (`--moe-expert-rank-capacity-factor`, `--moe-paged-stash` of Megatron-LM core_v0.18.2).
+    CUDA graphs fix shapes: temporaries are as large as the capacity of a rank, saved tensors go into pages of one
+    buffer (`--moe-expert-rank-capacity-factor`, `--moe-paged-stash` of Megatron-LM core_v0.18.2).
     """
     stash, capacity = conditions.framework.expert_stash, conditions.framework.expert_capacity
     if stash == capacity == 1.0:
         return operation
     return operation._replace(
-        kept=tuple(tensor._replace(amount=stash * tensor.amount) for tensor in operation.kept),
+        saved=tuple(tensor._replace(amount=stash * tensor.amount) for tensor in operation.saved),
         temporary=tuple(amount._replace(amount=capacity * amount.amount) for amount in operation.temporary),
     )
 
 
 def hashed_experts(conditions: Conditions) -> tuple[Operation, ...]:
-    """Experts that a table chooses by the token's number: the router weighs them alone, and needs no correction."""
+    """Return experts chosen by a table of token numbers: the router only weights them, without a correction bias."""
     return experts(conditions._replace(model=_uncorrected(conditions.model)))
 
 
@@ -56,10 +56,10 @@ def _uncorrected(model: ModelSpec) -> ModelSpec:
 
 
 def experts_beside(conditions: Conditions) -> tuple[Operation, ...]:
-    """A gated network and experts that read the same tokens, with norms of their own (Gemma 4).
+    """Return a gated network and experts that read the same tokens, each with its own norms (Gemma 4).
 
-    transformers 5.23.0, models/gemma4/modeling_gemma4.py: the network's output is normed, the experts' input and output
-    are; the router scales every feature of a norm without weights, and every expert's weight.
+    transformers 5.23.0, models/gemma4/modeling_gemma4.py: the network's output and the experts' input and output are
+    normed; the router scales every feature of an unweighted norm, and every expert's weight.
     """
     model = conditions.model
     scales = (vector("router_scale", model.hidden_size), vector("expert_scale", model.num_experts))
@@ -75,24 +75,24 @@ def experts_beside(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _shared_gate(conditions: Conditions) -> Operation:
-    """One number per token weighs the shared experts' output, which its gradient needs."""
+    """Return the gate of the shared experts' output, one number per token; its gradient needs that output."""
     hidden, element = conditions.model.hidden_size, element_bytes(conditions)
     return Operation(
         name="shared_experts_gate",
         group="shared_experts",
         weights=(Weight("shared_expert_gate", hidden, 1, "replicated"),),
-        kept=(
-            Kept("shared_experts_output", element * hidden, "sequence"),
-            Kept("shared_experts_gate", element, "sequence"),
+        saved=(
+            Saved("shared_experts_output", element * hidden, "sequence"),
+            Saved("shared_experts_gate", element, "sequence"),
         ),
         moved=(Amount(2.0 * element * hidden, "sequence"),),
     )
 
 
 def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple[Operation, ...]:
-    """Projections around experts that work on a narrower hidden state, whole on every rank; each keeps its input.
+    """Return the projections around experts of a narrower hidden state, replicated on every rank; each saves its input.
 
-    The way in reads the norm's output, which is kept already.
+    The projection into it reads the norm's output, which is saved already.
     """
     model = conditions.model
     if not model.expert_latent_size:
@@ -103,50 +103,49 @@ def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple
     weights = (Weight(f"latent_{direction}", *ends, "replicated"), *bias)
     if direction == "into":
         return (Operation(name="latent_into", group="experts", weights=weights),)
-    kept = Kept("latent_output", narrow_element_bytes(conditions) * narrow, "sequence")
-    back = Operation(name="latent_back", group="experts", weights=weights, kept=(kept,))
+    saved = Saved("latent_output", narrow_element_bytes(conditions) * narrow, "sequence")
+    back = Operation(name="latent_back", group="experts", weights=weights, saved=(saved,))
     if not model.expert_latent_norm:
         return (back,)
-    entered = Kept("latent_norm_input", element_bytes(conditions) * narrow, "sequence")
-    statistics = Kept("expert_norm_statistics", FP32, "sequence")
+    entered = Saved("latent_norm_input", element_bytes(conditions) * narrow, "sequence")
+    statistics = Saved("expert_norm_statistics", FP32, "sequence")
     normed = Operation(
-        name="latent_norm", group="experts", weights=(vector("latent_norm", narrow),), kept=(entered, statistics)
+        name="latent_norm", group="experts", weights=(vector("latent_norm", narrow),), saved=(entered, statistics)
     )
     return (normed, back)
 
 
 def _router(conditions: Conditions) -> Operation:
-    """fp32 logits and probabilities of every expert.
+    """Return the router, with fp32 logits and probabilities of every expert.
 
-    megatron-core since 0.13 keeps the logits and a routing map, `5 E` a token, and `24 K` of the chosen ones: scores,
-    their sums and indices, probabilities in the order of the copies.
+    megatron-core since 0.13 saves the logits and a routing map, `5 E` a token, and `24 K` for the chosen experts:
+    scores, their sums and indices, probabilities in the order of the copies.
     """
     model = conditions.model
-    kept = 2.0 * FP32 * model.num_experts
+    saved = 2.0 * FP32 * model.num_experts
     if conditions.framework.probabilities_in_experts:
-        kept = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
+        saved = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
     bias = (vector("router_bias", model.num_experts),) if model.router_bias else ()
     return Operation(
         name="router",
         group="router",
         weights=(Weight("router", model.hidden_size, model.num_experts, "replicated"), *bias),
-        kept=(Kept("router", kept, "sequence"),),
+        saved=(Saved("router", saved, "sequence"),),
         calls=0.5,
     )
 
 
 def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
-    """Tokens to their experts (`gather`) or back, in 16 bit, or with `fp8_dispatch` there in 8 and back in 16.
+    """Return the exchange of tokens to experts (`gather`) or back: 16 bit, to experts 8 bit with `fp8_dispatch`.
 
-    The backward pass sends gradients to the experts where the forward pass brought results back, and the reverse.
-
-    All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks gather.
-    All-gather: every rank takes in the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank that it
-    reaches, over the network one to each node.
+    The backward pass mirrors the forward pass: gradients travel to the experts where results came back, and the
+    reverse. All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks
+    gather. All-gather: every rank receives the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank
+    that it reaches, over the network one to each node.
     """
-    ways = (dispatched_bytes(conditions), element_bytes(conditions))
-    there, back = ways if pattern == "gather" else ways[::-1]
-    amount, ratio = there * conditions.model.expert_width, back / there
+    sizes = (dispatched_bytes(conditions), element_bytes(conditions))
+    sent, returned = sizes if pattern == "gather" else sizes[::-1]
+    amount, ratio = sent * conditions.model.expert_width, returned / sent
     dispatch = conditions.framework.expert_dispatch
     match dispatch:
         case "alltoall":
@@ -163,17 +162,16 @@ def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> t
 
 
 _BY_ELEMENT = 92.0
-"""Bytes of 16-bit training that gathers and scatters by element move for a feature, in dispatch or in combine."""
+"""Bytes per feature that dispatch or combine moves in 16-bit training if it gathers and scatters by element."""
 
 
 def _permuted(conditions: Conditions) -> tuple[Amount, ...]:
-    """Bytes that one of dispatch and combine reads and writes to order copies by expert.
+    """Return the bytes that dispatch or combine moves to order copies by expert.
 
-    DeepEP and HybridEP order what arrives, one copy a rank, into one copy an expert: `2 R h` and as much of the ranks'
-    copies a pass. Their backward pass mirrors the forward one, two passes where other kernels count three.
-
-    By element, `92 R h` in each of dispatch and combine over both passes: four gathers of 12 bytes, four scatters of
-    14 to 16 on zeros, the weighting, and for each of the eight the index made contiguous, 8.
+    DeepEP and HybridEP order one copy per rank into one per expert: `2 R h` and as much of the ranks' copies per pass.
+    Their backward pass mirrors the forward one, two passes where other kernels count three. By element, dispatch and
+    combine each move `92 R h` over both passes: four gathers of 12 bytes, four scatters of 14 to 16 on zeros, the
+    weighting, and for each of the eight the index made contiguous, 8.
     """
     element, hidden = element_bytes(conditions), float(conditions.model.expert_width)
     if conditions.framework.expert_dispatch in ("deepep", "hybridep"):
@@ -185,25 +183,25 @@ def _permuted(conditions: Conditions) -> tuple[Amount, ...]:
 
 
 _POOLED: tuple[Spread, ...] = ("pooled", "copies")
-"""Gradients that the all-gather's backward pass holds at once."""
+"""Gradients alive at once in the all-gather's backward pass."""
 
 
 def _dispatch(conditions: Conditions) -> Operation:
-    """Copies to their experts: permuted, exchanged, gathered over an expert's tensor-parallel ranks.
+    """Return the copies' way to their experts: permutation, exchange, gather over an expert's tensor-parallel ranks.
 
-    All-gather takes in probabilities and choices of all tokens (`MoEAllGatherTokenDispatcher`, megatron-core 0.19.0,
-    transformer/moe/token_dispatcher.py): for each of a rank's experts `masked_select` keeps its fp32 input and mask,
-    and the dispatcher another mask. Its backward pass makes the gradient of all tokens out of that of the copies.
+    All-gather brings the probabilities and choices of all tokens (`MoEAllGatherTokenDispatcher`, megatron-core 0.19.0,
+    transformer/moe/token_dispatcher.py): for each local expert `masked_select` saves its fp32 input and mask, and the
+    dispatcher another mask. Its backward pass expands the copies' gradient to all tokens.
     """
     hidden, gathers = float(conditions.model.expert_width), conditions.framework.expert_dispatch == "allgather"
     choices = (
-        (Kept("pooled_choices", (FP32 + 2.0) * conditions.model.num_experts, "pooled_choices"),) if gathers else ()
+        (Saved("pooled_choices", (FP32 + 2.0) * conditions.model.num_experts, "pooled_choices"),) if gathers else ()
     )
     gradients = tuple(Amount(element_bytes(conditions) * hidden, spread) for spread in _POOLED) if gathers else ()
     return Operation(
         name="dispatch",
         group="dispatch",
-        kept=(Kept("dispatched_tokens", expert_input_bytes(conditions) * hidden, "copies"), *choices),
+        saved=(Saved("dispatched_tokens", expert_input_bytes(conditions) * hidden, "copies"), *choices),
         temporary=gradients,
         moved=(*_permuted(conditions), *cast(conditions, 2.0 / 3.0 * hidden, "copies")),
         collectives=_exchange(conditions, "gather"),
@@ -211,11 +209,11 @@ def _dispatch(conditions: Conditions) -> Operation:
 
 
 _PROJECTED = frozenset(("experts_gate_up", "experts_up"))
-"""What the first products of routed experts put out."""
+"""Outputs of the routed experts' first products."""
 
 
 def _networks(conditions: Conditions) -> tuple[Operation, ...]:
-    """The routed experts' own networks."""
+    """Return the routed experts' networks."""
     model = conditions.model
     hidden, width, count = model.expert_width, model.moe_intermediate_size, model.num_experts
     into = into_products(conditions)
@@ -227,12 +225,12 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
         last += [Weight("expert_down_bias", 1, hidden, "expert_row", count, matmul=False)]
     inner = activation(conditions, "experts", "experts", float(width), "copies_tensor")
     if conditions.framework.fp8_experts != "none":
-        # Gate and up alone; what they make is done again beside the gradient of what goes out.
-        inner = inner._replace(kept=tuple(tensor for tensor in inner.kept if tensor.name in _PROJECTED))
+        # Gate and up alone are saved; the product is recomputed with the output's gradient.
+        inner = inner._replace(saved=tuple(tensor for tensor in inner.saved if tensor.name in _PROJECTED))
     if conditions.framework.fused_experts:
-        # The products read and write what the activation and its casts would.
+        # The fused products do the memory traffic of the activation and its casts.
         inner = inner._replace(moved=())
-    # The gradients of what goes in and of what comes out are alive beside those of gate and up.
+    # Gradients of inputs and outputs are alive beside those of gate and up.
     ends = Amount(2.0 * element_bytes(conditions) * hidden, "copies")
     return (
         Operation(name=f"experts_{'_'.join(into)}", group="experts", weights=tuple(first)),
@@ -242,9 +240,9 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _biased(conditions: Conditions) -> tuple[Amount, ...]:
-    """Adding each expert's bias to its outputs, weighted by the router's fp32 probabilities, in kernels of their own.
+    """Return the bytes of adding experts' biases, weighted by fp32 router probabilities, in separate kernels.
 
-    The product and the sum are fp32, then joined and cast: 28 bytes for each output, backward as many (megatron-core,
+    The product and the sum are fp32, then joined and cast: 28 bytes per output, and as many in backward (megatron-core,
     experts.py, `_apply_bias`).
     """
     if not conditions.model.mlp_bias:
@@ -253,19 +251,19 @@ def _biased(conditions: Conditions) -> tuple[Amount, ...]:
 
 
 def _combine(conditions: Conditions) -> Operation:
-    """Copies back to their tokens, weighted.
+    """Return the copies' way back to their tokens, weighted.
 
-    Weighted here, the routing weights' gradient needs the experts' outputs; weighted inside the experts it needs
-    nothing that they do not keep.
+    The routing weights' gradient needs the experts' outputs if they are weighted here; if weighted inside the experts,
+    it needs only tensors that those save.
     """
     hidden, element = float(conditions.model.expert_width), element_bytes(conditions)
     outputs = (
-        () if conditions.framework.probabilities_in_experts else (Kept("expert_outputs", element * hidden, "copies"),)
+        () if conditions.framework.probabilities_in_experts else (Saved("expert_outputs", element * hidden, "copies"),)
     )
     return Operation(
         name="combine",
         group="dispatch",
-        kept=outputs,
+        saved=outputs,
         moved=_permuted(conditions),
         collectives=_exchange(conditions, "reduce"),
     )

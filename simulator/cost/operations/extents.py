@@ -1,8 +1,7 @@
-"""Tokens on a device for each layout of a block of layouts: what figures per token are multiplied by.
+"""Tokens on a device for each layout of a block: factors that turn figures per token into figures per device.
 
-A norm's output has 2 h bytes a token and the spread `sequence`, so that a device holds 2 h bytes times
-`extent(pricing, "sequence")`: the tokens of its micro batch, divided over its sequence-parallel group. Figures per
-token stand with the operations.
+A norm's output has 2 h bytes a token and the spread `sequence`: a device holds 2 h bytes times `extent(pricing,
+"sequence")`, the tokens of its micro batch over its sequence-parallel group. The operations state figures per token.
 """
 
 from __future__ import annotations
@@ -20,33 +19,33 @@ from simulator.question.specs.model import ModelSpec
 
 @of_sizes
 def micro_batches(pricing: Pricing) -> Array:
-    """m: micro batches per step on one replica, `B / (b d)`, shape (n,)."""
+    """Return m, the micro batches per step on one replica, `B / (b d)`, shape (n,)."""
     block = pricing.block
     return pricing.scenario.global_batch_size / (block.micro_batch_size * block.data_parallel)
 
 
 @of_work
 def tokens_per_device(pricing: Pricing) -> Array:
-    """T: tokens of one micro batch that a device sees, `b s / cp` of every sequence in a sample, shape (n,)."""
+    """Return T, the tokens of one micro batch on a device, `b s / cp` for every sequence in a sample, shape (n,)."""
     return sequences(pricing) * float(pricing.scenario.seq_length) / pricing.block.context_parallel
 
 
 def sequences(pricing: Pricing) -> Array:
-    """Sequences of one micro batch, shape (n,): where pairs are compared two for each sample."""
+    """Return the sequences of one micro batch, shape (n,); preference training has two per sample."""
     return pricing.block.micro_batch_size * float(pricing.scenario.framework.sequences_per_sample)
 
 
 def sequence_split(block: LayoutBlock) -> Array:
-    """Ranks over which the tensors between tensor-parallel regions are spread: t with sequence parallelism, else 1."""
+    """Return the ranks that share tensors between tensor-parallel regions: t with sequence parallelism, else 1."""
     return np.where(block.sequence_parallel > 0, block.tensor_parallel, 1.0)
 
 
 def routed_tokens(pricing: Pricing) -> Array:
-    """Token copies that the experts of one device work on per micro batch and layer, shape (n,).
+    """Return the token copies that a device's experts process per micro batch and layer, shape (n,).
 
     Each device owns T / t tokens (all T without sequence parallelism) and sends k copies of each; balanced routing
-    returns as many. Expert tensor parallelism gathers the copies of its group, which hold the same tokens already
-    without sequence parallelism. `expert_imbalance` scales the busiest rank.
+    returns as many. Expert tensor parallelism gathers the copies of its group; without sequence parallelism these hold
+    the same tokens already. `expert_imbalance` scales the busiest rank.
     """
     scenario, block = pricing.scenario, pricing.block
     split = sequence_split(block)
@@ -56,7 +55,7 @@ def routed_tokens(pricing: Pricing) -> Array:
 
 
 def inner_context(pricing: Pricing) -> Array:
-    """Ranks of the context-parallel group that exchange tokens for heads, shape (n,): none, all, or those of a node."""
+    """Return the context-parallel ranks that exchange tokens for heads, shape (n,): 1, all, or those of a node."""
     profile, block = pricing.scenario.framework, pricing.block
     context = block.context_parallel
     match profile.cp_communication:
@@ -72,10 +71,11 @@ def inner_context(pricing: Pricing) -> Array:
 
 
 def expected_islands(model: ModelSpec, islands: Array) -> Array:
-    """Islands (ranks or nodes) of equal parts of the experts that a token's experts lie on, expected, shape (n,).
+    """Return the expected number of islands (ranks or nodes) with a token's experts, shape (n,).
 
-    Free routing chooses K of E experts; group-limited routing first `topk_group` of `n_group` groups, all of which are
-    then used: islands of whole groups are reached as groups are, smaller ones as islands of the chosen groups.
+    The experts are divided evenly over `islands`. Free routing chooses K of E experts; group-limited routing first
+    chooses `topk_group` of `n_group` groups, all of which are then used: islands of whole groups are reached as groups
+    are, smaller ones as islands of the chosen groups.
     """
     values, kind = np.unique(islands, return_inverse=True)
     expected: Array = np.array([_islands(model, float(each)) for each in values])[kind]
@@ -92,7 +92,7 @@ def _islands(model: ModelSpec, islands: float) -> float:
 
 
 def _reached(islands: float, chosen: float, of: float) -> float:
-    """`n [1 - C(E - E/n, K) / C(E, K)]`: islands of E/n members each that K distinct members lie on (T9)."""
+    """Return `n [1 - C(E - E/n, K) / C(E, K)]`: islands of E/n members that K distinct members reach (T9)."""
     missed, part = 1.0, of / islands
     for drawn in range(int(chosen)):
         missed *= max(of - part - drawn, 0.0) / (of - drawn)
@@ -100,7 +100,7 @@ def _reached(islands: float, chosen: float, of: float) -> float:
 
 
 def total(pricing: Pricing, amounts: Mapping[Spread, float]) -> Array:
-    """Amounts times their extents, added up in their order, shape (n,)."""
+    """Return the sum of amounts times their extents, in their order, shape (n,)."""
     result: Array | None = None
     for spread, amount in amounts.items():
         part = amount * extent(pricing, spread)
@@ -110,7 +110,7 @@ def total(pricing: Pricing, amounts: Mapping[Spread, float]) -> Array:
 
 @of_work
 def extent(pricing: Pricing, spread: Spread) -> Array:
-    """What a number per token is multiplied by on a device, shape (n,); `Spread` says what each word stands for."""
+    """Return the factor of a number per token on a device, shape (n,); see `Spread`."""
     sequence, block = float(pricing.scenario.seq_length), pricing.block
     match spread:
         case "whole":
@@ -135,7 +135,7 @@ def extent(pricing: Pricing, spread: Spread) -> Array:
 
 
 def _of_copies(pricing: Pricing, spread: CopySpread) -> Array:
-    """An extent that goes by the copies of tokens that experts work on."""
+    """Return an extent by the token copies that experts process."""
     scenario, block = pricing.scenario, pricing.block
     match spread:
         case "copies":
@@ -155,19 +155,19 @@ def _of_copies(pricing: Pricing, spread: CopySpread) -> Array:
 
 
 def _by_heads(pricing: Pricing, spread: HeadSpread) -> Array:
-    """An extent that goes by the key-value heads of attention (M5)."""
+    """Return an extent by the key-value heads of attention (M5)."""
     scenario, block = pricing.scenario, pricing.block
     sliding = spread == "window" or spread.startswith("sliding")
     shared = float(scenario.model.heads("sliding" if sliding else "grouped_query").shared)
-    few, whole = block.tensor_parallel > shared, extent(pricing, "whole")
+    gathers, whole = block.tensor_parallel > shared, extent(pricing, "whole")
     held = whole / np.minimum(block.tensor_parallel, shared)
     match spread:
         case "key_value" | "sliding_key_value":
             return held
         case "projection" | "sliding_projection":
-            return np.where(few, whole, extent(pricing, "tensor"))
+            return np.where(gathers, whole, extent(pricing, "tensor"))
         case "gathered" | "sliding_gathered":
-            return np.where(few, whole, 0.0)
+            return np.where(gathers, whole, 0.0)
         case "ring" | "sliding_ring":
             return np.where(block.context_parallel > 1.0, held, 0.0)
         case "key_value_context" | "sliding_key_value_context":

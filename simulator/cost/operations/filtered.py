@@ -1,4 +1,4 @@
-"""Operations of attention on tokens that a local filter mixes (Yuan 2.0, Wu et al. 2023). Sums nothing."""
+"""Operations of attention over locally filtered tokens (Yuan 2.0, Wu et al. 2023). Sums nothing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import norm, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.grouped_query import grouped_query
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 
 def filtered(conditions: Conditions) -> tuple[Operation, ...]:
-    """The filter and its norm, then attention: values read the block's norm, which stays for them.
+    """Return the filter and its norm, then attention, whose values read the block's norm.
 
     Every rank has the whole filter (paddlenlp/transformers/yuan/modeling.py of 056cdcb, LocalizedFiltering).
     """
@@ -18,9 +18,9 @@ def filtered(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def _filter(conditions: Conditions) -> Operation:
-    """Two causal convolutions over two tokens, into half the width and back, and an addition to their input.
+    """Return two causal convolutions over two tokens, to half the width and back, added to their input.
 
-    Each keeps its input in the layout of a convolution: `2 T h` and `T h`.
+    Each saves its input in a convolution's layout: `2 T h` and `T h`.
     """
     hidden, element = conditions.model.hidden_size, element_bytes(conditions)
     half = hidden // 2
@@ -33,9 +33,9 @@ def _filter(conditions: Conditions) -> Operation:
             Weight("filter_out", 2 * half, hidden, "replicated", matmul=False),
             vector("filter_out_bias", hidden),
         ),
-        kept=(
-            Kept("filter_input", element * hidden, "sequence"),
-            Kept("filter_inner", element * half, "sequence"),
+        saved=(
+            Saved("filter_input", element * hidden, "sequence"),
+            Saved("filter_inner", element * half, "sequence"),
         ),
         moved=(Amount(8.0 * element * hidden, "sequence"),),
         core_flops=8.0 * hidden * half,

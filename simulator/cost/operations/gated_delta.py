@@ -1,6 +1,6 @@
-"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head that a delta rule updates, in chunks.
+"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head, updated in chunks by a delta rule.
 
-Lists operations and shapes; their bytes and seconds are counted elsewhere.
+Sums nothing.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.linear import input_projection, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
 
 def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition.
+    """Return the operations between the norm and the residual addition.
 
-    One projection makes queries, keys, values, the output's gate z and two numbers per value head; q, k and v pass a
-    causal convolution, which keeps its input. Queries and keys are repeated to the value heads and normed in the scan's
-    kernel, which keeps them, v, decay and strength of every head, and a triangular matrix per chunk.
+    One projection makes queries, keys, values, the output gate z and two numbers per value head; q, k and v pass a
+    causal convolution, which saves its input. The scan's kernel repeats queries and keys to the value heads and norms
+    them; it saves them, v, decay and strength of every head, and a triangular matrix per chunk.
     """
     model, element = conditions.model, element_bytes(conditions)
     heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
@@ -29,12 +29,12 @@ def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
         name="delta_rule",
         group="core_attention",
         weights=(vector("decay", heads, "column"), vector("step_bias", heads, "column")),
-        kept=(
-            Kept("scan_query_key", 2.0 * element * heads * model.linear_key_head_dim, "tensor"),
-            Kept("scan_value", element * values, "tensor"),
-            Kept("scan_triangle", element * heads * model.chunk_tokens, "tensor"),
-            # Decay and the statistics of both norms in fp32, the strength of the update.
-            Kept("scan_numbers", (3.0 * FP32 + element) * heads, "tensor"),
+        saved=(
+            Saved("scan_query_key", 2.0 * element * heads * model.linear_key_head_dim, "tensor"),
+            Saved("scan_value", element * values, "tensor"),
+            Saved("scan_triangle", element * heads * model.chunk_tokens, "tensor"),
+            # Decay and statistics of both norms in fp32, strength of the update.
+            Saved("scan_numbers", (3.0 * FP32 + element) * heads, "tensor"),
         ),
         temporary=(Amount(element * (2 * heads * model.linear_key_head_dim + values), "tensor"),),
         moved=(Amount(element * (2 * heads * model.linear_key_head_dim + 2 * values), "tensor"),),
@@ -51,7 +51,7 @@ def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def convolution(conditions: Conditions, width: int) -> Operation:
-    """A causal convolution of every feature over a few tokens, with SiLU: reads and writes its width."""
+    """Return a causal convolution of every feature over a few tokens, with SiLU; it reads and writes its width."""
     model = conditions.model
     bias = (vector("convolution_bias", width, "column"),) if model.convolution_bias else ()
     return Operation(
@@ -70,26 +70,27 @@ def _weights(model: ModelSpec) -> tuple[Weight, ...]:
 
 
 def gated_norm(conditions: Conditions, values: int) -> Operation:
-    """Norm of every head times SiLU of z: keeps the scan's output, a number per head, and what it makes."""
+    """Return a norm of every head times SiLU of z: saves the scan's output, a number per head, and its own output."""
     model, element = conditions.model, element_bytes(conditions)
     return Operation(
         name="gated_norm",
         group="attention_projection",
         weights=(vector("scan_norm", model.linear_value_head_dim),),
-        kept=(
-            Kept("scan_output", element * values, "tensor"),
-            Kept("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
-            Kept("gated_scan_output", element * values, "tensor"),
+        saved=(
+            Saved("scan_output", element * values, "tensor"),
+            Saved("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
+            Saved("gated_scan_output", element * values, "tensor"),
         ),
         moved=(Amount(3.0 * element * values, "tensor"),),
     )
 
 
 def delta_flops(model: ModelSpec) -> float:
-    """Forward FLOPs per token in chunks of C tokens, by value head (Yang et al. 2024, Gated Delta Networks).
+    """Return the forward FLOP per token in chunks of C tokens, by value head (Yang et al. 2024, Gated Delta Networks).
 
-    Inside a chunk the products of keys with keys and of queries with keys, the triangle times keys and values, scores
-    times values: `6 C k + 4 C v`, and `2 C^2 / 3` for the triangle's inverse; with the state three products of `2 k v`.
+    A chunk has the products of keys with keys and of queries with keys, the triangle times keys and values, and scores
+    times values: `6 C k + 4 C v`, and `2 C^2 / 3` for the triangle's inverse; the state takes three products of `2 k
+    v`.
     """
     chunk, key, value = model.chunk_tokens, model.linear_key_head_dim, model.linear_value_head_dim
     inside = 6.0 * chunk * key + 4.0 * chunk * value + 2.0 * chunk**2 / 3.0

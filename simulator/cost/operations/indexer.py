@@ -1,22 +1,22 @@
-"""Operations of sparse attention's indexer: small heads score all keys, a token takes its best ones. Sums nothing."""
+"""Operations of sparse attention's indexer: small heads score all keys, each token keeps the best. Sums nothing."""
 
 from __future__ import annotations
 
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.record import Operation, Saved, Weight
 
 INDEX_BYTES = 4.0
-"""Bytes of the number of a chosen key."""
+"""Bytes of the index of a chosen key."""
 
 
 def indexer(conditions: Conditions) -> tuple[Operation, ...]:
-    """Projections of queries and of one key head, and the scores of all tokens before; the choice is kept.
+    """Return the projections of queries and one key head, and the scores of all earlier tokens; the choice is saved.
 
-    Latent attention projects the compressed queries, and weighs heads by a projection of its own (DeepSeek-V3.2);
-    grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). It is trained beside the
-    model: every pass is counted. Its scores are one product, half of attention's two; they are not kept.
+    Latent attention projects the compressed queries, and weights heads by a projection of its own (DeepSeek-V3.2);
+    grouped-query attention projects the hidden state and norms queries and keys (MiniMax-M3). The indexer is trained
+    with the model, so every pass counts. Its scores are one product, half of attention's two; they are not saved.
     """
     model, element = conditions.model, element_bytes(conditions)
     hidden, size, heads = model.hidden_size, model.index_head_dim, model.index_heads
@@ -37,10 +37,10 @@ def indexer(conditions: Conditions) -> tuple[Operation, ...]:
             name="indexer",
             group="indexer",
             weights=(key, *weights),
-            kept=(
-                Kept("index_query_key", element * (width + size), "whole"),
-                Kept("index_weights", FP32 * heads, "whole"),
-                Kept("index_choice", INDEX_BYTES * model.index_topk, "whole"),
+            saved=(
+                Saved("index_query_key", element * (width + size), "whole"),
+                Saved("index_weights", FP32 * heads, "whole"),
+                Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
             ),
             core_width=width / 2.0,
         ),

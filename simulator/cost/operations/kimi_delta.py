@@ -1,7 +1,7 @@
-"""Kimi delta attention: the gated delta rule with a decay of every channel (Kimi Team 2025, Kimi Linear). Sums nothing.
+"""Operations of Kimi delta attention: a gated delta rule with a decay per channel (Kimi Team 2025). Sums nothing.
 
-Read from transformers 5.23.0, models/kimi_linear/modeling_kimi_linear.py; what stays is what the chunked kernel of
-flash-linear-attention saves.
+Read from transformers 5.23.0, models/kimi_linear/modeling_kimi_linear.py; saved tensors are those of
+flash-linear-attention's chunked kernel.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.gated_delta import convolution, delta_flops, gated_norm
 from simulator.cost.operations.linear import input_projection, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
 
 def kimi_delta(conditions: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition.
+    """Return the operations between the norm and the residual addition.
 
-    One projection makes queries, keys and values, a strength for every head, and the narrow inputs of decay and output
-    gate, which a second one widens. The scan keeps queries, keys, values, the decays' sums in fp32, and two triangles
-    for every chunk.
+    One projection makes queries, keys and values, a strength per head, and the narrow inputs of decay and output gate,
+    which a second one widens. The scan saves queries, keys, values, the decays' sums in fp32, and two triangles per
+    chunk.
     """
     model, element = conditions.model, element_bytes(conditions)
     heads, keys = model.linear_value_heads, model.linear_key_heads * model.linear_key_head_dim
@@ -31,13 +31,13 @@ def kimi_delta(conditions: Conditions) -> tuple[Operation, ...]:
         name="delta_rule",
         group="core_attention",
         weights=(vector("decay", heads, "column"), vector("step_bias", keys, "column")),
-        kept=(
-            Kept("scan_query_key", 2.0 * element * keys, "tensor"),
-            Kept("scan_value", element * values, "tensor"),
-            Kept("scan_decay", (FP32 + element) * keys, "tensor"),
-            Kept("scan_triangle", 2.0 * element * heads * model.chunk_tokens, "tensor"),
+        saved=(
+            Saved("scan_query_key", 2.0 * element * keys, "tensor"),
+            Saved("scan_value", element * values, "tensor"),
+            Saved("scan_decay", (FP32 + element) * keys, "tensor"),
+            Saved("scan_triangle", 2.0 * element * heads * model.chunk_tokens, "tensor"),
             # The statistics of both norms in fp32, the strength of the update.
-            Kept("scan_numbers", (2.0 * FP32 + element) * heads, "tensor"),
+            Saved("scan_numbers", (2.0 * FP32 + element) * heads, "tensor"),
         ),
         temporary=(Amount(element * (3 * keys + values), "tensor"),),
         moved=(Amount(element * (3 * keys + 2 * values), "tensor"),),
@@ -67,7 +67,7 @@ def _weights(model: ModelSpec) -> tuple[Weight, ...]:
 
 
 def _gates(conditions: Conditions, keys: int, values: int, narrow: int) -> Operation:
-    """Decay and output gate widened from their narrow inputs, which stay; what the gate multiplies by stays too."""
+    """Return the widened decay and output gate; their narrow inputs are saved, and the gate's factor."""
     model, element = conditions.model, element_bytes(conditions)
     wide = [Weight("f_b", model.delta_gate_rank, keys, "column")]
     if model.delta_output_gate == "low_rank":
@@ -76,8 +76,8 @@ def _gates(conditions: Conditions, keys: int, values: int, narrow: int) -> Opera
         name="delta_gates",
         group="attention_projection",
         weights=tuple(wide),
-        kept=(
-            Kept("delta_gate_inputs", element * narrow, "sequence"),
-            Kept("scan_gate", element * values, "tensor"),
+        saved=(
+            Saved("delta_gate_inputs", element * narrow, "sequence"),
+            Saved("scan_gate", element * values, "tensor"),
         ),
     )

@@ -15,17 +15,17 @@ from simulator.cost.operations.attention import (
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
-from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.record import Operation, Saved, Weight
 from simulator.question.specs.mixers import TRAITS, Mixer
 from simulator.question.specs.model import ModelSpec
 
 
 def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:
-    """Between the norm and the residual addition: projections down and up, positions, core and what is behind it.
+    """Return the operations between norm and residual addition: projections down and up, positions, core, output.
 
-    Cut as Megatron cuts them. The compressed latents and their norms are kept. The expanded keys and values leave one
-    projection; keys are joined with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as
-    well, and the projection's output goes; without, it stays alive through v.
+    Operations are split as in Megatron. The compressed latents and their norms are saved. One projection expands keys
+    and values; keys are joined with the shared rotary part into a new tensor. With `copy_latent_value` v is copied as
+    well, and the projection's output is freed; without, it stays alive through v.
     """
     model, element = conditions.model, element_bytes(conditions)
     heads, (rank, no_rope, rope, value) = model.num_attention_heads, _sizes(model)
@@ -34,26 +34,26 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
         name="latent_down",
         group="attention_projection",
         weights=_down_weights(conditions),
-        kept=(
-            Kept("latents", element * (normed + rope), "sequence"),
+        saved=(
+            Saved("latents", element * (normed + rope), "sequence"),
             *_norm_statistics(conditions),
-            Kept("latent_norm_outputs", element * normed, "sequence"),
+            Saved("latent_norm_outputs", element * normed, "sequence"),
         ),
         moved=cast(conditions, float(model.hidden_size), "sequence"),
         collectives=(tensor_collective(conditions, "gather"),),
         calls=0.5,
     )
     query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
-    expansion = Kept("latent_value", element * heads * value, "tensor")
+    expansion = Saved("latent_value", element * heads * value, "tensor")
     if not conditions.framework.copy_latent_value:
-        expansion = Kept("key_value_projection", element * heads * (no_rope + value), "tensor")
+        expansion = Saved("key_value_projection", element * heads * (no_rope + value), "tensor")
     up = Operation(
         name="latent_up",
         group="attention_projection",
         weights=(*query, Weight("kv_b", rank, heads * (no_rope + value), "column")),
-        kept=(expansion,),
+        saved=(expansion,),
     )
-    rotated = tuple(Kept(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
+    rotated = tuple(Saved(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
     return (
         down,
         up,
@@ -66,27 +66,27 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
     )
 
 
-def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> Operation:
-    """Rotation; without one keys are joined with their shared part all the same, queries are as projected."""
+def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Saved, ...]) -> Operation:
+    """Return the rotation; without one, keys are still joined with their shared part, and queries stay as projected."""
     if conditions.model.rotary:
         return rotation(conditions, mixer, rotated)
-    return Operation(name="rotation", group="position", kept=rotated)
+    return Operation(name="rotation", group="position", saved=rotated)
 
 
 def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
-    """The latent's rank; of a head the features without rotation, with it, and its values'. Specs have them all."""
+    """Return the latent's rank, and a head's features without rotation, with rotation, and of its values."""
     conditions = model.kv_lora_rank, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim
     return as_type("tuple[int, int, int, int]", conditions)
 
 
-def _norm_statistics(conditions: Conditions) -> tuple[Kept, ...]:
-    """One fp32 number per token for the norm of each latent."""
+def _norm_statistics(conditions: Conditions) -> tuple[Saved, ...]:
+    """Return one fp32 number per token for the norm of each latent."""
     norms = 1.0 if conditions.model.q_lora_rank is None else 2.0
-    return (Kept("latent_norm_statistics", FP32 * norms, "sequence"),)
+    return (Saved("latent_norm_statistics", FP32 * norms, "sequence"),)
 
 
 def _down_weights(conditions: Conditions) -> tuple[Weight, ...]:
-    """The compressions, whole on every rank, and their norms; without a query rank the query's own projection.
+    """Return the compressions, replicated on every rank, and their norms; without a query rank the query's projection.
 
     A gate on attention's output is one more product of the same input.
     """

@@ -1,6 +1,6 @@
-"""The registry of layers: for each mixer and network its list of operations. A new architecture gets a line here.
+"""Registry of layers: the list of operations of each mixer and feed-forward network.
 
-An architecture is a file that lists its operations, and its name here. No operation is written here.
+A new architecture is a module that lists its operations, and a line here.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from simulator.cost.operations.layer_embedding import layer_embedding
 from simulator.cost.operations.lightning import lightning
 from simulator.cost.operations.mamba import mamba
 from simulator.cost.operations.offload import moved
-from simulator.cost.operations.record import Kept, Operation
+from simulator.cost.operations.record import Operation, Saved
 from simulator.cost.operations.reused import reused
+from simulator.cost.operations.selective_scan import selective_scan
 from simulator.cost.operations.streams import aggregated, collapsed, expanded
 from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import FeedForward, LayerKind
 
 Listing = Callable[[Conditions], tuple[Operation, ...]]
-"""The operations between a norm and the residual addition."""
+"""Operations between a norm and the residual addition."""
 
 
-def nothing(_given: Conditions) -> tuple[Operation, ...]:
-    """No operations: a layer without a mixer, or without a feed-forward network."""
+def nothing(_conditions: Conditions) -> tuple[Operation, ...]:
+    """Return no operations: a layer without a mixer, or without a feed-forward network."""
     return ()
 
 
@@ -52,6 +53,7 @@ MIXERS: Mapping[Mixer, Listing] = MappingProxyType(
         "gated_delta": gated_delta,
         "lightning": lightning,
         "mamba": mamba,
+        "selective_scan": selective_scan,
         "reused_grouped_query": partial(reused, mixer="reused_grouped_query"),
         "reused_sliding": partial(reused, mixer="reused_sliding"),
         "window_shared": partial(compressed, mixer="window_shared"),
@@ -77,14 +79,14 @@ FEED_FORWARDS: Mapping[FeedForward, Listing] = MappingProxyType(
 
 @lru_cache(maxsize=256)
 def layer_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
-    """The operations of one layer, in the order of its forward pass; kept is what stays on the device."""
+    """Return the operations of one layer in forward order, with the tensors saved on the device."""
     return tuple(
         _captured(conditions, _left(conditions, kind, operation)) for operation in whole_operations(conditions, kind)
     )
 
 
 def _captured(conditions: Conditions, operation: Operation) -> Operation:
-    """An operation, marked where a CUDA graph starts all of it at once (T12)."""
+    """Return an operation, marked if a CUDA graph launches all of it (T12)."""
     groups = CAPTURED.get(conditions.framework.cuda_graphs)
     everything = conditions.framework.cuda_graphs in ("layers", "full_iteration")
     inside = everything or (groups is not None and operation.group in groups)
@@ -99,24 +101,26 @@ CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
         "network": frozenset(("feed_forward",)),
     }
 )
-"""Groups of operations inside CUDA graphs of parts of a layer: `attn` and `mamba`, those and `moe_router`, `mlp` of
-Megatron's `--cuda-graph-scope`."""
+"""Groups of operations in CUDA graphs of layer parts, by Megatron's `--cuda-graph-scope`.
+
+`attn` and `mamba`; those with `moe_router`; `mlp`.
+"""
 
 
 def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Operation:
-    """An operation with what is moved to the host, or done again by a share of the experts, not kept."""
+    """Return an operation without saved tensors that are offloaded, or recomputed by a share of the experts."""
     profile = conditions.framework
-    if away := moved(conditions, kind, operation):
-        operation = operation._replace(kept=tuple(tensor for tensor in operation.kept if tensor not in away))
+    if offloaded := moved(conditions, kind, operation):
+        operation = operation._replace(saved=tuple(tensor for tensor in operation.saved if tensor not in offloaded))
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
-    return operation._replace(kept=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.kept))
+    return operation._replace(saved=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.saved))
 
 
 def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, tuple[Operation, ...]], ...]:
-    """What the stack does again of a share of the layers, each share with its operations in order.
+    """Return the operations that the stack recomputes in a share of the layers, with that share.
 
-    Experts' exchanges that are done again run under what is computed again (MindSpeed 028de58c,
+    Recomputed exchanges of experts overlap with other recomputed work (MindSpeed 028de58c,
     docs/zh/features/megatron_moe/megatron-moe-zero-memory.md).
     """
     networks, experts = conditions.framework.recomputed_network_share, conditions.framework.recomputed_expert_share
@@ -136,33 +140,33 @@ _NETWORKS = frozenset(("feed_forward", "router", "experts", "dispatch", "shared_
 
 
 def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
-    """The operations of one layer with all that they keep, wherever it is."""
+    """Return the operations of one layer with all saved tensors, on device or host."""
     conditions = conditions._replace(model=conditions.model.of_kind(kind))
     mixer = _block(conditions, MIXERS[kind.mixer](conditions), "attention", "input_norm")
     feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
     if conditions.model.parallel_residual and mixer and feed_forward:
-        feed_forward = _beside(conditions, feed_forward)
+        feed_forward = _parallel(conditions, feed_forward)
     feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
     return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions))
 
 
 def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
-    """An operation of the feed-forward part without the inputs of frozen products without an adapter.
+    """Return a feed-forward operation without the inputs of frozen products that have no adapter.
 
     Their input gradients need the weights alone (TransformerEngine, module/linear.py).
     """
     if conditions.lora_rank is None or conditions.framework.adapter_targets == "all":
         return operation
-    read = tuple(tensor for tensor in operation.kept if not tensor.name.endswith(_PRODUCT_INPUTS))
-    return operation._replace(kept=read)
+    read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
+    return operation._replace(saved=read)
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
-"""Endings of the names of tensors that matrix products of a feed-forward part alone read."""
+"""Name endings of the tensors that only a feed-forward part's matrix products read."""
 
 
 def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, weight: str) -> tuple[Operation, ...]:
-    """Operations with their norms and the addition to the residual stream; nothing around nothing."""
+    """Return operations with their norms and the residual addition; empty if there are none."""
     if not inside:
         return ()
     if conditions.model.residual_streams > 1:
@@ -179,25 +183,25 @@ def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, wei
         case "before":
             return (norm(conditions, f"{name}_norm", weight), *inside, added)
         case "after":
-            entered = Operation(name=f"{name}_entry", group="norm", kept=(linear_input(conditions, f"{name}_input"),))
+            entered = Operation(name=f"{name}_entry", group="norm", saved=(linear_input(conditions, f"{name}_input"),))
             return (entered, *inside, post_norm(conditions, f"{name}_norm", weight), added)
         case "around":
             behind = post_norm(conditions, f"{name}_post_norm", f"{weight}_behind")
             return (norm(conditions, f"{name}_norm", weight), *inside, behind, added)
 
 
-def _beside(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """A feed-forward part that reads the layer's input: its norm keeps no input of its own, a shared norm nothing."""
+def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """Return a feed-forward part that reads the layer's input: its norm saves no input, a shared norm nothing."""
     first, *others = feed_forward
     if conditions.model.shared_norm:
         return tuple(others)
-    return (first._replace(kept=first.kept[1:]), *others)
+    return (first._replace(saved=first.saved[1:]), *others)
 
 
 def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
-    """LoRA keeps its inner activation; four linear groups (qkv, output, gate-up, down) at the least, or two."""
+    """Return the inner activations that LoRA saves, for four linear groups (qkv, output, gate-up, down) or two."""
     if conditions.lora_rank is None:
         return ()
     groups = 2.0 if conditions.framework.adapter_targets == "attention" else 4.0
-    inner = Kept("adapter_inner", groups * element_bytes(conditions) * float(conditions.lora_rank), "whole")
-    return (Operation(name="adapters", group="adapter", kept=(inner,)),)
+    inner = Saved("adapter_inner", groups * element_bytes(conditions) * float(conditions.lora_rank), "whole")
+    return (Operation(name="adapters", group="adapter", saved=(inner,)),)

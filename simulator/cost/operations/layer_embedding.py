@@ -1,7 +1,7 @@
-"""A second embedding of the tokens, of which every layer reads a part of its own behind its two blocks (Gemma 4).
+"""A second token embedding, of which every layer reads its own part behind its two blocks (Gemma 4). Sums nothing.
 
-transformers 5.23.0, models/gemma4/modeling_gemma4.py. The projection of the first embedding to every layer's part is
-listed with the layer that reads it. Sums nothing.
+Source: transformers 5.23.0, models/gemma4/modeling_gemma4.py. Each layer lists the projection of the first embedding to
+its part.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import post_norm, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 
 def layer_embedding(conditions: Conditions) -> tuple[Operation, ...]:
-    """A layer's part: the stream through a narrow gate times the part, widened, normed and added; nothing without.
+    """Return a layer's part: a narrow gate of the stream times the part, widened, normed and added; empty without.
 
-    The stream stays for the gate's product; of the narrow tensors the gate, what its activation makes, the part and
-    their product.
+    The stream is saved for the gate's product, and four narrow tensors: gate, activation, part and their product.
     """
     model, element = conditions.model, element_bytes(conditions)
     hidden, part = model.hidden_size, model.layer_embedding_size
@@ -31,9 +30,9 @@ def layer_embedding(conditions: Conditions) -> tuple[Operation, ...]:
                 Weight("layer_gate", hidden, part, "replicated"),
                 Weight("layer_back", part, hidden, "replicated"),
             ),
-            kept=(
-                Kept("layer_embedding_input", element * hidden, "sequence"),
-                Kept("layer_embedding_parts", 4.0 * element * part, "sequence"),
+            saved=(
+                Saved("layer_embedding_input", element * hidden, "sequence"),
+                Saved("layer_embedding_parts", 4.0 * element * part, "sequence"),
             ),
             moved=(Amount(element * (4.0 * hidden + 6.0 * part), "sequence"),),
         ),
@@ -42,7 +41,7 @@ def layer_embedding(conditions: Conditions) -> tuple[Operation, ...]:
 
 
 def layer_table(conditions: Conditions) -> tuple[Operation, ...]:
-    """The table of all layers' parts, and the norm of what the first embedding adds to them; nothing without."""
+    """Return the table of all layers' parts, and the norm of the first embedding's contribution; empty without."""
     model = conditions.model
     part = model.layer_embedding_size
     if not part:

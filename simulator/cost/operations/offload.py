@@ -1,8 +1,8 @@
-"""Tensors of a layer that its forward pass sends to the host and its backward pass brings back (M27).
+"""Tensors of a layer that the forward pass offloads to the host and the backward pass brings back (M27).
 
 Megatron-LM d98e8a6, core/pipeline_parallel/fine_grained_activation_offload.py: a module of `--offload-modules` moves
-what autograd saves between its start and its end (core/transformer/attention.py, multi_latent_attention.py,
-transformer_layer.py, moe/experts.py). Numbers of a row, below its least size of a million, are left out.
+the tensors that autograd saves between its start and its end (core/transformer/attention.py, multi_latent_attention.py,
+transformer_layer.py, moe/experts.py). Row statistics, below its minimum of a million numbers, stay.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import Final
 
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Kept, Operation
+from simulator.cost.operations.record import Operation, Saved
 from simulator.question.specs.mixers import LATENT
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW
 
 SWAPPED: Final = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))
-"""Groups whose tensors move to the host with attention (mindspeed/core/memory/adaptive_recomputing, swap_attention)."""
+"""Groups of operations swapped with attention (mindspeed/core/memory/adaptive_recomputing, swap_attention)."""
 _EXPERT_INPUTS: Final = frozenset(("experts_gate_up", "experts_up", "experts_silu"))
 _TENSORS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -38,16 +38,16 @@ _TENSORS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "fused_group_mlp": _EXPERT_INPUTS | {"dispatched_tokens", "experts_product"},
     }
 )
-"""Names of the tensors that a module saves in any layer."""
+"""Names of the tensors that each module saves in any layer."""
 
 
 @lru_cache(maxsize=256)
 def _names(conditions: Conditions, kind: LayerKind) -> frozenset[str]:
-    """Names of a layer's tensors that its offloaded modules move."""
+    """Return the names of a layer's tensors that its offloaded modules move."""
     modules, model = set(conditions.framework.offloaded_modules), conditions.model
     names = frozenset[str]().union(*(_TENSORS[module] for module in modules))
     latent = kind.mixer in LATENT
-    # The norm is one with the product behind it, but in latent attention and before routed experts.
+    # The norm is fused with the product behind it, except in latent attention and before routed experts.
     if ("attn_norm" if latent else "qkv_linear") in modules:
         names |= {"attention_norm_input"}
     if "qkv_linear" in modules and latent:
@@ -63,29 +63,29 @@ def _names(conditions: Conditions, kind: LayerKind) -> frozenset[str]:
     return names
 
 
-def moved(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Kept, ...]:
-    """The tensors of an operation that leave the device."""
+def moved(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Saved, ...]:
+    """Return the tensors of an operation that leave the device."""
     if conditions.framework.swapped_attention and operation.group in SWAPPED:
-        return operation.kept
+        return operation.saved
     if not conditions.framework.offloaded_modules:
         return ()
     names = _names(conditions, kind)
-    return tuple(tensor for tensor in operation.kept if tensor.name in names)
+    return tuple(tensor for tensor in operation.saved if tensor.name in names)
 
 
-def sent(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Kept, ...]:
-    """Bytes that an operation's tensors take on their way: as many as they have, but for two.
+def sent(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Saved, ...]:
+    """Return an operation's offloaded tensors with the bytes they transfer.
 
-    Of a joint projection the values alone are saved. Attention's 16-bit output is saved by attention and by the product
-    behind it, and each sends it.
+    Of a joint projection only the values are saved. Attention's 16-bit output is saved by attention and by the product
+    behind it, and sent twice.
     """
     tensors = moved(conditions, kind, operation)
     if conditions.framework.swapped_attention:
         return tensors
-    return tuple(tensor._replace(amount=_times(conditions, kind, tensor) * tensor.amount) for tensor in tensors)
+    return tuple(tensor._replace(amount=_transfers(conditions, kind, tensor) * tensor.amount) for tensor in tensors)
 
 
-def _times(conditions: Conditions, kind: LayerKind, tensor: Kept) -> float:
+def _transfers(conditions: Conditions, kind: LayerKind, tensor: Saved) -> float:
     model = conditions.model
     if tensor.name == "qkv_output" and not model.qk_norm:
         heads = model.heads(kind.mixer)

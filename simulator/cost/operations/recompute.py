@@ -1,7 +1,7 @@
-"""Recompute policies: which operations the backward pass does again, and which of their tensors are then not kept.
+"""Recompute policies: which operations the backward pass repeats, and which saved tensors that frees.
 
-A policy is a few parts, each a set of operations. Recomputation of whole layers keeps their inputs alone and is counted
-by layer, in `memory.rank_activations`.
+A policy has parts, each a set of operations. Recompute of whole layers saves only their inputs;
+`memory.rank_activations` counts it by layer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, assert_never
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Kept, Operation, OperationGroup, Split, Spread, Weight, summed
+from simulator.cost.operations.record import Operation, OperationGroup, Saved, Split, Spread, Weight, summed
 from simulator.question.specs.mixers import LATENT
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule
@@ -22,23 +22,23 @@ Modules = tuple[RecomputeModule, ...]
 
 
 class Part(NamedTuple):
-    """One part of a layer that the backward pass does again as a whole."""
+    """A part of a layer that the backward pass recomputes as a whole."""
 
     groups: frozenset[OperationGroup] = frozenset()
-    """Operations of these groups are done again,"""
+    """Groups of the recomputed operations."""
     names: frozenset[str] = frozenset()
-    """and those of these names."""
+    """Names of further recomputed operations."""
     frees: frozenset[str] | None = None
-    """Names of the layer's tensors that are then not kept; None is all that those operations keep."""
+    """Names of the layer's tensors that are then not saved; None for all tensors of those operations."""
     back_with_others: bool = False
-    """Whether what is done again is alive beside all else of the layer; else what stands behind it has gone by then."""
+    """Whether recomputed tensors are alive with the whole layer; else later tensors are freed by then."""
 
     def repeats(self, operation: Operation) -> bool:
-        """Whether an operation is done again."""
+        """Return whether an operation is recomputed."""
         return operation.group in self.groups or operation.name in self.names
 
-    def drops(self, operation: Operation, tensor: Kept) -> bool:
-        """Whether a tensor that an operation keeps is not kept."""
+    def drops(self, operation: Operation, tensor: Saved) -> bool:
+        """Return whether a tensor that an operation saves is dropped."""
         return self.repeats(operation) if self.frees is None else tensor.name in self.frees
 
 
@@ -48,20 +48,20 @@ _ATTENTION: frozenset[OperationGroup] = frozenset(
 
 
 def parts(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Part, ...]:
-    """The parts that a mode does again as a whole; `full` is about whole layers, `operations` has its own rule."""
+    """Return the parts that a mode recomputes; none for `full` (whole layers) and `operations` (a rule of its own)."""
     match mode:
         case "none" | "full" | "operations":
             return ()
         case "selective":
             return tuple(_module(conditions, kind, module) for module in modules)
         case "attention":
-            # All of the attention block but the norm and its output, the block's input.
+            # All of the attention block except the norm and its output, the block's input.
             return (Part(groups=_ATTENTION),)
     assert_never(mode)
 
 
 def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) -> Part:
-    """What a module of selective recompute is in a layer of a kind, as megatron-core 0.16 cuts it."""
+    """Return the part of a layer that a module of selective recompute is, as megatron-core 0.16 splits it."""
     groups: set[OperationGroup] = set()
     names: set[str] = set()
     frees: set[str] | None = None
@@ -71,10 +71,10 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
             # memory than `none`).
             groups, frees = {"core_attention"}, {"attention_scores", "attention_dropout"}
         case "layernorm":
-            # Norms that TransformerEngine joins to the product behind them are not done again apart.
+            # TransformerEngine fuses other norms with the product behind them: those are not recomputed.
             names |= {"attention_norm"} if kind.mixer in LATENT else set()
             names |= {"ffn_norm"} if kind.routed else set()
-            frees = {f"{name}_{what}" for name in names for what in ("output", "statistics")}
+            frees = {f"{name}_{tensor}" for name in names for tensor in ("output", "statistics")}
         case "moe_act":
             names, frees = {"experts_activation"}, {"experts_silu", "experts_product"}
         case "moe_gate_up":
@@ -102,12 +102,12 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
 
 @lru_cache(maxsize=512)
 def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> tuple[Operation, ...]:
-    """The operations of a layer that a policy does again, each once; of those that it keeps in part, the rest (M6)."""
+    """Return the operations of a layer that a policy recomputes, each once, without the parts it saves (M6)."""
     match mode:
         case "full":
-            return _needed(conditions, kind)
+            return _recomputed_whole(conditions, kind)
         case "operations":
-            return tuple(_rest(conditions, kind))
+            return tuple(_recomputed_parts(conditions, kind))
         case _:
             chosen = parts(conditions, kind, mode, modules)
             return tuple(
@@ -117,45 +117,45 @@ def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modul
             )
 
 
-def _needed(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
-    """What recomputation of a whole layer does: it ends with the last tensor that is read, or with the layer."""
+def _recomputed_whole(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+    """Return the operations of full recompute: up to the last tensor that is read, or to the layer's end."""
     ends = conditions.framework.recompute_stops_early or conditions.framework.compiled
-    return _read(conditions, kind) if ends else layer_operations(conditions, kind)
+    return _read_operations(conditions, kind) if ends else layer_operations(conditions, kind)
 
 
-def _read(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
-    """A layer up to the last tensor that its backward pass reads."""
+def _read_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+    """Return a layer's operations up to the last tensor that its backward pass reads."""
     operations = layer_operations(conditions, kind)
     last = max(
-        (i for i, operation in enumerate(operations) if operation.kept and operation.group != "adapter"), default=-1
+        (i for i, operation in enumerate(operations) if operation.saved and operation.group != "adapter"), default=-1
     )
     return operations[: last + 1]
 
 
-def _rest(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
-    """What per-operation checkpointing does again: not attention, every second product, exchanges that end one (M7).
+def _recomputed_parts(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
+    """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7).
 
-    Scatters of tensor parallelism and the experts' all-to-alls are kept; gathers are done again.
+    Scatters of tensor parallelism and the experts' all-to-alls are saved; gathers are repeated.
     """
-    kept = {weight.name for weight in _kept_products(conditions, kind)}
-    for operation in _needed(conditions, kind):
+    saved = {weight.name for weight in _saved_products(conditions, kind)}
+    for operation in _recomputed_whole(conditions, kind):
         if operation.group in ("core_attention", "context_exchange"):
             continue
         yield operation._replace(
-            weights=tuple(weight for weight in operation.weights if weight.name not in kept),
+            weights=tuple(weight for weight in operation.weights if weight.name not in saved),
             collectives=tuple(each for each in operation.collectives if each.pattern not in ("reduce", "all_to_all")),
         )
 
 
 _LATENT_ORDER: tuple[str, ...] = ("q", "q_a", "q_b", "kv_a", "kv_b")
-"""Products of latent attention as torchtitan runs them: queries first."""
+"""Products of latent attention in torchtitan's order: queries first."""
 
 
-def _kept_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
-    """The products whose outputs per-operation checkpointing keeps: the first, third and so on of a layer.
+def _saved_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
+    """Return the products whose outputs per-operation checkpointing saves: every second of a layer, from the first.
 
-    torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not those of routed experts,
-    which are grouped, and not the router's, whose shape its configuration leaves out.
+    torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not the grouped ones of
+    routed experts, and not the router's, whose shape its configuration omits.
     """
     products = [
         weight
@@ -164,66 +164,66 @@ def _kept_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...
         if weight.matmul and not weight.routed and operation.group != "router"
     ]
     if kind.mixer in LATENT:
-        # What stands behind the projections stays behind them.
+        # Later products keep their order.
         products.sort(key=lambda weight: (*_LATENT_ORDER, weight.name).index(weight.name))
     return tuple(products[::2])
 
 
 _OUTPUTS: Mapping[Split, Spread] = {
     "column": "tensor",
-    # Every rank's own part of the sum, before it is scattered.
+    # Partial sums of every rank, before the scatter.
     "row": "whole",
     "replicated": "sequence",
 }
-"""How the output of a product is spread, by the way its weight is cut."""
+"""Spread of a product's output, by how its weight is split."""
 
 
-def _kept_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
-    """What per-operation checkpointing keeps: the input, attention, every second product, what is exchanged (M7).
+def _saved_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
+    """Yield what per-operation checkpointing saves: input, attention, every second product, exchanges (M7).
 
-    A compiled layer keeps none that nothing reads: what the last product puts out goes into the residual stream.
+    A compiled layer saves none that nothing reads: the last product's output enters the residual stream.
     """
     hidden = float(conditions.model.hidden_size)
-    yield Kept("layer_input", element_bytes(conditions) * hidden, "sequence")
+    yield Saved("layer_input", element_bytes(conditions) * hidden, "sequence")
     for operation in layer_operations(conditions, kind):
         if operation.group in ("core_attention", "adapter"):
-            yield from operation.kept
+            yield from operation.saved
     unread = {output.name for output in _unread(conditions, kind)} if conditions.framework.compiled else set()
     yield from (
         output for output in _outputs(conditions, kind, layer_operations(conditions, kind)) if output.name not in unread
     )
 
 
-def _unread(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
-    """Outputs behind the last tensor that the backward pass reads."""
-    yield from _outputs(conditions, kind, layer_operations(conditions, kind)[len(_read(conditions, kind)) :])
+def _unread(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
+    """Yield the outputs after the last tensor that the backward pass reads."""
+    yield from _outputs(conditions, kind, layer_operations(conditions, kind)[len(_read_operations(conditions, kind)) :])
 
 
-def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Kept]:
-    """What some of a layer's operations put out and per-operation checkpointing keeps."""
-    kept = {weight.name for weight in _kept_products(conditions, kind)}
+def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Saved]:
+    """Yield the outputs of some of a layer's operations that per-operation checkpointing saves."""
+    saved = {weight.name for weight in _saved_products(conditions, kind)}
     for operation in operations:
         for weight in operation.weights:
-            if weight.name in kept:
+            if weight.name in saved:
                 amount = element_bytes(conditions) * weight.outputs
-                yield Kept(f"{weight.name}_output", amount, _OUTPUTS[weight.split])
+                yield Saved(f"{weight.name}_output", amount, _OUTPUTS[weight.split])
         for each in operation.collectives:
             if each.pattern == "reduce" and each.group == "tensor":
-                yield Kept(f"{operation.name}_scattered", each.amount, "scattered")
+                yield Saved(f"{operation.name}_scattered", each.amount, "scattered")
             elif each.pattern == "all_to_all" and each.group == "expert":
-                yield Kept(f"{operation.name}_exchanged", each.amount, "copies_exchanged")
+                yield Saved(f"{operation.name}_exchanged", each.amount, "copies_exchanged")
 
 
 @lru_cache(maxsize=512)
 def freed(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Mapping[Spread, float]:
-    """Bytes that a policy does not keep of a layer, by spread; below zero where it keeps others instead."""
+    """Return the bytes of a layer that a policy frees, by spread; negative where it saves others instead."""
     if mode == "operations":
-        everything = summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.kept)
-        return _added(everything, summed(_kept_outputs(conditions, kind)), sign=-1.0)
+        everything = summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.saved)
+        return _sum(everything, summed(_saved_outputs(conditions, kind)), sign=-1.0)
     return _bytes_of(conditions, kind, parts(conditions, kind, mode, modules))
 
 
-def _added(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
+def _sum(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
     spreads = dict.fromkeys((*first, *second))
     return {spread: first.get(spread, 0.0) + sign * second.get(spread, 0.0) for spread in spreads}
 
@@ -232,7 +232,7 @@ def _bytes_of(conditions: Conditions, kind: LayerKind, chosen: tuple[Part, ...])
     return summed(
         tensor
         for operation in layer_operations(conditions, kind)
-        for tensor in operation.kept
+        for tensor in operation.saved
         if any(part.drops(operation, tensor) for part in chosen)
     )
 
@@ -241,23 +241,23 @@ def _bytes_of(conditions: Conditions, kind: LayerKind, chosen: tuple[Part, ...])
 def returning(
     conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules
 ) -> tuple[tuple[Mapping[Spread, float], Mapping[Spread, float]], ...]:
-    """For each part of a policy: bytes back while it is done again, and bytes kept behind it that have gone by then."""
+    """Return, for each part, the bytes recomputed and the bytes of later tensors freed by then."""
     if mode == "operations":
-        # All of the layer is back before its backward pass begins, beside what that does not read.
+        # The whole layer is recomputed before its backward pass begins, with unread outputs.
         unread = () if conditions.framework.compiled else _unread(conditions, kind)
-        return ((_added(freed(conditions, kind, mode, modules), summed(unread)), {}),)
+        return ((_sum(freed(conditions, kind, mode, modules), summed(unread)), {}),)
     operations, chosen = layer_operations(conditions, kind), parts(conditions, kind, mode, modules)
     pairs = []
     for part in chosen:
-        again = _bytes_of(conditions, kind, (part,))
+        recomputed = _bytes_of(conditions, kind, (part,))
         last = max(
             (i for i, operation in enumerate(operations) if part.repeats(operation)), default=len(operations) - 1
         )
-        gone = (
+        released = (
             tensor
             for operation in operations[last + 1 :]
-            for tensor in operation.kept
+            for tensor in operation.saved
             if operation.group != "adapter" and not any(other.drops(operation, tensor) for other in chosen)
         )
-        pairs.append((again, {} if part.back_with_others else summed(gone)))
+        pairs.append((recomputed, {} if part.back_with_others else summed(released)))
     return tuple(pairs)

@@ -1,4 +1,4 @@
-"""Sums over operations that no layout changes: parameters by how they are divided, FLOPs per token. No seconds."""
+"""Sums over operations that no layout changes: parameters by how they are split, FLOP per token. No seconds."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from simulator.question.specs.optimizers import TensorClass
 
 @dataclass(frozen=True, slots=True)
 class WeightTotals:
-    """Parameters of a group of weights, by the way they are divided."""
+    """Parameters of a group of weights, by how they are split."""
 
     split: float = 0.0
-    """Divided over the tensor-parallel group (column, row and vocabulary splits)."""
+    """Split over the tensor-parallel group (column, row and vocabulary splits)."""
     replicated: float = 0.0
-    """Whole on every tensor-parallel rank (norms, router, low-rank down projections)."""
+    """Replicated on every tensor-parallel rank (norms, router, low-rank down projections)."""
     routed: float = 0.0
-    """Routed experts: divided over expert parallel x expert tensor parallel."""
+    """Routed experts: split over expert parallel x expert tensor parallel."""
 
     def __add__(self, other: WeightTotals) -> WeightTotals:
         return WeightTotals(self.split + other.split, self.replicated + other.replicated, self.routed + other.routed)
 
     @property
     def all(self) -> float:
-        """Parameters of every class."""
+        """Return the parameters of every class."""
         return self.split + self.replicated + self.routed
 
 
 def weights_of(operations: Iterable[Operation]) -> tuple[Weight, ...]:
-    """The weights of operations, in order."""
+    """Return the weights of operations, in order."""
     return tuple(weight for operation in operations for weight in operation.weights)
 
 
 @lru_cache(maxsize=1024)
 def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = False) -> WeightTotals:
-    """Parameters of operations by class; `matmul_only` leaves norms and biases out."""
+    """Return the parameters of operations by class; `matmul_only` omits norms and biases."""
     result = WeightTotals()
     for weight in weights_of(operations):
         if weight.matmul or not matmul_only:
@@ -51,7 +51,7 @@ def weight_totals(operations: tuple[Operation, ...], *, matmul_only: bool = Fals
 
 @lru_cache(maxsize=1024)
 def class_totals(operations: tuple[Operation, ...], tensor: TensorClass) -> WeightTotals:
-    """Parameters of operations whose weights are of one class of tensor."""
+    """Return the parameters of operations whose weights belong to one tensor class."""
     result = WeightTotals()
     for operation in operations:
         for weight in operation.weights:
@@ -61,7 +61,7 @@ def class_totals(operations: tuple[Operation, ...], tensor: TensorClass) -> Weig
 
 
 def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
-    """The class of tensor that a weight is to an optimizer."""
+    """Return the optimizer's tensor class of a weight."""
     if weight.inputs == 1:
         return "vector"
     return "embedding" if operation.group in ("embedding", "output") else "matrix"
@@ -69,7 +69,7 @@ def tensor_class(operation: Operation, weight: Weight) -> TensorClass:
 
 @lru_cache(maxsize=1024)
 def side_totals(operations: tuple[Operation, ...]) -> WeightTotals:
-    """Rows and columns of every weight that is no vector: what a factored second moment keeps numbers for."""
+    """Return the rows and columns of every matrix: the size of a factored second moment."""
     result = WeightTotals()
     for weight in weights_of(operations):
         if weight.inputs > 1:
@@ -79,10 +79,10 @@ def side_totals(operations: tuple[Operation, ...]) -> WeightTotals:
 
 @lru_cache(maxsize=1024)
 def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> WeightTotals:
-    """LoRA parameters on the targets' linear weights: rank x (inputs + outputs), divided as the weight is.
+    """Return the LoRA parameters on the target weights: rank x (inputs + outputs), split as the weight is.
 
-    Megatron and Paddle split one of the two adapter matrices with the weight and keep the other whole: the inner
-    matrix on the unsplit side is replicated. Where products of one input share an adapter, they have one.
+    Megatron and Paddle split one of the two adapter matrices with the weight and replicate the other, on the unsplit
+    side. Products of one input may share an adapter.
     """
     rank, fused = conditions.lora_rank, conditions.framework.shared_adapters
     if rank is None:
@@ -110,25 +110,25 @@ def adapters_of(conditions: Conditions, operations: tuple[Operation, ...]) -> We
 
 
 def classed(weight: Weight, parameters: float) -> WeightTotals:
-    """Parameters counted under the way a weight is divided."""
+    """Return parameters as totals, under the class of a weight."""
     if weight.routed:
         return WeightTotals(routed=parameters)
     return WeightTotals(replicated=parameters) if weight.split == "replicated" else WeightTotals(split=parameters)
 
 
 @lru_cache(maxsize=256)
-def kept_amounts(conditions: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
-    """Bytes a layer keeps when nothing is recomputed, by spread."""
-    return summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.kept)
+def saved_amounts(conditions: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
+    """Return the bytes that a layer saves when nothing is recomputed, by spread."""
+    return summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.saved)
 
 
 def core_width(operations: Iterable[Operation]) -> float:
-    """Width of attention's two products per token and score, where all scores are taken."""
+    """Return the width of attention's two products per token and score, where all scores are computed."""
     return sum(operation.core_width for operation in operations if operation.core_window is None)
 
 
 def attended_share(seq_length: int, window: Window) -> float:
-    """Share of the causal scores inside a window, `(s w - w^2 / 2) / (s^2 / 2)`, or in chunks, `w / s` (T5)."""
+    """Return the share of the causal scores in a window, `(s w - w^2 / 2) / (s^2 / 2)`, or in chunks, `w / s` (T5)."""
     if window.tokens >= seq_length:
         return 1.0
     if window.chunked:
@@ -137,7 +137,7 @@ def attended_share(seq_length: int, window: Window) -> float:
 
 
 def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
-    """Parameters that one token meets: of the routed experts the k chosen ones."""
+    """Return the parameters that one token uses: of routed experts the k chosen ones."""
     if not model.is_moe:
         return totals
     return replace(totals, routed=totals.routed * model.num_experts_per_tok / model.num_experts)
@@ -145,17 +145,17 @@ def chosen_parameters(model: ModelSpec, totals: WeightTotals) -> WeightTotals:
 
 @lru_cache(maxsize=256)
 def total_parameters(model: ModelSpec) -> int:
-    """Parameters of the main model: a tied table once, no MTP module."""
+    """Return the parameters of the main model: a tied table once, no MTP module."""
     conditions = Conditions(model)
     ends = _count(output_layer(conditions)) + _count(inputs(conditions)) + _table_apart(conditions)
     return _over_layers(conditions, _count) + ends
 
 
 def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int:
-    """Parameters one token uses: of the routed experts only the chosen ones.
+    """Return the parameters that one token uses: of routed experts only the chosen ones.
 
-    A tied table is the head, so it always counts; an input table of its own counts with `include_input_embedding`
-    only. Publishers use both conventions.
+    A tied table is the head, so it always counts; an untied input table counts with `include_input_embedding` only.
+    Publishers use both conventions.
     """
     conditions = Conditions(model)
 
@@ -168,7 +168,7 @@ def active_parameters(model: ModelSpec, *, include_input_embedding: bool) -> int
 
 
 def mtp_parameters(model: ModelSpec) -> int:
-    """Parameters of all MTP modules, which the totals leave out."""
+    """Return the parameters of all MTP modules, which the totals omit."""
     conditions = Conditions(model)
     if model.num_nextn_predict_layers == 0:
         return 0
@@ -189,5 +189,5 @@ def _over_layers(conditions: Conditions, measure: Callable[[tuple[Operation, ...
 
 
 def _table_apart(conditions: Conditions) -> int:
-    """Parameters of the input table where the head has storage of its own."""
+    """Return the parameters of an untied input table."""
     return 0 if conditions.model.tie_word_embeddings else _count((embedding(conditions),))

@@ -1,4 +1,4 @@
-"""Work and exchanges of some of a layer's operations, summed once: all, or what a policy does again. Knows no rate."""
+"""Work and exchanges of a layer's operations, or of its recomputed ones, summed once. Knows no rate."""
 
 from __future__ import annotations
 
@@ -22,63 +22,63 @@ from simulator.question.vocabulary import RecomputeMode
 
 
 class Product(NamedTuple):
-    """One matrix product of tokens with a weight, or with several side by side, whole (not yet cut over ranks)."""
+    """A matrix product of tokens with one weight, or with several side by side, unsharded."""
 
     inputs: int
-    """Input features, a count."""
+    """Number of input features."""
     outputs: int
-    """Output features, a count."""
+    """Number of output features."""
     split: Split
-    """Axis that tensor parallelism cuts."""
+    """Axis that tensor parallelism splits."""
 
 
 class Work(NamedTuple):
     """Sums over operations, per token."""
 
     products: WeightTotals
-    """Parameters of the matrix products; of all routed experts."""
+    """Parameters of the matrix products, with all routed experts."""
     chosen: WeightTotals
-    """The same, of the routed experts the chosen ones only."""
+    """The same with only the chosen routed experts."""
     shapes: tuple[Product, ...]
-    """The products with everything but routed experts, one by one."""
+    """Products without routed experts."""
     grouped: tuple[Product, ...]
-    """The products of one routed expert."""
+    """Products of one routed expert."""
     adapters: WeightTotals
-    """LoRA parameters on those products; nothing without."""
+    """LoRA parameters on those products; 0 without adapters."""
     core_width: float
     """Width of attention's two products over all scores."""
     windows: tuple[tuple[Window, float], ...]
-    """Bounded attention: the bound, and the width."""
+    """Bounds and widths of bounded attention."""
     core_flops: float
-    """Forward FLOPs of mixers whose work does not grow with the sequence."""
+    """Forward FLOP of mixers whose work does not grow with the sequence."""
     moved: Mapping[Spread, float]
-    """Bytes of kernels bound by memory in a forward pass."""
+    """Bytes of memory-bound kernels in a forward pass."""
     moved_backward: Mapping[Spread, float]
-    """What such kernels move beside twice that in a backward pass."""
+    """Further bytes of such kernels in a backward pass, beside twice `moved`."""
     collectives: tuple[Collective, ...]
     paired: tuple[tuple[Collective, tuple[Product, ...]], ...]
     """Tensor-parallel collectives with the products of their own operation."""
     calls: float
     """Share of a layer's launches and small kernels."""
     captured: float
-    """The part of `calls` inside CUDA graphs."""
+    """Part of `calls` inside CUDA graphs."""
 
 
 @lru_cache(maxsize=512)
 def layer_work(conditions: Conditions, kind: LayerKind) -> Work:
-    """The work of a whole layer."""
+    """Return the work of a whole layer."""
     return _work(conditions, layer_operations(conditions, kind))
 
 
 @lru_cache(maxsize=512)
 def repeated_work(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Work:
-    """The work that a recompute policy does again in a layer; `full` the layer, `none` nothing."""
+    """Return the work that a recompute policy repeats in a layer: `full` the layer, `none` nothing."""
     return _work(conditions, repeated(conditions, kind, mode, modules))
 
 
 @lru_cache(maxsize=512)
 def partly_repeated(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, Work], ...]:
-    """The work that a share of the layers does again, with that share."""
+    """Return the work repeated in a share of the layers, with that share."""
     return tuple((share, _work(conditions, again)) for share, again in shared_repeats(conditions, kind))
 
 
@@ -112,7 +112,7 @@ def _work(conditions: Conditions, operations: tuple[Operation, ...]) -> Work:
 
 
 def _shapes(conditions: Conditions, operations: tuple[Operation, ...], *, routed: bool) -> tuple[Product, ...]:
-    """Weights of one operation that share inputs and cut are one product where the stack fuses them."""
+    """Return the products of operations; weights with the same inputs and split are one product if fused."""
     products: list[Product] = []
     for operation in operations:
         fused: dict[tuple[int, Split], int] = {}

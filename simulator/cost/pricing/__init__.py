@@ -1,1 +1,1 @@
-"""Joining memory and time into an answer: verdicts and estimates."""
+"""Memory and time joined into an answer: verdicts and estimates."""

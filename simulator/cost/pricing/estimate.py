@@ -1,4 +1,4 @@
-"""The answer for one layout, as frozen values in base units. Reports turn it into text; nothing here prints."""
+"""The answer for one layout, as frozen values in base units. Reports turn it into text."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from simulator.question.units import to_gib
 from simulator.tabular import Tabular
 
 Verdict = Literal["fits", "starved", "does_not_fit", "refused"]
-"""`starved`: so near capacity that the allocator keeps freeing and asking again; it may run, slowly."""
+"""Whether a layout runs. `starved`: so near capacity that the allocator keeps freeing blocks; slow, if it runs."""
 Coverage = Literal["measured", "between", "beyond", "never"]
-"""Where a question lies beside the measured runs: among them, between them, beyond them, or where none is."""
+"""Position of a question relative to the measured runs: among, between or beyond them, or where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,49 +37,49 @@ class StageMemory:
     stage: int
     """Pipeline rank, from 0."""
     layers: int
-    """Layers it holds, a count."""
+    """Number of layers."""
     device_bytes: float
-    """Everything the driver's tool shows."""
+    """Memory in use as the driver reports it."""
     reserved_bytes: float
-    """What the framework's allocator holds at its peak: the device's figure less context and communicators."""
+    """Peak of the framework's allocator: `device_bytes` without context and communicators."""
     allocated_bytes: float
     """Tensors alive at the peak."""
     moment: str
-    """When the peak is reached: backward, loss, embedding gradient or optimizer step."""
+    """Moment of the peak: backward, loss, embedding gradient or optimizer step."""
     parts_bytes: Mapping[str, float]
     """Named parts; they add up to `device_bytes`."""
     state_bytes: float = 0.0
-    """What is allocated between two steps: training state, and what else is kept."""
+    """Bytes allocated between two steps: training state and retained tensors."""
     hardware: str = ""
-    """The device the rank is on."""
+    """Device of the rank."""
     capacity_bytes: float = 0.0
-    """What a framework can use of it."""
+    """Memory of the device that a framework can use."""
 
 
 _TAIL = 0.05
-"""Probability beyond each end of a 90 % range."""
+"""Probability beyond each end of a 90 % interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """Memory of the layout: its worst rank, and all ranks."""
+    """Memory of a layout on its worst rank and on all ranks."""
 
     device_bytes: float
-    """What the driver's tool shows on the worst rank."""
+    """Memory in use on the worst rank as the driver reports it."""
     reserved_bytes: float
-    """What the framework's allocator holds there: the device's figure less context and communicators."""
+    """Memory of the framework's allocator there: `device_bytes` without context and communicators."""
     allocated_bytes: float
     """Tensors alive there at the peak."""
     capacity_bytes: float
-    """What a framework can use of the device."""
+    """Memory of the device that a framework can use."""
     interval_bytes: Interval | None
     """90 % interval of `device_bytes`; None without a calibration."""
     fit_probability: float | None
-    """That it fits; None without a calibration."""
+    """Probability that it fits; None without a calibration."""
     binding_stage: int
-    """Pipeline rank that needs most."""
+    """Worst pipeline rank, which needs the most of its device."""
     moment: str
-    """When it needs most: backward, loss, embedding gradient or optimizer step."""
+    """Moment of its peak: backward, loss, embedding gradient or optimizer step."""
     parts_bytes: Mapping[str, float]
     """Parts of the binding rank; they add up to `device_bytes`."""
     outside_parts_bytes: Mapping[str, float]
@@ -87,17 +87,17 @@ class MemoryEstimate:
     stages: tuple[StageMemory, ...]
     """Every pipeline rank."""
     host_bytes_per_node: float = 0.0
-    """What offload keeps on the host of the fullest node, buffers included; the host's own needs are not counted."""
+    """Bytes of offload on the host of the fullest node, with buffers; the host's own needs are not counted."""
     host_parts_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Parts of it: optimizer, parameters, activations, gradient_buffers, parameter_buffers."""
+    """Its parts: optimizer, parameters, activations, gradient_buffers, parameter_buffers."""
     host_pinned_bytes: float = 0.0
-    """What of it is pinned: PyTorch rounds such a block up to a power of two, so that up to as much again is taken."""
+    """Its pinned part: PyTorch rounds pinned blocks up to powers of two, so up to as much again is taken."""
     host_capacity_bytes: float | None = None
-    """Memory of a node's host; None where the device's spec does not state it, and it is then not judged."""
+    """Memory of a node's host; None where the device's spec states none, which leaves it unjudged."""
 
     @property
     def fits_host(self) -> bool | None:
-        """Whether the host has room for what offload keeps there; None where its memory or the rounding is unknown."""
+        """Whether the host has room for offload; None where its memory or the rounding is unknown."""
         if self.host_capacity_bytes is None:
             return None
         if self.host_bytes_per_node > self.host_capacity_bytes:
@@ -106,12 +106,12 @@ class MemoryEstimate:
 
     @property
     def host_most_bytes(self) -> float:
-        """What the host's part is below, however its pinned blocks are rounded."""
+        """Upper bound on the host's bytes, whatever the rounding of pinned blocks."""
         return self.host_bytes_per_node + self.host_pinned_bytes
 
     @property
     def need_bytes(self) -> float:
-        """What the worst rank must have room for: all but blocks that the allocator gives back."""
+        """Memory that must fit on the worst rank: all but blocks that the allocator can give back."""
         return self.device_bytes - self.outside_parts_bytes.get("streams", 0.0)
 
     @property
@@ -121,7 +121,7 @@ class MemoryEstimate:
 
     @property
     def undecided(self) -> bool:
-        """Whether the 90 % range of the need reaches over the capacity on both sides, so that only a run decides."""
+        """Whether the 90 % interval of the need straddles the capacity, so that only a run decides."""
         return self.fit_probability is not None and _TAIL < self.fit_probability < 1.0 - _TAIL
 
     @property
@@ -136,7 +136,7 @@ class ChunkTime(NamedTuple):
     forward_seconds: float
     backward_seconds: float
     weight_seconds: float = 0.0
-    """Of the backward pass, the gradients of weights where the schedule does them apart."""
+    """Seconds of weight gradients in the backward pass, where the schedule separates them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +148,9 @@ class StageTime:
     forward_seconds: float
     """Forward pass of one micro batch."""
     backward_seconds: float
-    """Its backward pass, recomputation included."""
+    """Its backward pass, with recompute."""
     chunk_seconds: tuple[ChunkTime, ...] = ()
-    """Of each model chunk where the passes were run one by one; else a chunk has an equal share."""
+    """Times of each model chunk where passes were run one by one; else chunks have equal shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,13 +160,13 @@ class ThroughputEstimate:
     step_seconds: float
     """One optimizer step."""
     flops_per_second_per_device: float
-    """Model FLOPs (3 x forward, non-causal attention, output layer but not input table) over time and devices."""
+    """Model FLOP (3 x forward, non-causal attention, output layer but not input table) per second and device."""
     hardware_flops_per_second_per_device: float
-    """The same with recomputation counted."""
+    """The same with recompute counted."""
     tokens_per_second_per_device: float
     """Tokens of the step, per second and device."""
     mfu: float
-    """Model FLOPs per second over the device's dense peak of the precision trained in."""
+    """Model FLOP per second over the device's dense peak at the training precision."""
     bubble_fraction: float
     """Idle share of the pacing stage."""
     interval_seconds: Interval | None
@@ -174,45 +174,45 @@ class ThroughputEstimate:
     parts_seconds: Mapping[str, float]
     """Named parts of the step; they add up to `step_seconds`."""
     model_flops_per_token: float
-    """Model FLOPs of one token."""
+    """Model FLOP of one token."""
     stages: tuple[StageTime, ...]
     """Every pipeline rank."""
     schedule: Schedule = field(default=OneForwardOneBackward(), compare=False)
-    """The order of passes that it is the speed of."""
+    """Schedule that the speed is computed for."""
 
 
 class Contribution(NamedTuple):
-    """One part of what a range is made of; the squares of the half-widths add up."""
+    """One contribution to an interval; the squares of the half-widths add up."""
 
     figure: Literal["memory", "time"]
-    """The range that it is a part of."""
+    """Interval that it belongs to."""
     name: str
     """`coefficients`, `scatter`, `sources`, `device`, `stack`, `nodes` or `layout`."""
     half_width: float
-    """Half of the 90 % range if it were the only part, in the logarithm of the figure."""
+    """Half of the 90 % interval if it were the only contribution, in the logarithm of the figure."""
     because: str
-    """What is not known."""
+    """What is unknown."""
 
 
 class NextMeasurement(NamedTuple):
-    """The one measurement that would narrow the range of the step time most."""
+    """The measurement that would narrow the interval of the step time most."""
 
     run: str
     """What to run."""
     half_width: float
-    """Half of the 90 % range after it, in the logarithm; what the run itself shows is not known before."""
+    """Half of the 90 % interval after it, in the logarithm; the result of the run itself is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What the numbers rest on."""
+    """Basis of the numbers."""
 
     calibration: str
     """Name of the coefficient set."""
     status: Coverage
     """The worst of `device`, `stack` and `layout`."""
     notes: tuple[str, ...] = ()
-    """What was assumed, one sentence each."""
+    """Assumptions, one sentence each."""
     device: Coverage = "never"
     """`measured`: runs of this device; `beyond`: of its family; `never`: of neither."""
     stack: Coverage = "never"
@@ -222,37 +222,37 @@ class Provenance:
     """`measured`: this very run; `between`: inside the sizes and choices of the runs; `beyond`: outside of some;
     `never`: with a feature that no run of the framework on the family has."""
     contributions: tuple[Contribution, ...] = ()
-    """What the ranges are made of, the largest of each figure first; none without a calibration."""
+    """Contributions to the intervals, the largest of each figure first; empty without a calibration."""
     next_measurement: NextMeasurement | None = None
     """None without a calibration of time."""
     assumed_peak: str = ""
-    """The dense peaks of the precision trained in that no document states, with what is known of each; else empty."""
+    """Dense peaks at the training precision that no document states, with what is known of each; else empty."""
     release: str = ""
-    """The release of the stack with the recipe whose switches are taken; empty for a stack without releases."""
+    """Release of the stack whose recipe sets the switches; empty for a stack without releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedSwitch:
-    """A switch that nobody gave and that matters: what it is taken as, and what another value of it is worth."""
+    """A switch left unset that matters: its assumed value, and the effect of another value."""
 
     switch: str
     """Name of the switch, as `--option` takes it."""
     value: str
-    """What is assumed."""
+    """Assumed value."""
     other: str
-    """The value it is compared with."""
+    """Value it is compared with."""
     because: str
-    """Whose value it is: a framework's default, or a named stack's."""
+    """Origin of the value: a framework's default, or a named stack's."""
     speed_change: float
-    """Tokens per second with what is assumed over those with the other value, less one."""
+    """Tokens per second with `value` over those with `other`, less one."""
     memory_bytes: float
-    """What the fullest device needs more with what is assumed than with the other value; negative for less."""
+    """Bytes that the fullest device needs more with `value` than with `other`; negative for less."""
     verdict: Verdict
-    """With the other value."""
+    """Verdict with `other`."""
 
     @property
     def other_speed_change(self) -> float:
-        """Tokens per second with the other value over those with what is assumed, less one."""
+        """Tokens per second with `other` over those with `value`, less one."""
         return 1.0 / (1.0 + self.speed_change) - 1.0
 
 
@@ -263,16 +263,16 @@ class Estimate(Workload, Tabular):
     model: str
     """Name of the model."""
     hardware: str
-    """Name of the hardware, or of its kinds."""
+    """Name of the hardware, or of its kinds in a mixed cluster."""
     devices: int
-    """Devices that train it, a count."""
+    """Number of devices."""
     framework: str
-    """What trains it."""
+    """Name of the framework."""
     layout: Layout
     options: Mapping[str, str] = field(default_factory=dict)
-    """Switches that a search chose beside the layout, as `--option` takes them; none where the question gave all."""
+    """Switches that a search chose beside the layout, by `--option` name; empty where the question set all."""
     verdict: Verdict
-    """Whether it runs: `starved` is so near capacity that it may, slowly; `refused` breaks a rule."""
+    """Whether it runs; `starved` may, slowly, near capacity; `refused` breaks a rule."""
     memory: MemoryEstimate
     throughput: ThroughputEstimate
     violations: tuple[Violation, ...]
@@ -281,17 +281,17 @@ class Estimate(Workload, Tabular):
     stack: str = "default"
     """Named stack of the switches."""
     assumed: tuple[AssumedSwitch, ...] = field(default=(), compare=False)
-    """Switches that nobody gave and that matter, what weighs most on the speed first; of single answers only."""
+    """Unset switches that matter, the largest effect on speed first; only in answers on a single layout."""
 
     def __repr__(self) -> str:
-        """One line: the question, the layout, the verdict."""
+        """Return one line: the question, the layout, the verdict."""
         question = f"{self.model} on {self.devices} x {self.hardware}, {self.precision}, {self.framework}"
         need = f"{to_gib(self.memory.device_bytes):.1f} of {to_gib(self.memory.capacity_bytes):.1f} GiB"
         step = f"{self.throughput.step_seconds:.4g} s a step"
         return f"<Estimate {question}: {layout_sizes(self.layout)}, {self.verdict}, {need}, {step}>"
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each pipeline rank: its layers, and its bytes by part."""
+        """Return a row for each pipeline rank: its layers, and its bytes by part."""
         return [
             {
                 "stage": stage.stage,
@@ -307,6 +307,6 @@ class Estimate(Workload, Tabular):
 
 
 def layout_sizes(layout: Layout) -> str:
-    """The sizes of a layout on one line."""
+    """Return the sizes of a layout on one line."""
     sizes = sizes_text(layout, "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch_size")
     return sizes if layout.recompute == "none" else f"{sizes} recompute {layout.recompute}"

@@ -1,4 +1,4 @@
-"""Memory and time of a block of layouts put together: by rank, by part, with the verdict. Holds no formula itself."""
+"""Memory and time of a block of layouts joined: by rank, by part, with the verdict. Contains no formula."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Sized:
     pricing: Pricing
     memory: MemoryByStage
     binding_stage: Index
-    """The rank that needs most of its device."""
+    """Rank that needs the most of its device."""
     device_bytes: Array
-    """What that rank's device shows."""
+    """Memory in use on that rank."""
     need_bytes: Array
-    """What it needs."""
+    """Memory that must fit on that rank."""
     verdict: Index
     """FITS, STARVED or DOES_NOT_FIT."""
 
@@ -41,7 +41,7 @@ class Sized:
         return self.pricing.block
 
     def take(self, where: Index) -> Sized:
-        """The layouts at an index."""
+        """Return the layouts at an index."""
         return Sized(
             self.pricing.take(where),
             self.memory.take(where),
@@ -60,7 +60,7 @@ class Priced(Sized):
 
 
 def size(pricing: Pricing) -> Sized:
-    """Memory of every layout of a block, and whether it fits."""
+    """Return the memory of every layout of a block, with the verdict."""
     memory = memory_by_stage(pricing)
     share = memory.need / usable_bytes(pricing.scenario, memory.contents)
     binding = np.argmax(share, axis=0)
@@ -71,7 +71,7 @@ def size(pricing: Pricing) -> Sized:
 
 
 def price(pricing: Pricing) -> Priced:
-    """Price every layout of a block, for a grid and for a single layout."""
+    """Price every layout of a block."""
     return timed(size(pricing))
 
 
@@ -81,16 +81,16 @@ def timed(sized: Sized, below: Array | float = np.inf, work: StageWork | None = 
 
 
 def priced_of(sized: Sized, step: StepSeconds) -> Priced:
-    """A block with its memory and its time."""
+    """Return a block with its memory and its time."""
     return Priced(
         sized.pricing, sized.memory, sized.binding_stage, sized.device_bytes, sized.need_bytes, sized.verdict, step
     )
 
 
 def verdicts(scenario: Scenario, share: Array) -> Index:
-    """Compare need with what a framework can use, given as their ratio on the worst rank (M23).
+    """Return the verdicts for `share`, need over usable memory on the worst rank (M23).
 
-    Between the two starvation thresholds the allocator lives on freed blocks: the run may start, and is slow.
+    Between the two starvation thresholds the allocator reuses freed blocks: the run may start, and is slow.
     """
     values = scenario.coefficients.memory
     starved = np.where(share > values.starved_from, STARVED, FITS)

@@ -1,4 +1,4 @@
-"""A broken rule as a value: its id, message and fix. The rules themselves stand in `search.rules`."""
+"""A broken rule as a value: its id, message and fix. `search.rules` has the rules."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that the layout breaks."""
+    """A rule that a layout breaks."""
 
     rule: str
     """Stable id, such as `heads`."""
     message: str
     """What is wrong."""
     fix: str
-    """What to do about it."""
+    """How to mend it."""

@@ -1,1 +1,1 @@
-"""Pipeline schedules: the order of passes, what is in flight, what the pipeline waits for."""
+"""Pipeline schedules: order of passes, passes in flight, idle time."""

@@ -1,4 +1,4 @@
-"""A pipeline run pass by pass in a schedule's order: closed forms are tested against it. Prices no pass."""
+"""A pipeline run pass by pass in a schedule's order, against which closed forms are tested. Prices no pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.question.scenario.block import Array
 
 
 class Event(NamedTuple):
-    """One pass as it ran."""
+    """One executed pass."""
 
     rank: int
     ran: Pass
@@ -26,55 +26,55 @@ class Event(NamedTuple):
 
 
 class PipelineWork(NamedTuple):
-    """What is run: seconds of every chunk's passes, by rank and then by chunk."""
+    """Seconds of every chunk's passes, by rank and then by chunk."""
 
     forward_seconds: Sequence[Sequence[float]]
     backward_seconds: Sequence[Sequence[float]]
     micro_batches: int
     weight_seconds: Sequence[Sequence[float]] | None = None
-    """Of the backward passes, what a weight gradient by itself takes; None where the schedule splits none."""
+    """Seconds of separate weight gradients in the backward passes; None where the schedule splits none."""
     send_seconds: float = 0.0
-    """From the end of a pass to the start of the next one's on another rank."""
+    """Seconds from the end of a pass to the start of the next on another rank."""
 
     @property
     def ranks(self) -> int:
-        """Pipeline ranks."""
+        """Return the number of pipeline ranks."""
         return len(self.forward_seconds)
 
     @property
     def chunks(self) -> int:
-        """Model chunks of a rank."""
+        """Return the number of model chunks of a rank."""
         return len(self.forward_seconds[0])
 
 
 class EventRun(NamedTuple):
-    """All passes of a step, by rank in the order they ran."""
+    """All passes of a step, by rank in order of execution."""
 
     events: tuple[tuple[Event, ...], ...]
 
     @property
     def makespan_seconds(self) -> float:
-        """From the first pass to the end of the last."""
+        """Return the seconds from the first pass to the end of the last."""
         return max(events[-1].end_seconds for events in self.events)
 
     def idle_seconds(self, rank: int) -> float:
-        """Time in which a rank had nothing to do."""
+        """Return the seconds in which a rank runs no pass."""
         return self.makespan_seconds - sum(event.end_seconds - event.start_seconds for event in self.events[rank])
 
     def most_alive(self, rank: int) -> int:
-        """Most chunk passes whose forward pass has begun and whose backward pass has not ended."""
+        """Return the peak of chunk passes whose forward has begun and whose backward has not ended."""
         return int(alive(np.array([PASSES.index(event.ran.kind) for event in self.events[rank]])).max())
 
 
 def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
-    """Run a step: a pass starts when its rank is free and the pass it needs has ended (and its result was sent).
+    """Run a step: a pass starts when its rank is free and the pass it needs has ended and been sent.
 
-    Two that run under each other start and end together; they are shown one after the other.
+    Two overlapped passes start and end together; they are shown one after the other.
     """
     passes = _fronts(schedule, pipeline.ranks, pipeline.chunks, pipeline.micro_batches)
     weights = np.array(pipeline.weight_seconds or 0.0 * np.array(pipeline.backward_seconds))
-    taken = kinds_of_pass(np.array(pipeline.forward_seconds), np.array(pipeline.backward_seconds), weights)
-    seconds = taken[passes.kind, passes.rank, passes.chunk, None]
+    durations = kinds_of_pass(np.array(pipeline.forward_seconds), np.array(pipeline.backward_seconds), weights)
+    seconds = durations[passes.kind, passes.rank, passes.chunk, None]
     ends = _ends(passes, seconds, pipeline.send_seconds)[:-1, 0]
     starts = ends - seconds[:, 0]
     if passes.under is not None:
@@ -93,15 +93,15 @@ def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
 
 
 def kinds_of_pass(forward: Array, backward: Array, weights: Array) -> Array:
-    """Seconds by kind of pass, in the order of PASSES: a backward pass in two takes as long as a whole one."""
+    """Return the seconds by kind of pass, in the order of PASSES; a backward pass takes as long if it is split."""
     return np.stack((forward, backward, backward - weights, weights))
 
 
 def makespan_seconds(schedule: Schedule, seconds: Array, kind: NDArray[np.intp], micro_batches: int) -> Array:
-    """From the first pass to the end of the last, of many steps at once, shape (n,); sends apart.
+    """Return the seconds from the first pass to the end of the last, of many steps at once without sends, shape (n,).
 
-    `seconds` are those of passes by their kind, chunk and kind of rank: shape (PASSES, chunks, kinds, n); `kind` is
-    that of every rank.
+    `seconds` are those of passes by kind, chunk and kind of rank, shape (PASSES, chunks, kinds, n); `kind` is the kind
+    of every rank.
     """
     passes = _fronts(schedule, len(kind), seconds.shape[1], micro_batches)
     row = passes.kind, passes.chunk, kind[passes.rank]
@@ -114,36 +114,36 @@ def makespan_seconds(schedule: Schedule, seconds: Array, kind: NDArray[np.intp],
 
 
 _AT_ONCE = 2**20
-"""Ends of passes held at once."""
+"""Ends of passes held at once, to bound memory."""
 
 
 class _Fronts(NamedTuple):
-    """The passes of a step, in fronts: those of one need only what ran in earlier ones. Arrays of shape (passes,)."""
+    """The passes of a step in fronts: each pass needs only passes of earlier fronts. Arrays of shape (passes,)."""
 
     bounds: tuple[int, ...]
-    """Where fronts begin, and where the last one ends."""
+    """Start of every front, and the end of the last."""
     rank: NDArray[np.int16]
     kind: NDArray[np.int8]
     """Index of PASSES."""
     micro_batch: NDArray[np.int32]
     chunk: NDArray[np.int16]
     needed: NDArray[np.int32]
-    """The pass whose result it takes; the number of passes where there is none."""
+    """Index of the pass whose result it needs; the number of passes where there is none."""
     previous: NDArray[np.int32]
-    """The pass of its rank before it; the number of passes for the first."""
+    """Index of the pass before it on its rank; the number of passes for the first."""
     also: NDArray[np.int32] | None
-    """What the pass that runs under it needs; None where no two passes run under each other."""
+    """Index of the pass that its overlapped pass needs; None where no passes overlap."""
     under: tuple[NDArray[np.int32], NDArray[np.int32]] | None
-    """The first and the second of every two passes that do; both end with the second."""
+    """First and second of every overlapped pair; both end with the second."""
 
     def elsewhere(self, needed: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether what passes need is on another rank, shape (passes,)."""
+        """Return whether the needed passes are on another rank, shape (passes,)."""
         own = np.append(self.rank, 0)[needed] == self.rank
         return np.asarray((needed != len(self.rank)) & ~own, dtype=np.bool_)
 
 
 def _ends(passes: _Fronts, seconds: Array, send_seconds: float) -> Array:
-    """When every pass ends, shape (passes + 1, n) with a zero behind the last; `seconds` have shape (passes, n)."""
+    """Return the end of every pass, shape (passes + 1, n) with a last row of 0; `seconds` has shape (passes, n)."""
     ends = np.zeros((len(seconds) + 1, seconds.shape[1]))
     if passes.under is not None:
         first_of, second_of = passes.under
@@ -166,16 +166,16 @@ def _ends(passes: _Fronts, seconds: Array, send_seconds: float) -> Array:
     return ends
 
 
-@lru_cache(maxsize=64)  # a search comes back to its shapes; the longest run that is priced takes 4 MB
+@lru_cache(maxsize=64)  # a search repeats its shapes; the longest run takes 4 MB
 def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> _Fronts:
-    """All passes of a step in fronts. Raises ValueError where a pass waits for itself."""
+    """Return all passes of a step in fronts. Raises ValueError where a pass waits for itself."""
     turns = [schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks)]
     length = np.array([len(turn) for turn in turns])
     count = int(length.sum())
     kind, micro_batch, chunk = np.ascontiguousarray(np.concatenate(turns).T)
     at = np.arange(count)
     rank = np.repeat(np.arange(ranks), length)
-    # A forward pass needs that of the part before it, a backward pass that behind; the last part turns round.
+    # A forward pass needs the part before it, a backward pass the part after it; the last part turns round.
     places = schedule.places(ranks, chunks)
     place, last = places[rank, chunk], int(places.max())
     back = (kind == BACKWARD) | (kind == INPUT_GRADIENT)
@@ -214,11 +214,11 @@ def _fronts(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> 
 
 
 def _front_numbers(needed: list[int], also: list[int], bounds: list[int]) -> list[int]:
-    """The front of every pass, from 1: one behind the later of the passes it needs and the one of its rank before it.
+    """Return the front of every pass, from 1: one more than the latest front of the passes it waits for.
 
-    `bounds` are where each rank's passes begin, and where the last one's end.
+    `bounds` are the starts of each rank's passes, and the end of the last's.
     """
-    numbers = [0] * len(needed) + [-1]  # what needs no pass needs the last entry; zero is not known yet
+    numbers = [0] * len(needed) + [-1]  # a pass without needs refers to the last entry; 0 is not known yet
     ranks = len(bounds) - 1
     reached, last = bounds[:-1], [0] * ranks
     left = len(needed)

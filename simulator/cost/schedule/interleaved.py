@@ -1,4 +1,4 @@
-"""The schedule of interleaved 1F1B (Narayanan et al. 2021, section 2.2): chunks of a rank in turn. Prices no pass."""
+"""The schedule interleaved 1F1B (Narayanan et al. 2021, section 2.2): the chunks of a rank take turns."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from simulator.question.scenario.block import Array, StageArray
 
 @dataclass(frozen=True)
 class Interleaved(Schedule):
-    """Chunks take turns, each for as many micro batches as there are ranks; with one chunk it is 1F1B."""
+    """Chunks take turns, each for as many micro batches as ranks; with one chunk it is 1F1B."""
 
     combined: bool = False
     """As for `OneForwardOneBackward`."""
     whole_warm_up: bool = False
-    """All forward passes come first where there are as many micro batches as ranks."""
+    """Whether all forward passes come first if there are as many micro batches as ranks."""
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
-        """`2 (p - i - 1) + (v - 1) p` forward passes ahead, or all of them; then one of each in turn."""
+        """Return `2 (p - i - 1) + (v - 1) p` forward passes (or all), then one of each in turn."""
         total = micro_batches * chunks
         kind, index = one_of_each_in_turn(self._ahead(rank, ranks, chunks, micro_batches), total)
         cycle, rest = np.divmod(index, ranks * chunks)
@@ -34,12 +34,12 @@ class Interleaved(Schedule):
         return total if self.whole_warm_up and chunks > 1 and micro_batches == ranks else min(some, total)
 
     def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
-        """Each pair of the steady state."""
+        """Return every pair of the steady state."""
         ahead = self._ahead(rank, ranks, chunks, micro_batches)
         return pairs_after(ahead, micro_batches * chunks) if self.combined else None
 
     def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
-        """`2 (p - i - 1) + (v - 1) p + 1` chunk passes; in a whole warm-up all `m v` of them."""
+        """Return `2 (p - i - 1) + (v - 1) p + 1` chunk passes, or in a whole warm-up all `m v`."""
         rank, several = np.arange(ranks, dtype=np.float64)[:, None], np.greater(chunks, 1)
         every = micro_batches * chunks
         behind = np.where(several, 2.0, 1.0) * (ranks - rank - 1.0)

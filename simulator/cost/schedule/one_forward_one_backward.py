@@ -1,4 +1,4 @@
-"""The schedule 1F1B (Narayanan et al. 2021, section 2.2; Megatron's default): one forward, one backward, in turn."""
+"""The schedule 1F1B (Narayanan et al. 2021, section 2.2; Megatron's default): forward and backward passes in turn."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from simulator.question.scenario.block import Array, StageArray
 
 @dataclass(frozen=True)
 class OneForwardOneBackward(Schedule):
-    """Ranks without model chunks of their own."""
+    """1F1B on ranks with a single chunk."""
 
     combined: bool = False
-    """Whether forward and backward passes run under each other: one more is ahead, so that they do not wait for each
-    other (Megatron-LM core_v0.14, pipeline_parallel/combined_1f1b.py)."""
+    """Whether forward and backward passes overlap.
+
+    One more forward pass is ahead then, so that they do not wait for each other (Megatron-LM core_v0.14,
+    pipeline_parallel/combined_1f1b.py).
+    """
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
-        """`p - i - 1` forward passes ahead, then one of each in turn, then the backward passes left."""
+        """Return `p - i - 1` forward passes, then one of each in turn, then the backward passes left."""
         del chunks
         kind, micro_batch = one_of_each_in_turn(self._ahead(rank, ranks, micro_batches), micro_batches)
         return np.column_stack((kind, micro_batch, np.zeros_like(kind)))
@@ -29,11 +32,11 @@ class OneForwardOneBackward(Schedule):
         return min(ranks - rank - 1 + self.combined, micro_batches)
 
     def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
-        """Each pair of the steady state."""
+        """Return every pair of the steady state."""
         del chunks
         return pairs_after(self._ahead(rank, ranks, micro_batches), micro_batches) if self.combined else None
 
     def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
-        """`min(p - i, m)`; of combined passes one frees what the other keeps."""
+        """Return `min(p - i, m)`; of overlapped passes one frees what the other saves."""
         del chunks
         return np.minimum(ranks - np.arange(ranks, dtype=np.float64)[:, None], micro_batches)

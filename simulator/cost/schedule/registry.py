@@ -1,4 +1,4 @@
-"""Schedules by name. A new one gets a line here; the others' code stays as it is."""
+"""Schedules by name. A new schedule needs one line here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.question.scenario.layout import ROUND
 
 
 def schedule_of(pricing: Pricing) -> Schedule:
-    """The schedule of a block; passes run under each other where the experts' exchange does so (T25)."""
+    """Return the schedule of a block; passes overlap where the experts' exchange does (T25)."""
     scenario, block = pricing.scenario, pricing.block
     combined = scenario.framework.overlap_expert_exchange and scenario.model.is_moe
     name = block.schedule

@@ -1,4 +1,4 @@
-"""The interface of a pipeline schedule: all that memory, time and the event run may know of one. Prices no pass."""
+"""The interface of a pipeline schedule: all that memory, time and the event run use of one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from simulator.question.scenario.block import Array, StageArray
 
 PassKind = Literal["forward", "backward", "input_gradient", "weight_gradient"]
-"""The last two are a backward pass in two: what the stage before waits for, and what nobody waits for."""
+"""Kinds of passes; the last two are a split backward pass: the previous stage waits for the first only."""
 PASSES: Final[tuple[PassKind, ...]] = ("forward", "backward", "input_gradient", "weight_gradient")
-"""Kinds of passes, by the number that stands for each in `Turns`."""
+"""Kinds of passes, indexed by their number in `Turns`."""
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = range(4)
 Turns = NDArray[np.intp]
 """Passes of one rank, first to last: kind (an index of PASSES), micro batch, chunk; shape (passes, 3)."""
@@ -31,46 +31,46 @@ class Pass(NamedTuple):
 
 
 STEADY: Final = 4
-"""Cycles of as many micro batches as ranks after which what is in flight repeats: two fill, the others are steady."""
+"""Cycles, of as many micro batches as ranks, after which passes in flight repeat: two fill, the others are steady."""
 
 
 class Schedule(ABC):
-    """How the passes of a step take turns on `ranks` pipeline ranks with `chunks` model chunks each."""
+    """Order of a step's passes on `ranks` pipeline ranks with `chunks` model chunks each."""
 
     by_run: ClassVar[bool] = False
-    """Whether time and memory follow from a run of the passes, whatever the stages; else from closed forms if equal."""
+    """Whether time and memory come from a run of the passes even for equal stages, not from closed forms."""
     splits: ClassVar[bool] = False
     """Whether backward passes are split into input and weight gradients."""
 
     @abstractmethod
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
-        """The passes of one rank, first to last: what the event run replays."""
+        """Return the passes of one rank, first to last."""
 
     def order(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> tuple[Pass, ...]:
-        """`turns`, each as a value."""
+        """Return `turns` as a tuple of passes."""
         turns = self.turns(rank, ranks, chunks, micro_batches).tolist()
         return tuple(Pass(PASSES[kind], micro_batch, chunk) for kind, micro_batch, chunk in turns)
 
     def together(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> NDArray[np.bool_] | None:
-        """Passes that run under each other with the one before them, shape (passes,); None where none does."""
+        """Return which passes overlap with the pass before them, shape (passes,); None where none does."""
         del rank, ranks, chunks, micro_batches
         return None
 
     def places(self, ranks: int, chunks: int) -> NDArray[np.intp]:
-        """Which part of the model each chunk of a rank is, from the first layers on, shape (ranks, chunks)."""
+        """Return which part of the model each chunk of a rank is, in layer order, shape (ranks, chunks)."""
         return np.arange(ranks)[:, None] + ranks * np.arange(chunks)
 
-    def least_micro_batches(self, ranks: int) -> int:
-        """Fewest micro batches it can run."""
+    def min_micro_batches(self, ranks: int) -> int:
+        """Return the fewest micro batches that the schedule can run."""
         del ranks
         return 1
 
     def in_flight(self, ranks: int, chunks: Array | int, micro_batches: Array) -> StageArray:
-        """Chunk passes whose activations a rank holds at its peak, shape (ranks, n); micro batches have shape (n,).
+        """Return the chunk passes whose activations a rank holds at its peak, shape (ranks, n).
 
-        Here all layouts have as many chunks.
+        `micro_batches` has shape (n,). This default assumes equally many chunks in all layouts.
         """
-        fewest = self.least_micro_batches(ranks)
+        fewest = self.min_micro_batches(ranks)
         counts = np.clip(np.ceil(micro_batches), fewest, max(STEADY * ranks, fewest))
         held = np.empty((ranks, len(counts)))
         for count in np.unique(counts):
@@ -78,47 +78,47 @@ class Schedule(ABC):
         return held
 
     def fill_seconds(self, others_seconds: Array, chunks: Array | int) -> Array:
-        """Idle time of the pacing rank while the pipeline fills and drains, shape (n,).
+        """Return the idle time of the pacing rank while the pipeline fills and drains, shape (n,).
 
-        `others_seconds` is the work of all other ranks on one micro batch, both passes. It passes by in chunks, which
-        those that split backward passes stay below.
+        `others_seconds` is the work of all other ranks on one micro batch, both passes. It passes by in chunks;
+        schedules that split backward passes stay below it.
         """
         return others_seconds / chunks
 
     def of_chunk(self, in_flight: StageArray, chunk: int, ranks: int, chunks: Array | int) -> StageArray:
-        """Of the first so many forward passes, those of one chunk, shape (ranks, n).
+        """Return how many of the first `in_flight` forward passes are of one chunk, shape (ranks, n).
 
-        Chunks take turns, each for a group of as many micro batches as there are ranks.
+        Chunks take turns, each for a group of as many micro batches as ranks.
         """
         cycles, rest = np.divmod(in_flight, ranks * np.asarray(chunks, dtype=np.float64))
         here: StageArray = cycles * ranks + np.clip(rest - chunk * ranks, 0.0, ranks)
         return here
 
     def sends(self, ranks: int, chunks: Array | int) -> Array | float:
-        """Activations and gradients that a rank sends or receives per micro batch, one after the other."""
+        """Return the activations and gradients that a rank sends or receives per micro batch, one after another."""
         return 2.0 * chunks if ranks > 1 else 0.0
 
 
 HELD: Final = np.array((1, -1, 0, -1))
-"""Chunk passes that a pass of each kind adds to those held: they are until the weight gradient is done."""
+"""Change in held chunk passes by kind of pass: a chunk pass is held until its weight gradient is done."""
 
 
 def alive(kind: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Chunk passes that are held after each of a rank's passes."""
+    """Return the chunk passes held after each of a rank's passes."""
     return np.cumsum(HELD[kind])
 
 
 @lru_cache(maxsize=256)
 def _most_alive(schedule: Schedule, ranks: int, chunks: int, micro_batches: int) -> tuple[int, ...]:
-    """The most that each rank holds."""
+    """Return the most chunk passes that each rank holds."""
     turns = (schedule.turns(rank, ranks, chunks, micro_batches) for rank in range(ranks))
     return tuple(int(alive(turn[:, 0]).max()) for turn in turns)
 
 
 def one_of_each_in_turn(ahead: int, total: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Kinds of `total` forward and as many backward passes, and which of its kind each is; shape (2 total,).
+    """Return the kind of each of `total` forward and `total` backward passes and its number within its kind.
 
-    `ahead` forward passes, then one of each in turn, then the backward passes left.
+    Order: `ahead` forward passes, one of each in turn, the backward passes left. Shapes (2 total,).
     """
     kind = np.ones(2 * total, dtype=np.intp)
     kind[:ahead] = 0
@@ -128,7 +128,7 @@ def one_of_each_in_turn(ahead: int, total: int) -> tuple[NDArray[np.intp], NDArr
 
 
 def pairs_after(ahead: int, total: int) -> NDArray[np.bool_]:
-    """The backward pass of every pair that `one_of_each_in_turn` makes."""
+    """Return which passes are the backward pass of a pair in the order of `one_of_each_in_turn`."""
     pairs = np.zeros(2 * total, dtype=np.bool_)
     pairs[ahead + 1 : 2 * total - ahead : 2] = True
     return pairs

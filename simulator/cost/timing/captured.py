@@ -1,4 +1,4 @@
-"""What CUDA graphs of whole layers or steps leave out, and what fp8 computes beside the layers' products."""
+"""What CUDA graphs of layers or steps save, and rates of fp8 attention and output layer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _BEHIND_PEAK: Final = 2.0 * 740.0 / 1200.0
 
 
 def passes_are_captured(scenario: Scenario) -> bool:
-    """Whether all passes of a step are one graph: no schedule on the host, no counts of tokens that it waits for."""
+    """Return whether one CUDA graph holds all passes of a step: no host schedule, no waits for token counts."""
     return scenario.framework.cuda_graphs == "full_iteration"
 
 
 def layers_are_captured(scenario: Scenario) -> bool:
-    """Whether the host starts no kernel of a layer on its own."""
+    """Return whether CUDA graphs start every kernel of a layer."""
     return scenario.framework.cuda_graphs in ("layers", "full_iteration")
 
 
 def attention_share(scenario: Scenario) -> float:
-    """Time of attention's products over that of 16 bits, where they run in 8 (T4).
+    """Return the time of attention's products relative to 16 bits; below 1 where they run in 8 (T4).
 
     FlashAttention-3 reaches 740 TFLOP/s in 16 bits and 1.2 PFLOP/s in 8 on H100 (arXiv:2407.08608): 1.23 times what the
     peaks alone would give.
@@ -32,7 +32,7 @@ def attention_share(scenario: Scenario) -> float:
 
 
 def output_rate(scenario: Scenario) -> float:
-    """FLOP/s of the output layer's product (T15): that of 16 bits, unless fp8 computes it too."""
+    """Return the FLOP/s of the output layer's product (T15): the 16-bit rate, unless fp8 computes it."""
     if scenario.precision == "fp8" and scenario.framework.fp8_output_layer:
         return gemm_rate(scenario)
     return wide_gemm_rate(scenario)

@@ -1,12 +1,12 @@
-"""Collectives on the real topology: a group inside a node, inside the nodes of one NVLink domain, across a network.
+"""Seconds of collectives on the cluster's topology: inside a node, inside an NVLink domain, across the network.
 
-A group is `size` ranks, `stride` device numbers apart. Ranks are numbered tensor parallel fastest, then context,
-data, pipeline (Megatron's default order); expert tensor parallel, then expert parallel, in the expert numbering.
+A group is `size` ranks, `stride` device numbers apart. Ranks are numbered tensor parallel fastest, then context, data,
+pipeline (Megatron's default order); expert tensor parallel, then expert parallel, in the expert numbering.
 
-Link levels are nested islands: level j joins islands of level j-1. A group has `m` members in an island of `D`
-devices, `m = min(size, D / stride)`. Data that must leave an island leaves over the links of all its members at once.
-All levels move data at the same time (rings are pipelined), so the slowest level sets the time. Which
-collectives a layout needs, and what hides them, is decided elsewhere.
+Link levels are nested islands: level j joins islands of level j-1. A group has `m` members in an island of `D` devices,
+`m = min(size, D / stride)`. Data that leaves an island uses the links of all its members. All levels move data at once
+(rings are pipelined), so the slowest level sets the time. Other modules decide which collectives a layout needs and
+what hides them.
 """
 
 from __future__ import annotations
@@ -23,65 +23,65 @@ from simulator.question.specs.hardware import LinkLevel
 
 
 class RankGroup(NamedTuple):
-    """One process group per layout; arrays of shape (n,)."""
+    """A process group of each layout; arrays of shape (n,)."""
 
     size: Array
     stride: Array
 
 
 def tensor_group(block: LayoutBlock) -> RankGroup:
-    """The tensor-parallel group: neighbouring devices."""
+    """Return the tensor-parallel group: neighbouring devices."""
     return RankGroup(block.tensor_parallel, np.ones_like(block.tensor_parallel))
 
 
 def context_group(block: LayoutBlock) -> RankGroup:
-    """The context-parallel group."""
+    """Return the context-parallel group."""
     return RankGroup(block.context_parallel, block.tensor_parallel)
 
 
 def inner_context_group(block: LayoutBlock, ranks: Array) -> RankGroup:
-    """Neighbours of the context-parallel group, so many."""
+    """Return `ranks` neighbours of the context-parallel group."""
     return RankGroup(ranks, block.tensor_parallel)
 
 
 def outer_context_group(block: LayoutBlock, ranks: Array) -> RankGroup:
-    """The ring over groups of so many neighbours."""
+    """Return the ring over groups of `ranks` context-parallel neighbours."""
     return RankGroup(block.context_parallel / ranks, block.tensor_parallel * ranks)
 
 
 def shard_group(block: LayoutBlock, degree: Array | None = None) -> RankGroup:
-    """Ranks with the same parameters: data x context parallel, or so many of them."""
+    """Return the ranks with the same parameters, or `degree` of them: data x context parallel."""
     return RankGroup(block.replicas if degree is None else degree, block.tensor_parallel)
 
 
 def expert_group(block: LayoutBlock) -> RankGroup:
-    """The expert-parallel group."""
+    """Return the expert-parallel group."""
     return RankGroup(block.expert_parallel, block.expert_tensor_parallel)
 
 
 def expert_tensor_group(block: LayoutBlock) -> RankGroup:
-    """The expert-tensor-parallel group: neighbouring devices."""
+    """Return the expert-tensor-parallel group: neighbouring devices."""
     return RankGroup(block.expert_tensor_parallel, np.ones_like(block.expert_tensor_parallel))
 
 
 def expert_ranks_group(block: LayoutBlock) -> RankGroup:
-    """The ranks over which routed experts are divided."""
+    """Return the ranks that share the routed experts."""
     return RankGroup(block.expert_ranks, np.ones_like(block.expert_ranks))
 
 
 def expert_shard_group(block: LayoutBlock, degree: Array | None = None) -> RankGroup:
-    """Ranks with the same experts, or so many of them."""
+    """Return the ranks with the same experts, or `degree` of them."""
     return RankGroup(block.expert_replicas if degree is None else degree, block.expert_ranks)
 
 
 def pipeline_group(block: LayoutBlock) -> RankGroup:
-    """The pipeline group: one device of each rank."""
+    """Return the pipeline group: one device of each rank."""
     stride = block.tensor_parallel * block.context_parallel * block.data_parallel
     return RankGroup(np.full(len(block), float(block.pipeline_parallel)), stride)
 
 
 class _Crossing(NamedTuple):
-    """What one link level does for a group."""
+    """A group's use of one link level."""
 
     members: Array
     """Group members inside one island of the level below."""
@@ -93,7 +93,7 @@ class _Crossing(NamedTuple):
 
 
 def _links(scenario: Scenario) -> tuple[LinkLevel, ...]:
-    """The levels of links as the whole job uses them."""
+    """Return the link levels as the whole job uses them."""
     return scenario.hardware.links_of(scenario.devices)
 
 
@@ -108,7 +108,7 @@ def _crossings(
 
 
 def _within(level: LinkLevel, group: RankGroup) -> Array:
-    """Group members that one island of a level holds."""
+    """Return how many members of a group one island of a level has."""
     if level.devices is None:
         return group.size
     members: Array = np.minimum(np.maximum(level.devices / group.stride, 1.0), group.size)
@@ -116,15 +116,15 @@ def _within(level: LinkLevel, group: RankGroup) -> Array:
 
 
 def _efficiency(scenario: Scenario, level: LinkLevel) -> float:
-    """Share of the level's rate that a step's collectives reach; a rate measured with collectives contains theirs."""
+    """Return the share of a level's rate that collectives reach; a rate measured with collectives includes theirs."""
     values = scenario.coefficients.time
     return (1.0 if level.measured else values.link_efficiency) / values.collective_slowdown
 
 
 def _exchange_efficiency(scenario: Scenario, level: LinkLevel) -> float:
-    """Share of the level's nominal rate that exchanges between all ranks reach.
+    """Return the share of a level's nominal rate that exchanges between all ranks reach.
 
-    Of DeepEP's kernels on H100, 437 points of one to eight nodes (ai-dynamo/aiconfigurator 095f58a,
+    Measured for DeepEP's kernels on H100, 437 points of one to eight nodes (ai-dynamo/aiconfigurator 095f58a,
     wideep_deepep_normal_perf): 43 to 45 of 50 GB/s over the network, 320 to 370 of 450 inside a node.
     """
     values = scenario.coefficients.time
@@ -133,7 +133,7 @@ def _exchange_efficiency(scenario: Scenario, level: LinkLevel) -> float:
 
 
 def _bandwidth(level: LinkLevel, within: Array, efficiency: float) -> Array:
-    """A member's bandwidth at a level: on a mesh only the links to its own peers count."""
+    """Return a member's bandwidth at a level; on a mesh only the links to its own peers count."""
     full = level.bandwidth_bytes_per_second * efficiency
     if level.topology == "mesh":
         pair = level.pair_bandwidth_bytes_per_second * efficiency
@@ -142,9 +142,9 @@ def _bandwidth(level: LinkLevel, within: Array, efficiency: float) -> Array:
 
 
 def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> Array:
-    """All-gather to, or reduce-scatter from, `size_bytes` in total on every member (T17).
+    """Return the seconds of an all-gather or reduce-scatter of `size_bytes` in total on every member (T17).
 
-    An island of m members takes in `(k - 1) / k` of the bytes from the k islands of a level, over m links.
+    An island of m members receives `(k - 1) / k` of the bytes from the k islands of a level, over m links.
     """
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
@@ -157,11 +157,11 @@ def gather_seconds(scenario: Scenario, group: RankGroup, size_bytes: Array) -> A
 
 
 def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
-    """Each member sends `sent_bytes`, spread evenly over the group (itself included) (T17)."""
+    """Return the seconds of an all-to-all: each member sends `sent_bytes`, spread evenly over the group (T17)."""
     seconds = np.zeros_like(group.size)
     latency = np.zeros_like(group.size)
     for level in _crossings(scenario, group, _exchange_efficiency):
-        # Members that this level is the innermost to reach.
+        # Members reached at this level and at none inside it.
         reached = level.within - level.members
         seconds = np.maximum(seconds, reached / group.size * sent_bytes / level.bandwidth)
         latency = latency + np.where(reached > 0.0, level.latency, 0.0)
@@ -169,30 +169,30 @@ def all_to_all_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) 
 
 
 def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Array:
-    """One copy of each token to every rank with experts of it: over a level one to each island reached there (T9).
+    """Return the seconds to send each token once to every island with a chosen expert, level by level (T9).
 
-    As DeepEP's kernels send them; each start takes its time, and longer over more nodes.
+    DeepEP's kernels send this way; each start takes its time, and longer over more nodes.
     """
     seconds, nodes = np.zeros_like(group.size), np.ones_like(group.size)
     for level, crossing in zip(_links(scenario), _crossings(scenario, group, _exchange_efficiency), strict=True):
         islands = crossing.within / crossing.members
         reached = expected_islands(scenario.model, group.size / crossing.members)
-        taken = token_bytes * reached * (islands - 1.0) / islands / crossing.bandwidth
-        seconds = np.maximum(seconds, taken)
+        transfer = token_bytes * reached * (islands - 1.0) / islands / crossing.bandwidth
+        seconds = np.maximum(seconds, transfer)
         nodes = islands if level.devices is None else nodes
     start = scenario.coefficients.time.dispatch_latency_seconds
     return seconds + np.where(group.size > 1.0, start * (1.0 + np.log2(nodes)), 0.0)
 
 
 def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -> Array:
-    """Each member sends `sent_bytes` to the next one; the slowest link that the group crosses counts (T17)."""
+    """Return the seconds for each member to send `sent_bytes` to the next, over the slowest link crossed (T17)."""
     seconds = np.zeros_like(group.size)
     members = np.ones_like(group.size)
     for level in _links(scenario):
         within = _within(level, group)
         rate = level.pair_bandwidth_bytes_per_second * _efficiency(scenario, level)
         crossed = within > members
-        here = sent_bytes / rate + level.latency_seconds
-        seconds = np.where(crossed, np.maximum(seconds, here), seconds)
+        hop = sent_bytes / rate + level.latency_seconds
+        seconds = np.where(crossed, np.maximum(seconds, hop), seconds)
         members = within
     return seconds

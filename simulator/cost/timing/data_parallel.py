@@ -1,4 +1,4 @@
-"""Seconds that reducing gradients and gathering parameters take beside the passes that hide them. Prices no pass."""
+"""Seconds of reducing gradients and gathering parameters that the passes do not hide. Prices no pass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from simulator.cost.memory.parameters import (
     DeviceParameters,
     device_parameters,
     linear_by_class,
+    local_count,
     model_totals,
     shard_degrees,
-    whole_layer,
 )
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
@@ -26,30 +26,30 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.units import GIB
 
 _FORWARD_SHARE = 1.0 / 3.0
-"""Of a micro batch's work, the forward pass: half of the backward one."""
+"""Share of the forward pass in a micro batch's work: half of the backward pass."""
 _REDUCES_OFTEN, _GATHERS_ALWAYS = 2, 3
 """ZeRO stages from which every micro batch reduces its gradients, and every pass gathers its parameters."""
 _BUCKET_PARAMETERS = 4e7
-"""Parameters that Megatron gathers or reduces at once (core_v0.16.1, distributed_data_parallel.py: 40 million)."""
+"""Parameters that Megatron gathers or reduces at once (core_v0.16.1, distributed_data_parallel.py)."""
 
 
 class Exchange(NamedTuple):
-    """Seconds of gathering or reducing once, by kind of rank, shape (kinds, n)."""
+    """Seconds of one gather or reduction, by kind of rank, shape (kinds, n)."""
 
     seconds: KindArray
     """All parameters of the rank."""
     end: KindArray
-    """The first that is gathered, or the last that is reduced: no work is left to hide it."""
+    """The first part gathered, or the last reduced: no work is left to hide it."""
 
 
 def on_own_devices(pricing: Pricing, figure: Callable[[Scenario], Array | float]) -> KindArray:
-    """A figure of the device, for each kind of rank by the devices it is on; shape (kinds, n) or (kinds, 1) (T26)."""
+    """Return a figure for each kind of rank on its own devices; shape (kinds, n) or (kinds, 1) (T26)."""
     by_group = [np.atleast_2d(figure(member.scenario)) for member in pricing.members]
     return np.concatenate([by_group[group] for group in pricing.contents.group]) if len(by_group) > 1 else by_group[0]
 
 
 class SecondsPerByte(NamedTuple):
-    """Gathering or scattering one byte over the ranks that ZeRO shards over, shape (kinds or 1, n)."""
+    """Seconds per byte of a gather or scatter over the ZeRO shard group, shape (kinds or 1, n)."""
 
     dense: KindArray
     routed: KindArray
@@ -57,7 +57,7 @@ class SecondsPerByte(NamedTuple):
 
 @of_sizes
 def shard_seconds_per_byte(pricing: Pricing) -> SecondsPerByte:
-    """What a byte takes over the ranks with the same parameters, and over those with the same experts."""
+    """Return the seconds per byte over ranks with the same parameters, and over ranks with the same experts."""
     degrees = shard_degrees(pricing)
     return SecondsPerByte(
         _seconds_per_byte(pricing, shard_group(pricing.block, degrees.dense)),
@@ -66,12 +66,12 @@ def shard_seconds_per_byte(pricing: Pricing) -> SecondsPerByte:
 
 
 def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindArray) -> Array:
-    """What reducing gradients and gathering parameters add to a step, shape (n,) (T20).
+    """Return the seconds that gradient reduction and parameter gathering add to a step, shape (n,) (T20).
 
     ZeRO 0 reduces gradients to every replica once (twice the traffic of a scatter); 1 scatters gradients and gathers
-    parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. What
-    overlaps hides behind the passes of its own rank, `forward` and `backward` seconds of shape (kinds, n). What shows
-    with every micro batch adds to that rank's work: to the step, what the slowest rank then takes longer.
+    parameters once; 2 scatters the gradients of every micro batch; 3 also gathers parameters in every pass. Overlapped
+    exchanges hide behind the passes of their own rank, `forward` and `backward` seconds of shape (kinds, n). Exposed
+    time of every micro batch adds to its rank's work: to the step, only what makes the slowest rank slower.
     """
     scenario, block, batches = pricing.scenario, pricing.block, micro_batches(pricing)
     always, often = block.zero_stage >= _GATHERS_ALWAYS, block.zero_stage >= _REDUCES_OFTEN
@@ -82,12 +82,12 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     beside_backward = np.where(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
     gather, reduction = _gather(pricing), _reduction(pricing)
     overlaps, nothing = scenario.framework, np.zeros_like(own)
-    first = _shown(share, gather, beside_forward) if overlaps.overlap_param_gather else gather.seconds
+    first = _exposed(share, gather, beside_forward) if overlaps.overlap_param_gather else gather.seconds
     regathered = np.where(always, gather.seconds, 0.0)
     hidden = regathered if overlaps.overlap_param_gather else nothing
     hidden = hidden + (reduction.seconds if overlaps.overlap_grad_reduce else nothing)
     end = reduction.end if overlaps.overlap_grad_reduce else nothing
-    last = _shown(share, Exchange(hidden, end), beside_backward) + (regathered + reduction.seconds - hidden)
+    last = _exposed(share, Exchange(hidden, end), beside_backward) + (regathered + reduction.seconds - hidden)
     each_batch = np.where(always, first, 0.0) + np.where(often, last, 0.0)
     each_step = np.where(always, 0.0, first) + np.where(often, 0.0, last)
     exchanges = np.where(often, batches, 1.0) + np.where(always, 2.0 * batches, block.zero_stage >= 1)
@@ -97,27 +97,27 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     return added
 
 
-def _shown(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
-    """What shows of an exchange beside work: its end, a share of the rest, and no less than what outlasts the work."""
+def _exposed(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
+    """Return the exposed part of an exchange: its end and a share of the rest, at least what outlasts the work."""
     end = np.minimum(exchange.end, exchange.seconds)
-    shown: Array = np.maximum(end + share * (exchange.seconds - end), exchange.seconds - beside)
-    return shown
+    exposed: Array = np.maximum(end + share * (exchange.seconds - end), exchange.seconds - beside)
+    return exposed
 
 
 class HidingWindow(NamedTuple):
-    """What an exchange of once a step may hide behind, in passes of a micro batch."""
+    """Work that can hide an exchange made once a step, in passes of a micro batch."""
 
     own: Array | float
-    """Of the rank itself."""
+    """Passes of the rank itself."""
     pace: Array | float
-    """Of whichever rank is slowest: in steady state every rank's passes come at that one's pace."""
+    """Passes of the slowest rank, whose pace all ranks follow in steady state."""
 
 
 def _window(pricing: Pricing) -> HidingWindow:
-    """Passes between a chunk's exchange and the step's first or last pass.
+    """Return the passes between a chunk's exchange and the step's first or last pass.
 
-    Interleaved chunks gather and reduce one after the other, each beside p micro batches of another chunk, and one
-    beside a pass of its own (core_v0.16.1, pipeline_parallel/schedules.py, `param_sync_func` and `grad_sync_func`).
+    Interleaved chunks gather and reduce one after another, each beside p micro batches of another chunk, and one beside
+    a pass of its own (core_v0.16.1, pipeline_parallel/schedules.py, `param_sync_func` and `grad_sync_func`).
     """
     ranks, chunks = pricing.block.pipeline_parallel, pricing.block.virtual_stages
     if pricing.block.schedule != "1f1b":
@@ -126,7 +126,7 @@ def _window(pricing: Pricing) -> HidingWindow:
 
 
 def _gather(pricing: Pricing) -> Exchange:
-    """Gathering 16-bit parameters once: under ZeRO 3 all of them, else those that are trained; none under ZeRO 0."""
+    """Return one gather of 16-bit parameters: under ZeRO 3 of all, below of the trained ones, under ZeRO 0 none."""
     scenario, lora = pricing.scenario, pricing.scenario.lora_rank is not None
     always, sharded = pricing.block.zero_stage >= _GATHERS_ALWAYS, pricing.block.zero_stage >= 1
     weights = device_parameters(pricing)
@@ -137,17 +137,17 @@ def _gather(pricing: Pricing) -> Exchange:
     seconds = element_bytes(scenario) * (dense * gathered_dense + routed * gathered_routed)
     if gathered_narrow(scenario) and not lora:
         linear = linear_by_class(pricing)
-        # A byte of the two less.
+        # fp8 gathers one byte per linear parameter, not two.
         seconds = seconds - dense * linear.dense - routed * linear.routed
     end = element_bytes(scenario) * dense * _end(pricing, gathered_dense, with_table=always | (not lora))
     return Exchange(np.where(sharded, seconds, 0.0), np.where(sharded, end, 0.0))
 
 
 def _reduction(pricing: Pricing) -> Exchange:
-    """Reducing all gradients once, in the type that they are reduced in."""
+    """Return one reduction of all gradients, in the type that they are reduced in."""
     scenario, block = pricing.scenario, pricing.block
     trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
-    # An all-reduce is a reduction and a gather; what broadcasts parameters keeps all gradients (InternEvo 00a2a34,
+    # An all-reduce is a reduction and a gather; broadcast parameters need all gradients (InternEvo 00a2a34,
     # solver/optimizer/hybrid_zero_optim.py: `reduce_rank` is none, and `reduce_tensor` then an all-reduce).
     whole = (block.zero_stage == 0) | (scenario.framework.zero_broadcasts & (block.zero_stage == 1))
     each = reduced_bytes(scenario) * (scenario.coefficients.time.reduce_slowdown + whole)
@@ -159,19 +159,19 @@ def _reduction(pricing: Pricing) -> Exchange:
 
 
 def _end(pricing: Pricing, dense: KindArray, *, with_table: Mask | bool) -> KindArray:
-    """Parameters at the end of an exchange: the input table, a layer that is sharded by itself, or a bucket.
+    """Return the parameters at the end of an exchange: the input table, a layer sharded as a unit, or a bucket.
 
-    Where adapters alone are exchanged the table is not among them.
+    Exchanges of adapters alone omit the table.
     """
-    table = with_table * pricing.contents.embeddings * whole_layer(pricing, model_totals(pricing.scenario).embedding)
+    table = with_table * pricing.contents.embeddings * local_count(pricing, model_totals(pricing.scenario).embedding)
     unit: Array | float = _BUCKET_PARAMETERS
     if pricing.scenario.framework.fully_shard:
-        unit = np.maximum.reduce([whole_layer(pricing, layer) for layer in model_totals(pricing.scenario).layers])
+        unit = np.maximum.reduce([local_count(pricing, layer) for layer in model_totals(pricing.scenario).layers])
     return np.minimum(np.maximum(table, unit), dense)
 
 
 def _broadcasts(pricing: Pricing) -> Array:
-    """Start of a broadcast of every other rank's share, one after the other, where updated parameters are sent so."""
+    """Return the seconds to start a broadcast of each other rank's share, in turn, where parameters are sent so."""
     scenario, block = pricing.scenario, pricing.block
     degrees = shard_degrees(pricing).dense
     sent = scenario.framework.zero_broadcasts & (block.zero_stage >= 1) & (block.zero_stage < _GATHERS_ALWAYS)
@@ -179,10 +179,10 @@ def _broadcasts(pricing: Pricing) -> Array:
 
 
 def _exchange_overhead(pricing: Pricing, exchanges: Array) -> KindArray:
-    """What a step's exchanges of parameters and gradients take beside their bytes, layer by layer."""
+    """Return the fixed seconds of a step's exchanges of parameters and gradients, layer by layer."""
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     exchanged = contents.num_layers + contents.embeddings + contents.heads
-    # What stores parameters in another type than it computes in gathers them even from a single rank.
+    # Parameters stored in another type than the compute type are gathered even from a single rank.
     cast = scenario.framework.fully_shard and DTYPE_BYTES[parameter_dtype(scenario)] != element_bytes(scenario)
     each = np.where((block.replicas > 1.0) | cast, exchanges, 0.0)
     per_exchange = on_own_devices(pricing, lambda member: member.coefficients.time.shard_overhead_seconds)
@@ -190,7 +190,7 @@ def _exchange_overhead(pricing: Pricing, exchanges: Array) -> KindArray:
 
 
 def _between_shard_groups(pricing: Pricing, trained: DeviceParameters) -> KindArray:
-    """Seconds per byte and gradient of summing the shards of several sharding groups, a scatter and a gather."""
+    """Return the seconds per byte of a gradient to sum shards over several sharding groups, by scatter and gather."""
     block = pricing.block
     degrees = shard_degrees(pricing)
     across = RankGroup(block.replicas / degrees.dense, block.tensor_parallel * degrees.dense)
@@ -201,6 +201,6 @@ def _between_shard_groups(pricing: Pricing, trained: DeviceParameters) -> KindAr
 
 
 def _seconds_per_byte(pricing: Pricing, group: RankGroup) -> KindArray:
-    """Gathering or scattering one byte over a group, for each kind of rank."""
+    """Return the seconds per byte of a gather or scatter over a group, for each kind of rank."""
     gibibyte = np.full_like(group.size, 2.0**30)
     return on_own_devices(pricing, lambda member: gather_seconds(member, group, gibibyte) / GIB)

@@ -1,4 +1,4 @@
-"""FLOPs of training per token, as MFU counts them, and the kernels of a layer. Counts work; knows no rate."""
+"""FLOP per token as MFU counts them, and the kernel launches of a layer. Counts work; knows no rate."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from simulator.question.vocabulary import NARROW, RecomputeMode
 
 
 def _flops_per_token(scenario: Scenario, work: Work) -> float:
-    """Forward FLOPs per token of operations: `2 x matmul parameters + 4 s h`, and those of linear mixers.
+    """Return the forward FLOP per token of operations: `2 x matmul parameters + 4 s h`, and those of linear mixers.
 
-    Attention is counted non-causal, Megatron's convention, which reproduces the measured tables to 0.1 %; bounded
+    Attention counts as non-causal, Megatron's convention, which reproduces the measured tables to 0.1 %; bounded
     attention by its share of the causal half.
     """
     bounded = sum(width * attended_share(scenario.seq_length, window) for window, width in work.windows)
@@ -25,35 +25,35 @@ def _flops_per_token(scenario: Scenario, work: Work) -> float:
 
 
 def layer_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
-    """Forward FLOPs per token of one layer."""
+    """Return the forward FLOP per token of one layer."""
     return _flops_per_token(scenario, layer_work(conditions_of(scenario), kind))
 
 
 def layers_flops_per_token(scenario: Scenario) -> float:
-    """Forward FLOPs per token of the model's layers."""
+    """Return the forward FLOP per token of all layers."""
     layers = scenario.model.layers
     return sum(layers.count(kind) * layer_flops_per_token(scenario, kind) for kind in scenario.model.layer_kinds)
 
 
 def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> float:
-    """FLOPs per token that recomputation adds to one layer."""
+    """Return the FLOP per token that recompute adds to one layer."""
     return _flops_per_token(scenario, repeated_work(conditions_of(scenario), kind, mode, modules))
 
 
 def head_parameters(scenario: Scenario) -> float:
-    """Parameters of the output layer's product."""
+    """Return the parameters of the output layer's product."""
     return weight_totals(output_layer(conditions_of(scenario)), matmul_only=True).all
 
 
 def prediction_projection(scenario: Scenario) -> float:
-    """Parameters of the projection that joins embedding and hidden state in one prediction module."""
+    """Return the parameters of a prediction module's projection of embedding and hidden state."""
     return weight_totals(prediction(conditions_of(scenario))).split
 
 
 def forward_flops_per_token(scenario: Scenario) -> float:
-    """Forward FLOPs per token of the whole model: layers and output layer (not the input table).
+    """Return the forward FLOP per token of the whole model: layers and output layer (not the input table).
 
-    The output layer counts for the tokens that pass it.
+    The output layer counts for labelled tokens only.
     """
     model = scenario.model
     head = 2.0 * head_parameters(scenario) * scenario.framework.labelled_token_fraction
@@ -65,9 +65,10 @@ def forward_flops_per_token(scenario: Scenario) -> float:
 
 
 def model_flops_per_token(scenario: Scenario) -> float:
-    """Model FLOPs per token of a step: forward, and twice that backward (T1).
+    """Return the model FLOP per token of a step: forward, and twice that backward (T1).
 
-    Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters count whole.
+    Adapter training computes no gradients of frozen weights, so their backward pass counts once; adapters count in
+    full.
     """
     forward = forward_flops_per_token(scenario)
     if scenario.lora_rank is None:
@@ -76,7 +77,7 @@ def model_flops_per_token(scenario: Scenario) -> float:
 
 
 def adapter_flops_per_token(scenario: Scenario) -> float:
-    """Forward FLOPs per token of the LoRA adapters; of routed experts' those of the k chosen ones."""
+    """Return the forward FLOP per token of the LoRA adapters; of routed experts, the k chosen ones'."""
     model, conditions = scenario.model, conditions_of(scenario)
 
     def one(kind: LayerKind) -> float:
@@ -86,10 +87,10 @@ def adapter_flops_per_token(scenario: Scenario) -> float:
 
 
 def expert_launches(pricing: Pricing) -> Array:
-    """Kernels that the host starts in both passes of a layer with routed experts, shape (n,) (T12).
+    """Return the kernels launched in both passes of a layer with routed experts, shape (n,) (T12).
 
-    Exchanges wait for counts on the host, which cannot run ahead: a layer takes no less than its launches. About a
-    hundred, of every expert here its products, in fp8 four casts of one kernel, or of five for one scale of a tensor.
+    Exchanges wait for counts on the host, which cannot run ahead, so launches bound the layer's time: about a hundred,
+    the products of every local expert, and in fp8 four casts of one kernel each, or of five for one scale per tensor.
     """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     casts = 0.0 if scenario.precision not in NARROW else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0

@@ -1,6 +1,6 @@
-"""Seconds of the collectives of a layer: what each takes, hidden or not.
+"""Seconds of a layer's collectives, whether hidden or not.
 
-A projection cut by columns gathers its input over the tensor-parallel group, one cut by rows scatters its output.
+A projection split by columns gathers its input over the tensor-parallel group; one split by rows scatters its output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from simulator.question.scenario.block import Array, LayoutBlock
 
 
 def exchange_seconds(pricing: Pricing, work: Work, beside: Hiding, index: int) -> Array:
-    """Seconds of a pass's collectives that may hide behind one kind of work (T7, T8, T9); `index` 1 is backward."""
+    """Return the seconds of a pass's collectives that one kind of work may hide (T7, T8, T9); `index` 1 is backward."""
     result = np.zeros(len(pricing))
     for collective in work.collectives:
         if collective.beside == beside:
@@ -43,7 +43,7 @@ def exchange_seconds(pricing: Pricing, work: Work, beside: Hiding, index: int) -
 
 @derived
 def collective_seconds(pricing: Pricing, collective: Collective) -> Array:
-    """One forward collective of a layer, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
+    """Return the seconds of a forward collective, shape (n,); a reduction is `reduce_slowdown` gathers of its bytes."""
     scenario, group = pricing.scenario, _group(pricing, collective.group)
     per_token = extent(pricing, collective.spread)
     size = collective.amount * per_token

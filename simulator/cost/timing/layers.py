@@ -1,4 +1,4 @@
-"""Seconds of one layer for one micro batch on one device: products, attention, kernels bound by memory, exchanges.
+"""Seconds of one layer for one micro batch on one device: products, attention, memory-bound kernels, exchanges.
 
 A layer of Llama-3-8B on H100 at 8,192 tokens takes some 25 ms for both passes, two thirds of them matrix products.
 """
@@ -35,43 +35,43 @@ from simulator.question.vocabulary import RecomputeMode
 
 
 def attention_backward_factor(scenario: Scenario) -> float:
-    """Flash attention's backward pass computes five products for the forward pass's two (Dao 2023)."""
+    """Return attention's backward time over its forward time: five products for two in flash attention (Dao 2023)."""
     products = 2.5 if scenario.framework.flash_attention else 2.0
     return products * scenario.coefficients.time.attention_backward_slowdown
 
 
 class _Compute(NamedTuple):
-    """Seconds of what a device computes in operations, shape (n,); forward, or by pass."""
+    """Compute seconds of a layer's operations, shape (n,); forward, or by pass."""
 
     dense: Products
-    """Products with everything but routed experts."""
+    """All products but routed experts'."""
     routed: Products
     adapters: Array | float
     attention: Array
     elementwise: tuple[Array, Array]
-    """Kernels bound by memory, forward and backward."""
+    """Memory-bound kernels, forward and backward."""
 
 
 @derived
 def layer_seconds(pricing: Pricing, kind: LayerKind) -> PassSeconds:
-    """Both passes of one layer; a backward pass does twice the forward's matrix products.
+    """Price both passes of one layer; a backward pass does twice the forward's matrix products.
 
-    What the stack does again of every layer stands among the backward pass's parts.
+    Work that the stack repeats in every layer counts in the backward pass.
     """
     work = layer_work(conditions_of(pricing.scenario), kind)
     compute = _compute(pricing, work)
     attending = attention_backward_factor(pricing.scenario)
     backward = _pass(pricing, work, compute, 1, attending, 2.0)
     for share, done_again in partly_repeated(conditions_of(pricing.scenario), kind):
-        again = _pass(pricing, done_again, _compute(pricing, done_again), 0, 1.0, 1.0)
-        backward = {name: seconds + share * again.get(name, 0.0) for name, seconds in backward.items()}
+        repeated = _pass(pricing, done_again, _compute(pricing, done_again), 0, 1.0, 1.0)
+        backward = {name: seconds + share * repeated.get(name, 0.0) for name, seconds in backward.items()}
     weights = compute.dense.weights + compute.routed.weights
     return PassSeconds(_pass(pricing, work, compute, 0, 1.0, 1.0), backward, weights)
 
 
 @derived
 def repeated_seconds(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
-    """Forward seconds of what a recompute policy does again in one layer, shape (n,) (T16)."""
+    """Return the forward seconds of the work that a recompute policy repeats in one layer, shape (n,) (T16)."""
     work = repeated_work(conditions_of(pricing.scenario), kind, mode, modules)
     return sum_parts(_pass(pricing, work, _compute(pricing, work), 0, 1.0, 1.0))
 
@@ -91,10 +91,10 @@ def _compute(pricing: Pricing, work: Work) -> _Compute:
     )
 
 
-def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does each kind of work
+def _pass(  # noqa: PLR0913, PLR0917  a pass is its work and how often it does each kind
     pricing: Pricing, work: Work, compute: _Compute, index: int, attending: float, repeats: float
 ) -> Parts:
-    """Seconds by part of one pass; `index` 0 is the forward, 1 the backward pass."""
+    """Return the seconds by part of one pass; `index` 0 is the forward, 1 the backward pass."""
     scenario, block, values = pricing.scenario, pricing.block, pricing.scenario.coefficients.time
     gemm, experts = compute.dense.passes[index], compute.routed.passes[index]
     attention = attending * compute.attention
@@ -133,7 +133,7 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
         captured = passes_are_captured(scenario)
         waits = np.where((block.expert_ranks > 1.0) & (not captured), values.expert_wait_seconds / 2.0, 0.0)
         if scenario.framework.overlap_expert_exchange:
-            # What others hid behind is not twice as long: theirs that is left is time to hide behind as well.
+            # Exposed seconds of other collectives hide this exchange too.
             exchange = exposed(values.expert_exposed, exchange, products + attention + context)
             waits = values.expert_wait_exposed * waits
         parts["expert_parallel"] = exchange + waits
@@ -147,17 +147,16 @@ def _pass(  # noqa: PLR0913, PLR0917  what a pass is of, and how often it does e
 
 
 def _overlapped(pricing: Pricing, work: Work, index: int) -> Array:
-    """What is left of tensor-parallel collectives, each beside the product of its own operation (T10).
+    """Return the exposed seconds of tensor-parallel collectives, each overlapped with its operation's product (T10).
 
-    Gathered are inputs of products, in 8 bits under fp8 and in 16 under fp4 (Megatron-LM d98e8a6,
-    training/initialize.py).
+    Gathers of products' inputs move 8 bits under fp8, 16 under fp4 (Megatron-LM d98e8a6, training/initialize.py).
     """
     share, nothing = pricing.scenario.coefficients.time.tensor_exposed, np.zeros(len(pricing))
     left = nothing
     is_fp8 = pricing.scenario.precision == "fp8"
     narrow = narrow_element_bytes(pricing.scenario) / element_bytes(pricing.scenario) if is_fp8 else 1.0
     for collective, products in work.paired:
-        # Backward, a scatter runs beside the gradient of the weights, and a gather within that of the inputs.
+        # In backward, a gather's scatter overlaps the weights' gradient, a scatter's gather the inputs' gradient.
         gather = collective.pattern == "gather"
         name = ("weights" if gather else "inputs") if index else "forward"
         seconds = (getattr(product_passes(pricing, product), name) for product in products)
@@ -168,10 +167,10 @@ def _overlapped(pricing: Pricing, work: Work, index: int) -> Array:
 
 
 def attention_seconds(pricing: Pricing, width: float) -> Array:
-    """Forward seconds of attention's products: on the causal half of the scores, without a fused kernel on all (T4).
+    """Return the forward seconds of attention's products: over the causal half of the scores, or all if unfused (T4).
 
-    Beside them something for every score and every cut tile. With context parallelism every device attends its tokens
-    to the whole sequence, balanced over the ring.
+    A cost per score and per cut tile is added. With context parallelism every device attends its tokens to the whole
+    sequence, balanced over the ring.
     """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     scores = extent(pricing, "scores")
@@ -186,7 +185,7 @@ def attention_seconds(pricing: Pricing, width: float) -> Array:
 
 
 def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
-    """Forward seconds of attention within windows, whose cut tiles weigh more, and of linear mixers (T5)."""
+    """Return the forward seconds of windowed attention, with more cut tiles per score, and of linear mixers (T5)."""
     scenario, seconds = pricing.scenario, np.zeros(len(pricing))
     if work.core_flops:
         seconds = work.core_flops * extent(pricing, "tensor") / attention_rate(scenario)
@@ -199,7 +198,7 @@ def bounded_seconds(pricing: Pricing, work: Work) -> Array | float:
 
 
 def overlap_seconds(pricing: Pricing, gemm: Array) -> Array:
-    """What matrix products lose to collectives that run under them: smaller pieces, shared units (T7)."""
+    """Return the seconds that products lose to overlapped collectives: smaller pieces, shared units (T7)."""
     profile = pricing.scenario.framework
     overlaps = profile.tp_comm_overlap and not profile.functional_collectives
     overlapped = (pricing.block.tensor_parallel > 1.0) & overlaps
@@ -207,11 +206,11 @@ def overlap_seconds(pricing: Pricing, gemm: Array) -> Array:
 
 
 def copy_seconds(pricing: Pricing, work: Work) -> Array:
-    """Copies around the tensor-parallel collectives of a pass by PyTorch's functional collectives.
+    """Return the seconds of copies around a pass's tensor-parallel functional collectives.
 
-    Along another dimension than the first, what is gathered is split and joined anew afterwards, and what is scattered
-    before: each reads and writes it whole (PyTorch 2.5 torch/distributed/_functional_collectives.py,
-    `all_gather_tensor` and `reduce_scatter_tensor`). Eager DTensor moves more, which no document counts.
+    Along a dimension other than the first, gathered tensors are split and joined afterwards, and scattered ones before:
+    each is read and written in full (PyTorch 2.5 torch/distributed/_functional_collectives.py, `all_gather_tensor` and
+    `reduce_scatter_tensor`). Eager DTensor moves more, which no document counts.
     """
     scenario = pricing.scenario
     if not scenario.framework.functional_collectives:
@@ -223,10 +222,10 @@ def copy_seconds(pricing: Pricing, work: Work) -> Array:
 
 
 def ring_seconds(pricing: Pricing, work: Work) -> Array:
-    """Merging the partial results of a ring's further steps in a forward pass, at the rate of memory (T8).
+    """Return the forward seconds of merging the partial results of a ring's later steps, bound by memory (T8).
 
-    Steps are `c - 1`, whether keys and values come one by one or were gathered; within all-to-alls those of the ring
-    that is left. A single attention over gathered tokens merges nothing.
+    There are `c - 1` steps, whether keys and values come one by one or gathered; within all-to-alls, those of the outer
+    ring. A single attention over gathered tokens merges nothing.
     """
     scenario, block = pricing.scenario, pricing.block
     exchanged = any(

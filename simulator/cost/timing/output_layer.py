@@ -1,4 +1,4 @@
-"""Seconds of what stands around the layers for one micro batch: input table, output layer, loss, prediction modules.
+"""Seconds outside the layers for one micro batch: input table, output layer, loss, prediction modules.
 
 The product with a vocabulary of 128,256 tokens takes as long as several layers of an 8B model, on the last rank alone.
 """
@@ -20,7 +20,7 @@ from simulator.cost.timing.rates import gemm_rate, memory_rate
 
 @derived
 def projection_seconds(pricing: Pricing) -> PassSeconds:
-    """The projection that joins embedding and hidden state in one prediction layer."""
+    """Return the seconds of the projection that joins embedding and hidden state in a prediction module."""
     scenario, hidden = pricing.scenario, float(pricing.scenario.model.hidden_size)
     shape = ProductShape(tokens_per_device(pricing), hidden / pricing.block.tensor_parallel, 2.0 * hidden)
     element = element_bytes(scenario)
@@ -31,9 +31,10 @@ def projection_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def head_seconds(pricing: Pricing) -> PassSeconds:
-    """The output layer and the loss: products, in 16 bit unless `fp8_output_layer`, and passes over the logits (T15).
+    """Return the seconds of the output layer and the loss: products and passes over the logits (T15).
 
-    What the loss reads and writes is the stack's, in one fused kernel sixteen bytes a logit; half of it in either pass.
+    Products run in 16 bits unless `fp8_output_layer`. The loss moves as many bytes as the stack states, a fused kernel
+    16 per logit; half of them in either pass.
     """
     scenario, block = pricing.scenario, pricing.block
     labelled, outputs = labelled_tokens(pricing), scenario.outputs_per_token / block.tensor_parallel
@@ -47,7 +48,7 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
     forward, backward = products.passes
     parts = {"vocabulary": forward + around}, {"vocabulary": backward + around}
     if not scenario.framework.vocabulary_parallel_loss:
-        # Every rank takes its own part of the gradient: nothing is sent back.
+        # Every rank slices its own part of the gradient: nothing is sent back.
         whole = element * labelled * scenario.outputs_per_token
         parts[0]["tensor_parallel"] = gather_seconds(scenario, tensor_group(block), whole)
         parts[1]["tensor_parallel"] = np.zeros(len(pricing))
@@ -56,10 +57,11 @@ def head_seconds(pricing: Pricing) -> PassSeconds:
 
 @derived
 def table_seconds(pricing: Pricing) -> PassSeconds:
-    """The input table: tokens looked up, and a gradient as large as the table.
+    """Return the seconds of the input table: the lookup, and a gradient of the table's size.
 
-    `torch.nn.functional.embedding` clears that gradient and adds up into it; Megatron's hook then adds it to the
-    accumulated ones (core_v0.16.1, distributed_data_parallel.py, `param.main_grad.add_`). FSDP2 reduces it as it is.
+    `torch.nn.functional.embedding` clears that gradient and adds into it; Megatron's hook then adds it to the
+    accumulated gradients (core_v0.16.1, distributed_data_parallel.py, `param.main_grad.add_`). FSDP2 reduces it
+    unchanged.
     """
     scenario, model = pricing.scenario, pricing.scenario.model
     element = element_bytes(scenario)

@@ -1,4 +1,4 @@
-"""Seconds by part, as records that add up to a pass of a layer and to a rank's share of a step. Derives nothing."""
+"""Records of seconds by part: of a pass through a layer, and of a rank's share of a step. Derives nothing."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ Parts = dict[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class PassSeconds:
-    """Seconds by part of a forward and a backward pass, recomputation apart."""
+    """Seconds by part of a forward and a backward pass, without recompute."""
 
     forward: Parts
     backward: Parts
     weight_seconds: Array | float = 0.0
-    """Of the backward pass, what gradients of weights take: a pass of their own where a schedule splits it."""
+    """Seconds of weight gradients in the backward pass: a pass of their own where a schedule splits it."""
     forward_seconds: Array = field(init=False)
-    """All parts together, shape (n,)."""
+    """Sum of all parts, shape (n,)."""
     backward_seconds: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        """Add the parts up once."""
+        """Add up the parts once."""
         object.__setattr__(self, "forward_seconds", sum_parts(self.forward))
         object.__setattr__(self, "backward_seconds", sum_parts(self.backward))
 
 
 def sum_parts(parts: Parts) -> Array:
-    """Sum in the dictionary's fixed order."""
+    """Return the sum of all parts, in the dictionary's fixed order."""
     values = iter(parts.values())
     result = next(values)
     for value in values:

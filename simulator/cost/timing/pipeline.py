@@ -1,4 +1,4 @@
-"""Seconds of a pipeline whose stages work unequally, by its schedule's closed form. Seconds of a stage are given."""
+"""Seconds of a pipeline whose stages work unequally, from the seconds of each stage and its schedule."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from simulator.question.arrays import Index, largest
 from simulator.question.scenario.block import Array, KindArray, Mask
 
 MOST_PASSES = 200_000
-"""Passes of a run beyond which unequal chunks are taken as equal: pipelines of hundreds of ranks."""
+"""Largest number of passes that are run one by one; longer pipelines count unequal chunks as equal."""
 CYCLES = 3
-"""Cycles of as many micro batches as ranks that are run pass by pass where chunks are unequal."""
+"""Cycles, of as many micro batches as ranks, that are run pass by pass where chunks are unequal."""
 
 
 class Pieces(NamedTuple):
-    """Seconds of the pieces a pipeline rank is made of, one figure for each of `Pricing.kinds_of_work`."""
+    """Seconds of the pieces of a pipeline rank, one figure for each of `Pricing.kinds_of_work`."""
 
     seconds: tuple[PassSeconds, ...]
-    """One layer of each kind, the output layer, the input table, and one prediction module's projection, as counted."""
+    """In the order of `piece_counts`: layers by kind, output layer, input table, prediction projection."""
 
 
 class ChunkSeconds(NamedTuple):
@@ -41,7 +41,7 @@ class ChunkSeconds(NamedTuple):
     forward: KindArray
     backward: KindArray
     weights: KindArray
-    """What gradients of weights take of the backward pass; zero where the schedule splits none."""
+    """Seconds of weight gradients in the backward pass; 0 where the schedule does not split it."""
 
 
 class StageWork(NamedTuple):
@@ -49,29 +49,29 @@ class StageWork(NamedTuple):
 
     forward: KindArray
     backward: KindArray
-    """Recomputation included."""
+    """Includes recompute."""
     by_chunk: tuple[ChunkSeconds, ...] = ()
-    """Of each chunk where the passes are run one by one, else nothing."""
+    """Seconds of each chunk where passes are run one by one, else empty."""
 
 
 class Chunk(NamedTuple):
-    """A model chunk of every kind of rank, as far as its work goes."""
+    """A model chunk of every kind of rank, as far as its work differs."""
 
     distinct: int
     last: bool
-    """Whether it is a rank's last, which has what stands behind the layers."""
+    """Whether it is a rank's last, which has the modules behind the layers."""
     first: bool
     """Whether it is a rank's first, which has the input table."""
 
 
 def groups_of(pricing: Pricing) -> range:
-    """Node groups, by number."""
+    """Return the numbers of the node groups."""
     return range(max(len(pricing.scenario.groups), 1))
 
 
 @derived
 def pieces_of(pricing: Pricing, group: int) -> Pieces:
-    """Price the pieces on the devices of one node group; each once for all of a search."""
+    """Price the pieces on the devices of one node group, once for a whole search."""
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
     projections = (projection_seconds(each),) if contents.prediction_layers.any() else ()
     return Pieces(
@@ -85,18 +85,18 @@ def pieces_of(pricing: Pricing, group: int) -> Pieces:
 
 @derived
 def repeated_whole(pricing: Pricing, group: int) -> tuple[Array, ...]:
-    """Computing one layer of each kind again in full, one figure for each of `Pricing.kinds_of_work`."""
+    """Return the seconds to recompute one layer of each kind in full, for each of `Pricing.kinds_of_work`."""
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
     return tuple(repeated_seconds(each, kind, "full", ()) for kind in contents.layer_kinds)
 
 
 @derived
 def repeated_inside(pricing: Pricing, group: int) -> tuple[Array, ...]:
-    """What recompute inside one layer of each kind adds, zero for other recompute, shape (n,) each."""
+    """Return the seconds that selective recompute adds to one layer of each kind, 0 elsewhere, each of shape (n,)."""
     contents, each = pricing.contents, pricing.kinds_of_work.members[group]
     inside = [np.zeros(len(pricing)) for _ in contents.layer_kinds]
     for mode, modules, chosen in recomputed_inside(pricing):
-        # Of listed layers each rank has the share that all have.
+        # Listed layers are taken as spread evenly over the ranks.
         shares = np.where(pricing.recomputes_by("list"), contents.listed_shares[:, None], 1.0)
         for index, kind in enumerate(contents.layer_kinds):
             again = shares[index] * pricing.spread_work(repeated_seconds(each, kind, mode, modules))
@@ -105,10 +105,10 @@ def repeated_inside(pricing: Pricing, group: int) -> tuple[Array, ...]:
 
 
 def piece_counts(pricing: Pricing, chunk: Chunk | None = None) -> LayerCounts:
-    """Pieces on every kind of rank or in one of its chunks, shape (pieces, kinds, 1).
+    """Return the pieces on every kind of rank, or in one of its chunks, shape (pieces, kinds, 1).
 
-    Layers by kind, output layers, input tables, prediction modules. Where the pipeline holds the model twice, a micro
-    batch passes through one of the copies.
+    Pieces are layers by kind, output layers, input tables, prediction modules. Where the pipeline holds the model
+    twice, a micro batch passes through one of the copies.
     """
     contents = pricing.contents
     heads, tables = contents.heads + contents.prediction_layers, contents.embeddings
@@ -121,7 +121,7 @@ def piece_counts(pricing: Pricing, chunk: Chunk | None = None) -> LayerCounts:
 
 
 def stage_work(pricing: Pricing) -> StageWork:
-    """Work of every rank: its layers, and on the last rank the output layer; each on its own kind of device."""
+    """Return the work of every rank on its own kind of device: its layers, and the output layer on the last."""
     contents, plan = pricing.contents, recompute_plan(pricing)
     last = len(contents.chunk) - 1
     chunks = [Chunk(int(distinct), place == last, place == 0) for place, distinct in enumerate(contents.chunk)]
@@ -135,56 +135,56 @@ def stage_work(pricing: Pricing) -> StageWork:
 
 
 def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.float64]) -> ChunkSeconds:
-    """Seconds of the passes through a chunk or a rank, of which `full` layers by kind are recomputed."""
+    """Return the seconds of passes through a chunk or a rank that recomputes `full` layers by kind."""
     contents, passes = pricing.contents, _passes(pricing, chunk)
     if pricing.recomputes("none").all():
         return passes
     counts, backward = piece_counts(pricing, chunk), passes.backward
     for group in groups_of(pricing):
-        here = (contents.group == group)[:, None]
+        on_group = (contents.group == group)[:, None]
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
             repeated = full[kind] * pricing.spread_work(again) + counts[kind] * inside[kind]
-            backward = backward + here * repeated
+            backward = backward + on_group * repeated
     return passes._replace(backward=backward)
 
 
 @of_sizes
 def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
-    """Seconds of the passes through a chunk, or through all chunks of a rank, with nothing recomputed."""
+    """Return the seconds of passes through a chunk, or all chunks of a rank, without recompute."""
     contents, counts = pricing.contents, piece_counts(pricing, chunk)
     splits = chunk is not None and schedule_of(pricing).splits
     total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
     for group in groups_of(pricing):
-        here = (contents.group == group)[:, None]
+        on_group = (contents.group == group)[:, None]
         for count, seconds in zip(counts, pieces_of(pricing, group).seconds, strict=False):
             weights = np.broadcast_to(seconds.weight_seconds if splits else 0.0, seconds.forward_seconds.shape)
             of_passes = (seconds.forward_seconds, seconds.backward_seconds, weights)
             total = [
-                so_far + count * here * pricing.spread_work(each) for so_far, each in zip(total, of_passes, strict=True)
+                sums + count * on_group * pricing.spread_work(each) for sums, each in zip(total, of_passes, strict=True)
             ]
     return ChunkSeconds(*total)
 
 
 class PipelineSeconds(NamedTuple):
-    """A step's pipeline, shape (n,)."""
+    """Seconds of a step's pipeline, shape (n,)."""
 
     pace: NDArray[np.intp]
-    """The slowest kind of rank, which sets the pace."""
+    """Index of the slowest kind of rank, which sets the pace."""
     pace_seconds: Array
-    """Its work per micro batch."""
+    """Its seconds per micro batch."""
     fill: Array
-    """Its idle time while the pipeline fills and drains; none yet where chunks are unequal (see `with_waits`)."""
+    """Its idle time while the pipeline fills and drains; 0 where chunks are unequal, until `with_waits`."""
     sends: Array
-    """Exposed activation and gradient sends of the step."""
+    """Exposed sends of activations and gradients per step."""
     micro_batches: Array
 
 
 def pipeline_seconds(pricing: Pricing, work: StageWork) -> PipelineSeconds:
-    """`m max_i(w_i)`, what the schedule fills and drains, and sends (T18).
+    """Return a pipeline's seconds: `m max_i(w_i)`, the schedule's filling and draining, and sends (T18).
 
-    The slowest rank works on m micro batches; before its first and after its last one the others' work passes by
-    (Narayanan et al. 2021, section 2.2, with unequal stages).
+    The slowest rank works on m micro batches and idles while the work of other ranks precedes its first and follows its
+    last (Narayanan et al. 2021, section 2.2, with unequal stages).
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     m = micro_batches(pricing)
@@ -195,21 +195,21 @@ def pipeline_seconds(pricing: Pricing, work: StageWork) -> PipelineSeconds:
     for kind, ranks in enumerate(contents.ranks):
         whole = whole + ranks * per_rank[kind]
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
-    fill = np.zeros(len(pricing)) if _runs(work, ranks) else schedule.fill_seconds(whole - slowest, chunks)
+    fill = np.zeros(len(pricing)) if _run_by_pass(work, ranks) else schedule.fill_seconds(whole - slowest, chunks)
     hidden = scenario.framework.overlap_p2p & (chunks > 1)
     exposed = np.where(hidden, scenario.coefficients.time.point_to_point_exposed, 1.0)
     sends = (exposed * m + ranks - 1.0) * schedule.sends(ranks, chunks) * send_seconds(pricing)
     return PipelineSeconds(pace, slowest, fill, sends, m)
 
 
-def _runs(work: StageWork, ranks: int) -> bool:
-    """Whether the pipeline is run pass by pass: chunks are unequal, and not too many passes."""
+def _run_by_pass(work: StageWork, ranks: int) -> bool:
+    """Return whether the pipeline is run pass by pass: chunks are unequal, and passes are not too many."""
     return 0 < 2 * len(work.by_chunk) * ranks * CYCLES * ranks <= MOST_PASSES
 
 
 def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, where: Mask) -> PipelineSeconds:
-    """The same with the idle time of a run by passes, of the layouts asked for; elsewhere none stays a lower bound."""
-    if not _runs(work, pricing.block.pipeline_parallel) or not where.any():
+    """Return the pipeline with idle time from a run pass by pass for layouts `where`; elsewhere a lower bound."""
+    if not _run_by_pass(work, pricing.block.pipeline_parallel) or not where.any():
         return pipeline
     fill, at = pipeline.fill.copy(), np.flatnonzero(where)
     fill[at] = run_fill_seconds(schedule_of(pricing), pricing.contents.kind, work, pipeline.micro_batches, at)
@@ -217,16 +217,14 @@ def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, whe
 
 
 def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_batches: Array, at: Index) -> Array:
-    """Idle time of the pacing rank, of the layouts at an index: the schedule run pass by pass (T24).
+    """Return the idle time of the pacing rank for the layouts `at`, from a run of the schedule pass by pass (T24).
 
-    `kind` is that of every rank.
-
-    Ranks of unequal chunks wait for each other between filling and draining too. As many micro batches as there are
-    ranks are a cycle; beyond `CYCLES` of them each takes what the last took, and no less than the pacing rank works.
-    Held to runs of all micro batches: within 0.2 % for balanced chunks, 1 % for any.
+    `kind` is the kind of every rank. Ranks of unequal chunks wait for each other between filling and draining too. A
+    cycle has as many micro batches as ranks; beyond `CYCLES`, each adds what the last one added, and at least nothing.
+    Against runs of all micro batches it errs by up to 0.2 % for balanced chunks, 1 % for any.
     """
     ranks = float(len(kind))
-    cycles = np.ceil(np.maximum(micro_batches[at], schedule.least_micro_batches(len(kind))) / ranks)
+    cycles = np.ceil(np.maximum(micro_batches[at], schedule.min_micro_batches(len(kind))) / ranks)
     pace = ranks * np.max((work.forward + work.backward).take(at, axis=-1), axis=0)
     figures = [figure for chunk in work.by_chunk for figure in (chunk.forward, chunk.backward)]
     first, alike = _alike([*figures, *(chunk.weights for chunk in work.by_chunk if schedule.splits)], pace, cycles, at)
@@ -256,7 +254,7 @@ def run_fill_seconds(schedule: Schedule, kind: Index, work: StageWork, micro_bat
 
 
 def _alike(figures: list[KindArray], pace: Array, cycles: Array, at: Index) -> tuple[Index, Index]:
-    """The first of every set of equal steps, and the set of each: what differs in offload or ZeRO alone runs once."""
+    """Return the first of every set of equal steps, and the set of each; steps may differ in offload or ZeRO alone."""
     both = np.column_stack((pace, cycles)).view(np.complex128).ravel()
     _, first, alike = np.unique(both, return_index=True, return_inverse=True)
     same = at[first[alike]]
@@ -268,9 +266,9 @@ def _alike(figures: list[KindArray], pace: Array, cycles: Array, at: Index) -> t
 
 @of_sizes
 def send_seconds(pricing: Pricing) -> Array:
-    """One send of an activation; a pipeline over several node groups goes at the pace of their slowest links (T19).
+    """Return the seconds of one activation send, over the slowest links of the node groups (T19).
 
-    Where each of the tensor-parallel ranks that hold it sends a part, what comes in is gathered by theirs.
+    With scattered sends each tensor-parallel rank sends a part, and the receiving ranks gather the parts.
     """
     scenario, block = pricing.scenario, pricing.block
     activation, group = layer_input_bytes(pricing), pipeline_group(block)
@@ -286,7 +284,7 @@ def send_seconds(pricing: Pricing) -> Array:
 
 
 def pace_parts(pricing: Pricing, pipeline: PipelineSeconds) -> Parts:
-    """Seconds per step by part on the pacing rank, `recompute` apart; their sum is `m` times its work."""
+    """Return the seconds per step by part on the pacing rank; with `recompute` they add up to `m` times its work."""
     contents, counts = pricing.contents, piece_counts(pricing)
     shape, columns = (len(contents.ranks), len(pricing)), np.arange(len(pricing))
 

@@ -1,7 +1,7 @@
-"""Seconds of matrix products: what they compute at the rate of their shape, and no less than what they read and write.
+"""Seconds of matrix products: compute at the rate of their shape, and memory traffic, by roofline.
 
 A product of T tokens with a weight of n inputs and m outputs is three: forward, the gradient of its inputs and that of
-its weights, `2 T n m` FLOPs each.
+its weights, `2 T n m` FLOP each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 
 Side: TypeAlias = "Array | float"
-"""One side of a matrix product on a device, shape (n,) or the same for all layouts."""
+"""A side of a matrix product on a device, shape (n,) or equal for all layouts."""
 
 
 class Products(NamedTuple):
@@ -31,11 +31,11 @@ class Products(NamedTuple):
     inputs: Array
     """Gradient of the inputs."""
     weights: Array | float = 0.0
-    """Gradient of the weights; none of frozen ones."""
+    """Gradient of the weights; 0 if they are frozen."""
 
     @property
     def passes(self) -> tuple[Array, Array]:
-        """Forward and whole backward pass."""
+        """Return the seconds of the forward and the whole backward pass."""
         return self.forward, self.inputs + self.weights
 
 
@@ -48,14 +48,14 @@ class ProductShape(NamedTuple):
     depth: Side
     """Inputs."""
     at_once: Side = 1.0
-    """Equal products that run together."""
+    """Number of equal products that run together."""
 
 
 def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, entering: float, weight: float) -> Products:
-    """Seconds of a product and its gradients, by roofline; `entering` and `weight` are bytes of a number of either.
+    """Return the seconds of a product and its gradients, by roofline; `entering` and `weight` are bytes per number.
 
-    What leaves a pass is in 16 bit. The weight gradient reads and writes the accumulated gradients, while it is
-    computed or in a kernel behind it. Frozen weights have no weight gradient.
+    Outputs are 16-bit. The weight gradient reads and writes the accumulated gradients, in its own kernel or a following
+    one. Frozen weights have no weight gradient.
     """
     compute, element, memory = shaped_seconds(scenario, rate, shape), element_bytes(scenario), memory_rate(scenario)
     held = shape.at_once * shape.outputs * shape.depth
@@ -72,10 +72,10 @@ def product_seconds(scenario: Scenario, rate: float, shape: ProductShape, enteri
 
 
 def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -> Array:
-    """Seconds of kernels that compute and move at once, `(c^a + m^a)^(1/a)`: the longer, if far longer (T11).
+    """Return the seconds of kernels that compute and move data at once, `(c^a + m^a)^(1/a)` (T11).
 
-    A product fetches its next tiles while it works on these, so the roofline (Williams et al. 2009) is a maximum; tiles
-    at its beginning and end hide nothing, and a small product has little else. With a = 1 both add up.
+    A product fetches its next tiles while it computes, so the roofline (Williams et al. 2009) is a maximum; its first
+    and last tiles hide nothing, and small products have little else. With a = 1 both add up.
     """
     sharpness = np.maximum(scenario.coefficients.time.roofline_sharpness, 1.0)
     longer = np.maximum(np.maximum(compute, moves), _NO_TIME)
@@ -84,11 +84,11 @@ def roofline(scenario: Scenario, compute: Array | float, moves: Array | float) -
 
 
 _NO_TIME = 1e-30
-"""Seconds in place of none, by which others can be divided."""
+"""Divisor in place of 0 seconds."""
 
 
 def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Products:
-    """Compute of the three products of a layer with a weight."""
+    """Return the compute seconds of a weight's three products."""
     rows, outputs, depth, at_once = shape
     seconds, factor = 2.0 * at_once * rows * outputs * depth / rate, shape_factor(scenario, rate)
     return Products(
@@ -99,12 +99,12 @@ def shaped_seconds(scenario: Scenario, rate: float, shape: ProductShape) -> Prod
 
 
 def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Array | float]:
-    """Time of products over that of their FLOPs at the rate of large ones, `(1 + K j / k) (1 + A / (m n j))` (T3).
+    """Return the time of a product relative to a large one of equal FLOP, `(1 + K j / k) (1 + A / (m n j))` (T3).
 
-    A device works on tiles of `a` outputs, one per processor: `A = w S a` outputs are started for nothing (waves that
-    are not full). A product with few outputs is split into `j` pieces along its depth `k`, as many as balance both
-    factors, and each piece costs `t` seconds: `K = t rate / (2 S a)`. Without the device's processors no shape counts.
-    A product has the outputs `m n` of all that run at once, and a depth.
+    A device works on tiles of `a` outputs, one per processor: waves that are not full waste `A = w S a` outputs. A
+    product with few outputs is split into `j` pieces along its depth `k`, as many as balance both factors, and each
+    piece costs `t` seconds: `K = t rate / (2 S a)`. The outputs `m n` are those of all products that run at once.
+    Devices without stated processors have factor 1.
     """
     hardware, values = scenario.hardware, scenario.coefficients.time
     if hardware.processors is None or hardware.product_tile is None:
@@ -114,23 +114,23 @@ def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Arra
     piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
     split = np.maximum(piece, 1e-9)
 
-    def factor(made: Side, depth: Side) -> Array | float:
+    def factor(outputs: Side, depth: Side) -> Array | float:
         with np.errstate(divide="ignore", invalid="ignore"):
-            pieces = np.maximum(1.0, np.sqrt(started * depth / (split * made)))
-        seconds: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (made * pieces))
+            pieces = np.maximum(1.0, np.sqrt(started * depth / (split * outputs)))
+        seconds: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (outputs * pieces))
         return seconds
 
     return factor
 
 
 def accumulation_seconds(scenario: Scenario, parameters: Array | float) -> Array | float:
-    """Adding weight gradients to the accumulated ones in a kernel of its own: it reads both and writes the sum."""
+    """Return the seconds of a separate kernel that adds weight gradients to accumulated ones: two reads, one write."""
     each = element_bytes(scenario) + 2.0 * gradient_bytes(scenario)
     return each * parameters / memory_rate(scenario)
 
 
 def product_flops(pricing: Pricing, totals: WeightTotals) -> tuple[Array, Array]:
-    """Forward FLOPs on one device of products with these weights: all but routed experts, and those, shape (n,)."""
+    """Return the forward FLOP on one device of products with these weights, dense and routed experts', shape (n,)."""
     block, tokens = pricing.block, extent(pricing, "whole")
     dense = 2.0 * tokens * (totals.split / block.tensor_parallel + totals.replicated / sequence_split(block))
     if not totals.routed:
@@ -139,13 +139,13 @@ def product_flops(pricing: Pricing, totals: WeightTotals) -> tuple[Array, Array]
 
 
 def dense_products(pricing: Pricing, work: Work) -> Products:
-    """Seconds of all products but those of routed experts."""
+    """Return the seconds of all products but routed experts'."""
     nothing = np.zeros_like(extent(pricing, "whole"))
     return sum_products(nothing, (product_passes(pricing, product) for product in work.shapes))
 
 
 def sum_products(nothing: Array, products: Iterable[Products]) -> Products:
-    """Seconds of products one after the other; `nothing` are zeros of their shape."""
+    """Return the summed seconds of products; `nothing` is zeros of their shape."""
     forward, inputs, weights = nothing, nothing, nothing
     for product in products:
         forward, inputs, weights = forward + product.forward, inputs + product.inputs, weights + product.weights
@@ -154,10 +154,10 @@ def sum_products(nothing: Array, products: Iterable[Products]) -> Products:
 
 @derived
 def product_passes(pricing: Pricing, product: Product) -> Products:
-    """Seconds of one product and its gradients: fp8 reads weights in 8 bits where their copies stay, others in 16.
+    """Return the seconds of one product and its gradients. All products of a device's experts run at once.
 
-    Copies are made in a step's first micro batch (TransformerEngine v2.14, module/linear.py, `is_first_microbatch`).
-    All products of a device's experts run at once.
+    fp8 reads weights in 8 bits where their copies are kept, which a step's first micro batch makes (TransformerEngine
+    v2.14, module/linear.py, `is_first_microbatch`); in 16 elsewhere.
     """
     scenario, narrow = pricing.scenario, narrow_element_bytes(pricing.scenario)
     stay = scenario.framework.fp8_weight_cache or scenario.framework.fp8_param_gather
@@ -166,7 +166,7 @@ def product_passes(pricing: Pricing, product: Product) -> Products:
 
 
 def product_shape(pricing: Pricing, product: Product) -> ProductShape:
-    """One product on a device, cut as its weight is."""
+    """Return the shape of one product on a device, split as its weight is."""
     block, m = pricing.block, extent(pricing, "whole")
     n, k = float(product.outputs), float(product.inputs)
     match product.split:
@@ -184,7 +184,7 @@ def product_shape(pricing: Pricing, product: Product) -> ProductShape:
 
 
 def expert_products(pricing: Pricing, work: Work) -> Products:
-    """Seconds of the routed experts' products."""
+    """Return the seconds of the routed experts' products."""
     products = sum_products(np.zeros(len(pricing)), (product_passes(pricing, product) for product in work.grouped))
     if not pricing.scenario.framework.sliced_experts:
         return products
@@ -193,10 +193,10 @@ def expert_products(pricing: Pricing, work: Work) -> Products:
 
 
 def _sliced(pricing: Pricing, copies: Array) -> tuple[Array, Array]:
-    """Bytes beside the products where experts run one by one on slices, forward and backward.
+    """Return the extra bytes where experts run in turn on slices of the tokens, forward and backward.
 
-    Forward, outputs are zeroed and copied into slices. Backward, every expert copies the gradient of all outputs,
-    and fills and adds one of all inputs: SequentialMLP of megatron-core up to 0.8.
+    Forward, outputs are zeroed and copied into slices. Backward, every expert copies the gradient of all outputs, and
+    fills and adds one of all inputs: SequentialMLP of megatron-core up to 0.8.
     """
     scenario = pricing.scenario
     whole = element_bytes(scenario) * scenario.model.expert_width * copies

@@ -1,4 +1,4 @@
-"""Rates of a device under a stack: matrix products, attention's kernels, elementwise kernels. Counts no work."""
+"""Rates of a device under a stack: matrix products, attention kernels, elementwise kernels. Counts no work."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import NARROW, AttentionKernel
 
 _WIDEST_HEAD = 256
-"""Features of a head up to which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)."""
+"""Widest head for which TransformerEngine takes cuDNN or FlashAttention 3 (utils.py at d0067d0)."""
 _LOADED_BYTES = 16
-"""Rows of a product's operands that tensor cores load are multiples of this."""
+"""Alignment of the operand rows that tensor cores load."""
 
 
 def attention_kernel(scenario: Scenario) -> AttentionKernel:
-    """The kernel that attention runs on: the stack's, or the device's own where heads are not too wide for it."""
+    """Return the attention kernel: the stack's, or the device's own where heads are not too wide for it."""
     profile = scenario.framework
     if not profile.flash_attention:
         return "unfused"
@@ -29,9 +29,10 @@ def attention_kernel(scenario: Scenario) -> AttentionKernel:
 
 
 def attention_rate(scenario: Scenario) -> float:
-    """FLOP/s of attention; 16 bit also under fp8 (T4).
+    """Return the FLOP/s of attention; 16 bit also under fp8 (T4).
 
-    FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later peak.
+    FlashAttention 1 and 2 and PyTorch's kernel use the instructions of Ampere, which do not reach a later device's
+    peak.
     """
     values, earlier = scenario.coefficients.time, scenario.hardware.earlier_kernels
     reach = 1.0 if earlier is None else earlier.value
@@ -39,7 +40,7 @@ def attention_rate(scenario: Scenario) -> float:
         case "unfused":
             if not loaded_by_tensor_cores(scenario):
                 peaks = scenario.hardware.peak_flops_per_second
-                # Where a data sheet leaves it out a sixteenth, as of A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
+                # A sixteenth where a data sheet omits it, as on A100 (19.5 of 312) and H100 (67 of 989 TFLOP/s).
                 return peaks.get("fp32", peaks[wide_precision(scenario)] / 16.0) * values.attention_unaligned
             share = values.attention_efficiency_unfused
         case "flash_1":
@@ -58,51 +59,51 @@ def attention_rate(scenario: Scenario) -> float:
 
 
 def counted_head_width(scenario: Scenario, width: float) -> Array | float:
-    """Width of a head that attention's products are timed as.
+    """Return the head width that attention's products are timed with.
 
-    Assumed of fused attention on NPUs: what is done for a score (maximum, exponent and sum, on vector cores) is no less
-    in a narrower head. Models with heads of 64 on the page of MindSpeed-LLM v1.0.RC3.0 run as if theirs were 128 wide;
-    no table of measured rows has such heads, and no document of CANN gives the width from which the products decide.
+    Assumption for fused attention on NPUs: the vector work per score (maximum, exponent and sum) is no less in a
+    narrower head. Models with heads of 64 on the page of MindSpeed-LLM v1.0.RC3.0 run as if theirs were 128 wide; no
+    table of measured rows has such heads, and no document of CANN gives the width from which the products decide.
     """
     on_npu = scenario.framework.flash_attention and scenario.hardware.attention_kernel == "npu"
     return np.maximum(width, scenario.coefficients.time.attention_npu_head_width) if on_npu else width
 
 
 def loaded_by_tensor_cores(scenario: Scenario) -> bool:
-    """Whether products of single heads run on tensor cores, which load rows that are multiples of 16 bytes.
+    """Return whether products of single heads run on tensor cores, which load rows of multiples of 16 bytes.
 
-    (NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores".) Others add up in fp32,
-    as PyTorch asks of 16-bit products, at the rate of the units for fp32. Fused kernels fill a head up.
+    Source: NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores". Other products
+    run at the rate of fp32 units, as PyTorch accumulates 16-bit products in fp32. Fused kernels pad a head.
     """
     return element_bytes(scenario) * scenario.model.head_dim % _LOADED_BYTES == 0.0
 
 
 def wide_precision(scenario: Scenario) -> str:
-    """The 16-bit type used where fp8 is not: attention and the output layer."""
+    """Return the 16-bit type of attention and output layer, which fp8 leaves alone."""
     return "bf16" if scenario.precision in NARROW else scenario.precision
 
 
 def usual_rate(scenario: Scenario, precision: str) -> float:
-    """FLOP/s of which products and attention reach their shares: the peak, or what comes as near to large products.
+    """Return the FLOP/s to which efficiencies apply: the peak, scaled by the measured reach of large products.
 
-    Devices lower their clock under matrix products, each as far as its power allows: alone and large they reach 0.84 of
-    an A100's peak, 0.65 of a B200's and 0.54 of an MI300X's.
+    Devices lower their clock under matrix products, as far as their power allows: large ones reach 0.84 of an A100's
+    peak, 0.65 of a B200's and 0.54 of an MI300X's.
     """
     return scenario.hardware.peak(precision) * scenario.hardware.reach(precision)
 
 
 def gemm_rate(scenario: Scenario) -> float:
-    """FLOP/s of the layers' matrix products (T2)."""
+    """Return the FLOP/s of the layers' matrix products (T2)."""
     if scenario.precision in NARROW:
         return usual_rate(scenario, scenario.precision) * scenario.coefficients.time.gemm_efficiency_fp8
     return wide_gemm_rate(scenario)
 
 
 def wide_gemm_rate(scenario: Scenario) -> float:
-    """FLOP/s of products that stay in 16 bit under fp8."""
+    """Return the FLOP/s of products that stay in 16 bits under fp8."""
     return usual_rate(scenario, wide_precision(scenario)) * scenario.coefficients.time.gemm_efficiency
 
 
 def memory_rate(scenario: Scenario) -> float:
-    """Bytes per second of elementwise kernels (T6)."""
+    """Return the bytes per second of elementwise kernels (T6)."""
     return scenario.hardware.memory_bandwidth_bytes_per_second * scenario.coefficients.time.memory_efficiency

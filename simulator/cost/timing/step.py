@@ -40,7 +40,7 @@ from simulator.question.specs.optimizers import OPTIMIZERS
 
 
 class StepSeconds(NamedTuple):
-    """A step of every layout; arrays of shape (n,)."""
+    """Seconds of a step of every layout; arrays of shape (n,)."""
 
     total: Array
     pipeline: PipelineSeconds
@@ -51,7 +51,7 @@ class StepSeconds(NamedTuple):
     overhead: Array
 
     def parts(self, pricing: Pricing) -> Parts:
-        """Named parts seen from the pacing rank; they add up to `total`."""
+        """Return the named parts as the pacing rank sees them; they add up to `total`."""
         parts = pace_parts(pricing, self.pipeline)
         parts["overhead"] = parts["overhead"] + self.overhead
         return parts | {
@@ -66,10 +66,10 @@ class StepSeconds(NamedTuple):
 def step_seconds(
     pricing: Pricing, memory: MemoryByStage, below: Array | float = np.inf, work: StageWork | None = None
 ) -> StepSeconds:
-    """Price a block's time. The memory result supplies what is offloaded.
+    """Price a block's time; `memory` states what is offloaded, and `work` the passes if known.
 
-    A step that is known to take `below` seconds or more, shape (n,), need not be priced to the end: its total is then
-    a lower bound that does. `work` is that of the passes, where it is known.
+    A step that takes at least `below` seconds, shape (n,), need not be priced in full: its total is then a lower bound
+    of at least `below`.
     """
     work = work or stage_work(pricing)
     pipeline = pipeline_seconds(pricing, work)
@@ -87,8 +87,8 @@ def step_seconds(
 
 
 @of_sizes
-def least_step_seconds(pricing: Pricing) -> Array:
-    """What a step takes at least, shape (n,), for a fraction of the work: its passes with nothing done again."""
+def min_step_seconds(pricing: Pricing) -> Array:
+    """Return a cheap lower bound on a step's seconds, shape (n,): its passes without recompute."""
     bare = pricing.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
     pipeline = pipeline_seconds(bare, stage_work(bare))
     bound: Array = pipeline.micro_batches * pipeline.pace_seconds + pipeline.sends + pipeline.fill
@@ -96,7 +96,7 @@ def least_step_seconds(pricing: Pricing) -> Array:
 
 
 def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """What a step and each of its micro batches take beside all else, and waiting for others, shape (n,) (T23)."""
+    """Return the fixed seconds of a step and of its micro batches, and waits for other ranks, shape (n,) (T23)."""
     values = scenario.coefficients.time
     each = 0.0 if passes_are_captured(scenario) else values.micro_batch_overhead_seconds
     overhead = values.step_overhead_seconds + pipeline.micro_batches * each
@@ -104,7 +104,7 @@ def _overhead_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
 
 
 def reference_seconds(pricing: Pricing, pipeline: PipelineSeconds, forward: KindArray) -> Array | float:
-    """Forward passes without gradients of all micro batches, where a reference scores them before they are trained on.
+    """Return the seconds of a reference model's forward passes, which score all micro batches before training.
 
     A pipeline of forward passes alone fills once (PaddleNLP 136516b, paddlenlp/trl/dpo_trainer.py, `eval_batch`).
     """
@@ -114,26 +114,26 @@ def reference_seconds(pricing: Pricing, pipeline: PipelineSeconds, forward: Kind
 
 
 def waiting_seconds(scenario: Scenario, pipeline: PipelineSeconds) -> Array:
-    """Waiting for the slowest of ever more ranks: a share of the passes for every doubling of the nodes (T23).
+    """Return the seconds of waiting for the slowest rank: a share of the passes per doubling of the nodes (T23).
 
-    Of Megatron's trillion-parameter runs a step at constant work a device takes a few percent more with each factor of
-    ten of the nodes; clusters differ (`node_doubling_wait`).
+    In Megatron's trillion-parameter runs a step at constant work per device takes a few percent more with each factor
+    of ten of the nodes; clusters differ (`node_doubling_wait`).
     """
     work = pipeline.micro_batches * pipeline.pace_seconds + pipeline.fill
     return scenario.coefficients.time.node_doubling_wait * math.log2(max(scenario.nodes, 1)) * work
 
 
 def _largest(by_kind: KindArray) -> Array:
-    """The slowest rank's figure: an optimizer step ends when the last rank has ended."""
+    """Return the slowest rank's figure: a step ends when its last rank ends."""
     slowest: Array = by_kind.max(axis=0)
     return slowest
 
 
 def optimizer_seconds(pricing: Pricing) -> KindArray:
-    """Reading and writing the sharded state once, reading gradients and writing weights, at memory bandwidth (T21).
+    """Return the seconds to read and write the sharded state, read gradients and write weights (T21).
 
-    `optimizer_slowdown` says how far an update is from one pass: several kernels each read and write it again. Passes
-    over all gradients of a device, sharded or not, come beside it (`gradient_passes`).
+    `optimizer_slowdown` is the time of an update over that of one pass: several kernels each read and write it again.
+    `gradient_passes` adds passes over all gradients of a device, sharded or not.
     """
     scenario = pricing.scenario
     trained = device_parameters(pricing, "parameters" if scenario.lora_rank is None else "adapters")
@@ -146,9 +146,10 @@ def optimizer_seconds(pricing: Pricing) -> KindArray:
 
 
 def _orthogonal_seconds(pricing: Pricing) -> KindArray | float:
-    """Making updates of matrices orthogonal, spread over the ranks that share them, at the rate of 16-bit products.
+    """Return the seconds of orthogonalizing matrix updates, spread over the ranks that share the matrices (T21).
 
-    Matrices that are stored in equal parts are exchanged whole in 16 bits before, and back behind (T21).
+    It runs at the rate of 16-bit products. Matrices stored in equal shards are exchanged whole in 16 bits before and
+    after.
     """
     scenario, contents = pricing.scenario, pricing.contents
     if not OPTIMIZERS[scenario.framework.optimizer].newton_schulz_steps or scenario.lora_rank is not None:
@@ -169,13 +170,13 @@ class HostMoves(NamedTuple):
     """Seconds of traffic between device and host."""
 
     each_pass: KindArray
-    """Moved under each of the two passes of a micro batch, shape (kinds, n): a pass takes no less."""
+    """Moved under either pass of a micro batch, shape (kinds, n): a lower bound on its time."""
     each_step: Array
     """Moved on the slowest rank while nothing is computed, shape (n,)."""
 
 
 def host_moves(pricing: Pricing, memory: MemoryByStage) -> HostMoves:
-    """What offload moves between device and host, one after the other (T22).
+    """Return the seconds of offload traffic between device and host, one transfer after another (T22).
 
     Optimizer state goes out after and comes back before the step. Activations, or those of parts of a layer
     (`swapped_attention`, `offloaded_modules`), go out in the forward and come back in the backward pass; parameters on

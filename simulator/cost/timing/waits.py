@@ -1,4 +1,4 @@
-"""Seconds that a layer waits: for collectives that compute does not hide, for a slow host. Prices no collective."""
+"""Seconds that a layer waits for exposed collectives and for a slow host. Prices no collective."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from simulator.question.scenario.block import Array
 
 
 def exposed(share: float, seconds: Array | float, beside: Array) -> Array:
-    """What is left of communication beside compute: its exposed share, and what outlasts the compute (T10)."""
+    """Return the exposed seconds of communication: its exposed share, at least what outlasts the compute (T10)."""
     left: Array = np.maximum(share * seconds, seconds - beside)
     return left
 
 
 def beside_weight_gradients(pricing: Pricing, work: Work, tensor: Array, gemm: Array) -> tuple[Array, Array]:
-    """Tensor-parallel collectives of a backward pass that run alone, and what is left of those beside `gemm` (T13).
+    """Return the seconds of backward tensor-parallel collectives that run alone, and the rest's exposed part (T13).
 
-    Input gradients are reduced while the gradients of weights that are cut by outputs are computed: all of the pass's
-    bytes, or with sequence parallelism half, as gradients that come in are gathered first.
+    Input gradients are reduced while gradients of column-split weights are computed: all bytes of the pass, or half
+    with sequence parallelism, which gathers incoming gradients first.
     """
     sizes = [(product.inputs * product.outputs, product.split == "column") for product in work.shapes]
     beside = sum(size for size, cut in sizes if cut) / max(sum(size for size, _ in sizes), 1)
@@ -31,7 +31,7 @@ def beside_weight_gradients(pricing: Pricing, work: Work, tensor: Array, gemm: A
 
 
 def host_seconds(pricing: Pricing, work: Work) -> Array | float:
-    """Seconds of the host for both passes of a layer, where they show: a pass takes no less (T14)."""
+    """Return the host's seconds for both passes of a layer where they show: a lower bound on a pass's time (T14)."""
     profile, values = pricing.scenario.framework, pricing.scenario.coefficients.time
     shows = profile.host_paced_layers or profile.blocking_launches
     host: Array | float = shows * (work.calls - work.captured) * values.host_layer_seconds

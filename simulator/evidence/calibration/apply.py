@@ -1,4 +1,4 @@
-"""The calibration that serves a device: which coefficients a question gets, and their source. Fits nothing."""
+"""Calibration of a question: which coefficients serve its device, and their source. Fits nothing."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import StackName
 
 EVEN = 0.5
-"""Probability to fit of what needs as much as there is."""
+"""Probability to fit of a need equal to the capacity."""
 _COVERED: tuple[Coverage, ...] = ("measured", "between")
 
 
 class Applied(NamedTuple):
-    """The calibrations behind the two kinds of figures; None leaves the priors."""
+    """Calibrations of memory and time figures; None leaves the priors."""
 
     memory: Calibration | None
     time: Calibration | None
 
     def part(self, kind: CoefficientKind) -> FittedPart | None:
-        """The coefficients of one kind."""
+        """Return the fitted coefficients of one kind."""
         calibration = self.calibration(kind)
         return None if calibration is None else calibration.part(kind)
 
     def coefficients(self) -> Coefficients:
-        """The set that the formulas take."""
+        """Return the set that the formulas take."""
         result = Coefficients()
         for kind in KINDS:
             if (part := self.part(kind)) is not None:
@@ -71,7 +71,7 @@ class Applied(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Shown in provenance."""
+        """Name in the provenance."""
         if self.memory is None and self.time is None:
             return "priors"
         if self.memory is self.time and self.time is not None:
@@ -81,11 +81,11 @@ class Applied(NamedTuple):
 
     @property
     def stack(self) -> StackName | None:
-        """The named stack that the rows ran, where the calibration names one."""
+        """Named stack that the rows ran; None where the calibration names none."""
         return next((part.stack for part in (self.time, self.memory) if part is not None and part.stack), None)
 
     def judged(self, scenario: Scenario, estimates: Sequence[Estimate]) -> list[Estimate]:
-        """Estimates with intervals, the probability that they fit, and where their numbers come from."""
+        """Return estimates with intervals, the probability that they fit, and the origin of their numbers."""
         layouts = [estimate.layout for estimate in estimates]
         memory, time = (
             layout_variances(kind, scenario, layouts, part) if (part := self.part(kind)) else [0.0] * len(layouts)
@@ -96,34 +96,34 @@ class Applied(NamedTuple):
             for estimate, of_memory, of_time in zip(estimates, memory, time, strict=True)
         ]
 
-    def difference_half_widths(self, ways: Sequence[tuple[Scenario, Layout]]) -> list[float]:
-        """Half of the 90 % range of each layout's step time over the first one's, in the logarithm.
+    def difference_half_widths(self, alternatives: Sequence[tuple[Scenario, Layout]]) -> list[float]:
+        """Return half the 90 % range of each layout's step time over the first layout's, in the logarithm.
 
-        What the two share is in neither: the coefficients are drawn once for both. Without a calibration all are 0.
+        Errors that the layouts share cancel: the coefficients are the same. Without a calibration all are 0.
         """
         part = self.part("time")
         if part is None or self.time is None:
-            return [0.0] * len(ways)
+            return [0.0] * len(alternatives)
         part = _serving(self.time, part, "time", covered=True)
-        slopes = np.zeros((len(ways), len(part.names)))
-        for scenario in {id(scenario_of_way): scenario_of_way for scenario_of_way, _ in ways}.values():
-            mine = [at for at, (other, _) in enumerate(ways) if other is scenario]
-            slopes[mine] = time_slopes(scenario, [ways[at][1] for at in mine], part)
+        slopes = np.zeros((len(alternatives), len(part.names)))
+        for scenario in {id(distinct): distinct for distinct, _ in alternatives}.values():
+            positions = [at for at, (other, _) in enumerate(alternatives) if other is scenario]
+            slopes[positions] = time_slopes(scenario, [alternatives[at][1] for at in positions], part)
         apart = slopes - slopes[0]
         variances = np.einsum("ni,ij,nj->n", apart, part.covariance, apart)
-        sort = sort_of_prediction("time", ways[0][0])
+        sort = sort_of_prediction("time", alternatives[0][0])
         scatter = part.noise_by.get(sort, part.noise)
         units = (difference_unit(float(variance), scatter, scatter) for variance in variances)
         return [0.0, *(NORMAL_90 * unit.deviation(part.sizes) for unit in list(units)[1:])]
 
     def calibration(self, kind: CoefficientKind) -> Calibration | None:
-        """The calibration behind one kind of figure."""
+        """Return the calibration of one kind of figure."""
         return self.memory if kind == "memory" else self.time
 
     def likely_to_fit(self, scenario: Scenario, priced: Sized, index: Index, probability: float) -> Mask:
-        """Which layouts of a priced block fit with a probability of at least `least`, as estimates state it.
+        """Return which layouts at `index` of a priced block fit with at least `probability`, as estimates state it.
 
-        Without a calibration of memory nothing tells, and all pass.
+        Without a calibration of memory all pass.
         """
         if self.memory is None or self.memory.memory is None or not len(index):
             return np.ones(len(index), dtype=np.bool_)
@@ -136,7 +136,7 @@ class Applied(NamedTuple):
         def likely(variance: Vector, margin: Vector, spread: _Spread) -> Mask:
             return np.asarray(margin / np.hypot(spread.size * np.sqrt(variance), spread.beside) >= deviations)
 
-        # A wider spread brings a probability nearer to a half: most of the unlikely are so by the rows' scatter alone.
+        # A wider spread brings a probability nearer to a half: the rows' scatter alone rules out most unlikely layouts.
         variances = np.zeros(len(index))
         some = [likely(variances, margins, spread) for spread in bounds]
         priced_too = np.flatnonzero(some[0] | some[1] | (probability <= EVEN))
@@ -144,7 +144,7 @@ class Applied(NamedTuple):
         if len(priced_too):
             variances[priced_too] = relative_variances("memory", scenario, block.take(priced_too), part)
         result, other = (likely(variances, margins, spread) for spread in bounds)
-        # Only where they differ it matters what the layout's own range is.
+        # The layout's own range matters only where the two results differ.
         for place, at in _places(block, np.flatnonzero(result != other)).items():
             spread = spreads.known.get(place) or spreads.of(place, block.layout(at[0]))
             result[at] = likely(variances[at], margins[at], spread)
@@ -152,32 +152,32 @@ class Applied(NamedTuple):
 
 
 class _Spread(NamedTuple):
-    """How far off a need may be."""
+    """Deviation of a predicted memory need."""
 
     size: float
-    """Of what the coefficients' covariance brings."""
+    """Factor on the deviation by the coefficients' covariance."""
     beside: float
-    """Relative deviation by all else."""
+    """Relative deviation by all other contributions."""
 
 
 @dataclass(frozen=True)
 class _Spreads:
-    """How far off the needs of a question's layouts may be."""
+    """Deviations of the predicted memory needs of a question's layouts."""
 
     calibration: Calibration
     scenario: Scenario
     known: dict[tuple[float, ...], _Spread] = field(default_factory=dict)
-    """By place beside measured runs, as they are asked for."""
+    """Spreads computed so far, by place beside measured runs."""
 
     def bounds(self, layout: Layout) -> tuple[_Spread, _Spread]:
-        """The narrowest and the widest, of any layout."""
+        """Return the narrowest and the widest spread of any layout."""
         narrow, wide = (self._part(covered=covered) for covered in (True, False))
         inside, outside = (unit_of("memory", self.scenario, layout, 0.0, part) for part in (narrow, wide))
         beyond = _beyond_stack(outside._replace(features=len(FEATURES)))
         return _spread(inside._replace(features=0), narrow), _spread(beyond, wide)
 
     def of(self, place: tuple[float, ...], layout: Layout) -> _Spread:
-        """Those of a place, by a layout that lies there."""
+        """Return the spread of a place, from a layout in it."""
         where = _where(self.calibration, "memory", self.scenario, layout)
         part = self._part(covered=where.worst in _COVERED)
         unit = unit_of("memory", self.scenario, layout, 0.0, part)
@@ -197,7 +197,7 @@ def _spread(unit: Unit, part: FittedPart) -> _Spread:
 
 
 def _places(block: LayoutBlock, index: Index) -> dict[tuple[float, ...], list[int]]:
-    """The layouts at an index by their place beside measured runs."""
+    """Return the layouts at an index, grouped by their place beside measured runs."""
     columns = (getattr(block, name)[index].tolist() for name in PLACE if BY_NAME[name] not in PER_BLOCK)
     places: dict[tuple[float, ...], list[int]] = {}
     for at, *place in zip(index.tolist(), *columns, strict=True):
@@ -206,19 +206,19 @@ def _places(block: LayoutBlock, index: Index) -> dict[tuple[float, ...], list[in
 
 
 def applied(family: str, choice: str | None = None, cluster: str | None = None) -> Applied:
-    """The calibrations for a hardware family, and for the `cluster` where its spec has one of its own.
+    """Return the calibrations for a hardware family, or for the `cluster` where its spec has one of its own.
 
     `choice` is None for the shipped ones, `none` for the priors, or the path of a calibration file. A kind that a file
     has no coefficients of comes from what ships for the cluster, the family, and else from what all families say.
     """
     if choice == "none":
         return Applied(None, None)
-    # Another network between the same devices leaves what was fitted to them.
+    # Another network between the same devices keeps the coefficients that were fitted to them.
     names = [name for name in ((cluster or "").partition("@")[0], family, OTHER_FAMILY) if name]
     own = [read_calibration(Path(choice))] if choice else []
 
     def nearest(kind: CoefficientKind) -> Calibration | None:
-        # A file behind the one that has the kind is not read.
+        # Files after the first that has the kind are not read.
         return next(
             (
                 calibration
@@ -234,7 +234,7 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
 def with_calibration(
     scenario: Scenario, estimate: Estimate, used: Applied, variances: Mapping[CoefficientKind, float]
 ) -> Estimate:
-    """`Applied.judged` of one estimate; `variances` are those of `layout_variances`."""
+    """Return one estimate as `Applied.judged` does; `variances` are those of `layout_variances`."""
     result, notes = estimate, list(estimate.provenance.notes)
     words: list[RangeWords] = []
     contributions: list[Contribution] = []
@@ -256,7 +256,7 @@ def with_calibration(
             result = replace(result, throughput=time_interval(result, deviation))
             measurement = next_measurement(unit, serving.sizes, scenario)
         if part.known:
-            # Nothing was fitted, so there is no range to be outside of: the words are those of the speed.
+            # Nothing was fitted, so there is no range of memory; the words are those of the speed.
             notes.append(f"{kind}: {part.known}")
             continue
         words.append(where)
@@ -280,10 +280,10 @@ _FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
 
 
 def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, *, covered: bool) -> FittedPart:
-    """A part as it serves a layout.
+    """Return a part with what it lacks for ranges beyond its rows, from its family's sources.
 
-    One fitted to own rows takes from its family's sources how ranges widen beyond what was measured; a layout that its
-    own range does not cover also scatters as theirs do.
+    A part fitted to own rows takes the sizes of contributions beyond measured runs; for a layout that its own range
+    does not cover also the scatter.
     """
     family = shipped_calibration(calibration.family) or shipped_calibration(OTHER_FAMILY)
     others = None if family is None else family.part(kind)
@@ -299,12 +299,12 @@ def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, 
 
 
 def _beyond_stack(unit: Unit) -> Unit:
-    """The units of a prediction with a switch that no run had: it misses as a framework does that no run had."""
+    """Return the units of a prediction with a switch that no run had, as for a framework that no run had."""
     return unit._replace(distance=unit.distance._replace(stack=True))
 
 
 def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, layout: Layout) -> RangeWords:
-    """Where a layout lies; of figures that need no rows, among them."""
+    """Return where a layout lies beside the rows; figures that need no rows count as measured."""
     part = calibration.part(kind)
     if part is None or part.known:
         return RangeWords("measured", "measured", "measured")
@@ -312,7 +312,7 @@ def _where(calibration: Calibration, kind: CoefficientKind, scenario: Scenario, 
 
 
 def _notes(kind: str, scenario: Scenario, estimate: Estimate, calibration: Calibration, where: RangeWords) -> list[str]:
-    """What a reader must know of the words, in one sentence."""
+    """Return a note on a family without rows or a layout outside the range; none where it is covered."""
     if where.device == "never":
         family = scenario.hardware.family
         text = f"{kind}: no measured run of family {family}; coefficients as shares of this device's peaks"

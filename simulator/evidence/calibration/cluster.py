@@ -1,4 +1,4 @@
-"""The runs of one cluster, fitted as one more source: from what is known of such clusters, and its own rows.
+"""Fit of one cluster's own rows, as one more source beside what is known of such clusters.
 
 Known is a normal distribution of the coefficients' logarithms: what ships for the family, or the priors. The rows say
 an information matrix and vector (`simulator.evidence.calibration.linear`); both together are what is known
@@ -32,38 +32,38 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
 
 NOISE: Mapping[CoefficientKind, float] = {"memory": 0.01, "time": 0.012}
-"""Relative scatter that a repeated run has."""
+"""Relative scatter of repeated runs."""
 FEW_ROWS = 4.0
-"""Rows' worth of belief that own rows scatter as known ones do."""
+"""Weight, in rows, of the belief that own rows scatter as known ones do."""
 OUTLIER = 6.0
 """Standard deviations of the rows' scatter beyond which a row is left out."""
 FULL = 0.95
-"""Share of the usable memory that a starved run holds at least."""
+"""Smallest share of the usable memory that a starved run holds."""
 _PASSES = 6
 _ROUNDS = 8
 _NAMED = 4
 _SHARE = 0.05
-"""Share of what is known of a coefficient from which a row is named."""
+"""Smallest share of the information on a coefficient for which a row is named."""
 _MAD = 1.4826
 """Standard deviation over median absolute deviation, of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a cluster's coefficients of one kind before its rows."""
+    """Distribution of a cluster's coefficients of one kind before its rows."""
 
     kind: CoefficientKind
     names: tuple[str, ...]
     values: Vector
-    """In their units."""
+    """Values in the coefficients' units."""
     covariance: Matrix
-    """Of their logarithms."""
+    """Covariance of their logarithms."""
     noise: Mapping[str, float]
-    """Relative scatter of rows by `dense` and `moe`, or by kind of memory figure; under an empty name of any."""
+    """Relative scatter of rows by `dense` and `moe`, or by kind of memory figure; the empty name is for any other."""
 
     @classmethod
     def of_part(cls, kind: CoefficientKind, part: FittedPart) -> Known:
-        """What a calibration says of a cluster that gave no row."""
+        """Return the distribution that a calibration gives of a cluster without rows."""
         values = np.maximum(part.vector, 1e-12)
         noise = {"": part.noise, **part.noise_by}
         return cls(kind, part.names, values, part.covariance / np.outer(values, values), noise)
@@ -72,14 +72,14 @@ class Known:
     def of_priors(
         cls, kind: CoefficientKind, base: Coefficients, *, spread: float = 1.0, noise: float | None = None
     ) -> Known:
-        """The priors around the values of `base`, their spreads so many times as wide; every coefficient is free."""
+        """Return the priors around the values of `base`, their spreads times `spread`; every coefficient is free."""
         names, known, part = names_of(kind, base, every=True), priors(kind), getattr(base, kind)
         spreads = np.array([spread * known[name].spread for name in names])
         values = np.array([float(getattr(part, name)) for name in names])
         return cls(kind, names, values, np.diag(spreads**2), {"": noise or NOISE[kind]})
 
     def scatter(self, sort: str) -> float:
-        """Relative scatter of the rows of a sort."""
+        """Return the relative scatter of the rows of a sort."""
         return self.noise.get(sort, self.noise[""])
 
 
@@ -89,20 +89,20 @@ class ClusterFit:
 
     state: Linearization
     prior: Gauss
-    """Before the rows, in the units of the state's design."""
+    """Distribution before the rows, in the units of the state's design."""
     known: Gauss
-    """With the rows of `used`."""
+    """Distribution with the rows of `used`."""
     used: Mask
     noise: float
     """Relative scatter of the rows used."""
     belief: Belief = "posterior"
-    """How far the rows are believed: as far as they predict one another better than what was known before does."""
+    """Belief in the rows, by whether they predict one another better than the prior does."""
     residuals: Mapping[str, float] = field(default_factory=dict)
     """Relative error, predicted over measured less one, of every row, left-out ones too."""
 
     @property
     def kind(self) -> CoefficientKind:
-        """Memory or time."""
+        """Kind of the coefficients."""
         return self.state.design.kind
 
     @property
@@ -112,22 +112,22 @@ class ClusterFit:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Rows used."""
+        """Keys of the rows used."""
         return tuple(s.key for s, used in zip(self.state.design.samples, self.used, strict=True) if used)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Rows outside the scatter of the others."""
+        """Keys of the rows outside the scatter of the others."""
         return tuple(s.key for s, used in zip(self.state.design.samples, self.used, strict=True) if not used)
 
     @property
     def values(self) -> Vector:
-        """The coefficients, in their units and bounds."""
+        """Coefficients, in their units and bounds."""
         return np.exp(self.state.design.bounded(self.state.point(self.known)))
 
     @property
     def covariance(self) -> Matrix:
-        """Of the values."""
+        """Covariance of the values."""
         scale = self.values * self.state.design.spread
         return np.asarray(self.known.covariance * np.outer(scale, scale))
 
@@ -137,15 +137,15 @@ class ClusterFit:
         return float(np.sqrt(np.mean([self.residuals[key] ** 2 for key in self.keys]))) if self.keys else 0.0
 
     def known_by(self, rows: Mask) -> Gauss:
-        """What would be known with only these of the rows used."""
+        """Return the distribution with only `rows` of the rows used."""
         return self.state.posterior(self.prior, self.used & rows, self.belief)
 
     def error(self, index: int, by: Gauss) -> float:
-        """How far off a row is predicted, in the logarithm."""
+        """Return the error of a row's prediction, in the logarithm."""
         return self.state.design.errors(index, [self.state.point(by)])[0]
 
     def part(self) -> FittedPart:
-        """The stored form."""
+        """Return the fit as it is stored."""
         return FittedPart(
             values=dict(zip(self.names, self.values.tolist(), strict=True)),
             covariance=self.covariance,
@@ -161,8 +161,8 @@ class ClusterFit:
         return [s for s, used in zip(self.state.design.samples, self.used, strict=True) if used]
 
     def _decided_by(self) -> dict[str, tuple[str, ...]]:
-        """For each coefficient, the rows that hold most of what is known of it, beside what was known before."""
-        # In deviations of what was known before, whose own information is then 1.
+        """Return the rows with the largest shares of the information on each coefficient, the prior's included."""
+        # In deviations of the prior, whose own information is then 1.
         information = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
         shares = information / (1.0 + information.sum(axis=0))
         decided = {}
@@ -194,7 +194,7 @@ def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> 
 
 
 def _expected(known: Known, samples: Sequence[Sample]) -> float:
-    """Scatter that is expected of the rows: the geometric mean of that of their sorts."""
+    """Return the scatter expected of the rows: the geometric mean of that of their sorts."""
     return float(np.exp(np.mean([np.log(known.scatter(sort_of(known.kind, sample))) for sample in samples])))
 
 
@@ -206,12 +206,12 @@ def _unfitted(design: Design, prior: Gauss, expected: float) -> ClusterFit:
 
 
 def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
-    """The solution of the linear model, then the scatter, the pull of each row and which rows are used anew."""
+    """Return the fit with the linear model solved, then scatter, pull and use of the rows computed anew."""
     state = fit.state
     known = fit.known_by(fit.used)
     missed = state.target - state.slopes @ known.mean
     rows = float(np.sum(fit.used)) - 1.0
-    # What all rows miss alike is the cluster's, not a row's: rows scatter about what they miss in the middle.
+    # An error that all rows share is the cluster's, not a row's: rows scatter about the median error.
     left, scatter = np.abs(missed), np.abs(missed - (np.median(missed[fit.used]) if rows else 0.0))
     about = np.einsum("rc,cd,rd->r", state.slopes, known.covariance, state.slopes)
     seen = np.sqrt((_MAD * float(np.median(scatter[fit.used]))) ** 2 + np.mean(about[fit.used]))
@@ -223,9 +223,9 @@ def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
 
 
 def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
-    """Whether a row that ran needs more than a framework can comfortably use, by prediction and by its own figure.
+    """Tell whether a run was short of memory, by its prediction and by its own figure.
 
-    A prediction alone calls no run starved: the coefficients may be those that are wrong.
+    A prediction alone decides nothing: its coefficients may be wrong.
     """
     usable = sample.scenario.hardware.usable_memory_bytes
     held = sample.row.memory_bytes if sample.row.compares_with == "device" else None

@@ -17,31 +17,31 @@ from typing import Final, NamedTuple
 from simulator.evidence.calibration.coverage import Distance
 
 CONTRIBUTIONS: Final = ("coefficients", "scatter", "sources", "device", "stack", "nodes", "layout")
-"""The names, in the order of a report."""
+"""Names of the contributions, in the order of a report."""
 BEYOND: Final = ("stack", "nodes", "layout")
-"""Those that hold as well of a cluster with runs of its own."""
+"""Contributions that also widen the ranges of a cluster with runs of its own."""
 
 
 DIFFERENCE: Final = "difference"
-"""What the difference of two layouts' predictions scatters like."""
+"""Sort of the difference of two layouts' predictions."""
 
 
 class Unit(NamedTuple):
-    """The units of one prediction's contributions."""
+    """Units of one prediction's contributions."""
 
     sort: str
-    """What it scatters like, a word of `SORTS`."""
+    """Sort of the prediction, a word of `SORTS` or `DIFFERENCE`."""
     coefficients: float
     """Relative deviation by the covariance of the coefficients."""
     scatter: float
     """Relative scatter of rows around their own source."""
     distance: Distance
-    """How far it lies beyond the rows."""
+    """Distance of the question beyond the rows."""
     features: int | None = None
-    """Features beyond the rows, in place of those of `distance`."""
+    """Number of features beyond the rows; None for those of `distance`."""
 
     def of(self, name: str) -> float:
-        """The unit of a contribution, as a relative deviation."""
+        """Return the unit of a contribution, as a relative deviation."""
         distance = self.distance
         units: Mapping[str, float] = {
             "coefficients": self.coefficients,
@@ -55,21 +55,21 @@ class Unit(NamedTuple):
         return units[name]
 
     def key(self, name: str) -> str:
-        """Name of a contribution's size: of coefficients and scatter one for each sort."""
+        """Return the name of a contribution's size; coefficients and scatter have one per sort."""
         return f"{name} {self.sort}" if name in ("coefficients", "scatter") else name
 
     def deviations(self, sizes: Mapping[str, float]) -> dict[str, float]:
-        """Relative deviation of each contribution; a size that is missing is 0, of coefficients and scatter 1."""
+        """Return the relative deviation of each contribution; a missing size is 0, of coefficients and scatter 1."""
         without = {"coefficients": 1.0, "scatter": 1.0}
         return {name: sizes.get(self.key(name), without.get(name, 0.0)) * self.of(name) for name in CONTRIBUTIONS}
 
     def deviation(self, sizes: Mapping[str, float]) -> float:
-        """Relative deviation of the prediction."""
+        """Return the relative deviation of the prediction."""
         return math.hypot(*self.deviations(sizes).values())
 
 
 def difference_unit(variance: float, *scatter: float) -> Unit:
-    """The units of the difference of two predictions of one cluster: what they share is in neither.
+    """Return the units of the difference of two predictions of one cluster, in which shared errors cancel.
 
     `variance` is that of the difference by the coefficients, from draws that both predictions share.
     """

@@ -19,11 +19,11 @@ FEATURES: Final = (
     *("precision", "tensor_parallel", "pipeline_parallel", "context_parallel", "zero_stage 3", "offload"),
     *("experts", "lora", "long context"),
 )
-"""What `features` tells apart; a precision has its own name."""
+"""Names of features; a precision appears under its own name, such as `fp8`."""
 
 
 def features(scenario: Scenario, layout: Layout) -> tuple[str, ...]:
-    """Return what a run has that many runs lack, and that formulas alone price where no run has it."""
+    """Return the features of a run that many runs lack; formulas alone price one that no run has."""
     present = {
         scenario.precision: scenario.precision not in _SIXTEEN_BITS,
         "tensor_parallel": layout.tensor_parallel > 1,
@@ -34,12 +34,14 @@ def features(scenario: Scenario, layout: Layout) -> tuple[str, ...]:
         "experts": scenario.model.is_moe,
         "lora": scenario.lora_rank is not None,
         "long context": scenario.seq_length > LONG_CONTEXT_TOKENS,
+        # No run of any source has it.
+        "selective_scan": any(kind.mixer == "selective_scan" for kind in scenario.model.layer_kinds),
     }
     return tuple(name for name, there in present.items() if there)
 
 
 class StackCoverage(NamedTuple):
-    """What the rows of one framework on a device family cover."""
+    """Coverage of the rows of one framework on a device family."""
 
     devices: int
     """Most devices of a row."""
@@ -50,12 +52,12 @@ class StackCoverage(NamedTuple):
 
 
 class Distance(NamedTuple):
-    """How far a question lies beyond the rows; all zero and empty inside."""
+    """Distance of a question beyond the rows; all zero and empty inside."""
 
     device: bool
     """Whether no row is of the device family."""
     share_of_source: float
-    """One over the sources of the family; 0 without any."""
+    """Inverse of the number of sources of the family; 0 without any."""
     stack: bool
     """Whether no row of the family ran the framework."""
     doublings: float
@@ -66,19 +68,19 @@ class Distance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowsCoverage:
-    """What the rows of one kind cover on a device family; of a family without any, what all rows cover."""
+    """Coverage of the rows of one kind on a device family; of a family without any, that of all rows."""
 
     sources: int
     """Sources with rows of the family; 0 where it was never measured."""
     stacks: Mapping[str, StackCoverage]
-    """By framework."""
+    """Coverage by framework."""
 
     def __hash__(self) -> int:
         """Hash by what tells most of them apart."""
         return hash((self.sources, *self.stacks))
 
     def distance(self, scenario: Scenario, layout: Layout) -> Distance:
-        """How far a question lies beyond the rows."""
+        """Return the distance of a question beyond the rows."""
         name = scenario.framework.name
         same = [self.stacks[name]] if name in self.stacks else list(self.stacks.values())
         seen = {feature for stack in same for feature in stack.features}
@@ -95,18 +97,18 @@ class RowsCoverage:
         )
 
     def __or__(self, other: RowsCoverage) -> RowsCoverage:
-        """Either's rows."""
+        """Return the coverage of both."""
         mine = [(name, stack) for coverage in (self, other) for name, stack in coverage.stacks.items()]
         return RowsCoverage(max(self.sources, other.sources), _stacks(mine))
 
     def as_document(self) -> dict[str, Any]:
-        """As written to a file."""
+        """Return the plain values of a file."""
         stacks = {name: {**stack._asdict(), "features": list(stack.features)} for name, stack in self.stacks.items()}
         return {"sources": self.sources, "stacks": stacks}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> RowsCoverage:
-        """Back from a file; raises KeyError, TypeError or ValueError for what is not one."""
+        """Return the coverage of a file's values. Raises KeyError, TypeError or ValueError for others."""
         stacks = {
             str(name): StackCoverage(
                 int(stack["devices"]), int(stack["tokens"]), tuple(str(word) for word in stack["features"])
@@ -117,18 +119,18 @@ class RowsCoverage:
 
 
 def coverage_of(runs: Iterable[tuple[Scenario, Layout]], sources: int) -> RowsCoverage:
-    """What some runs cover, which are of so many sources of the family."""
-    each = [
+    """Return the coverage of runs of `sources` sources of the family."""
+    stacks = [
         (scenario.framework.name, StackCoverage(scenario.devices, scenario.seq_length, features(scenario, layout)))
         for scenario, layout in runs
     ]
-    return RowsCoverage(sources, _stacks(each))
+    return RowsCoverage(sources, _stacks(stacks))
 
 
-def _stacks(each: Iterable[tuple[str, StackCoverage]]) -> dict[str, StackCoverage]:
-    """The union by framework."""
+def _stacks(stacks: Iterable[tuple[str, StackCoverage]]) -> dict[str, StackCoverage]:
+    """Return the union by framework."""
     result: dict[str, StackCoverage] = {}
-    for name, stack in sorted(each):
+    for name, stack in sorted(stacks):
         known = result.get(name, StackCoverage(0, 0, ()))
         result[name] = StackCoverage(
             devices=max(known.devices, stack.devices),

@@ -1,4 +1,4 @@
-"""Normal distributions of coefficients, and what rows say of them: the algebra of the fit.
+"""Normal distributions of coefficients, and messages of rows on them: the algebra of the fit.
 
 Knows no row, no device and no formula.
 """
@@ -14,13 +14,13 @@ from simulator.question.arrays import Matrix, Vector
 
 @dataclass(frozen=True, slots=True)
 class Gauss:
-    """A normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
+    """Normal distribution of the coefficients' logarithms, in the priors' spreads from the priors' values."""
 
     mean: Vector
     covariance: Matrix
 
     def updated(self, message: Message) -> Gauss:
-        """The distribution after a message: the posterior of Bayes' rule."""
+        """Return the distribution after a message: the posterior of Bayes' rule."""
         inner = np.eye(len(self.mean)) + self.covariance @ message.information
         sides = np.column_stack([self.covariance, self.mean + self.covariance @ message.vector])
         solved = np.asarray(np.linalg.solve(inner, sides), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The shipped measured runs with the errors of their predictions, as the fit of all sources left them. Fits nothing.
+"""Shipped measured runs with the errors of their predictions, as the fit of all sources recorded them. Fits nothing.
 
 `python -m tools.regenerate coefficients` writes them anew with the coefficients.
 """
@@ -26,15 +26,15 @@ PLATFORMS: Final = {
     "blackwell": "Blackwell",
     "cdna3": "MI300",
 }
-"""What the device families are called in reports."""
+"""Names of the device families in reports."""
 LEFT_OUT: Final = ("priors", "fitted", "row_left_out", "source_left_out", "organisation_left_out")
-"""What a row was predicted with: no calibration, all rows, all but itself, its source, or its organisation's."""
+"""Fits that predicted a row: none, to all rows, to all but itself, but its source, or but its organisation's."""
 COLUMNS: Final = ("kind", "row", "family", "class", "measured", *LEFT_OUT, "half_width")
 """Header of `calibration/judged.csv`; errors are predicted over measured less one."""
 
 
 class WithErrors(Protocol):
-    """How far off one row is predicted."""
+    """Errors of one row's predictions."""
 
     @property
     def source(self) -> str:
@@ -51,7 +51,7 @@ class WithErrors(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JudgedRun:
-    """One figure of a shipped measured run, and how far off it is predicted."""
+    """Figure of a shipped measured run with the errors of its predictions."""
 
     kind: CoefficientKind
     row: MeasuredRow
@@ -79,7 +79,7 @@ class JudgedRun:
 
 @lru_cache(maxsize=1)
 def judged_runs() -> tuple[JudgedRun, ...]:
-    """Every figure of a shipped row that counts: speed, then memory."""
+    """Return every figure of a shipped row that counts: speed, then memory."""
     rows = {row.key: row for path in (*shipped_tables(), *public_tables()) for row in read_rows(path)}
     with (data_folder("calibration") / "judged.csv").open(encoding="utf-8", newline="") as file:
         return tuple(
@@ -97,24 +97,24 @@ def judged_runs() -> tuple[JudgedRun, ...]:
 
 
 def is_inside(row: WithErrors) -> bool:
-    """Whether the measured figure lies in the 90 % range that the row gets with its source left out."""
+    """Tell whether the measured figure lies in the 90 % range that the row gets with its source left out."""
     return abs(math.log1p(row.errors["source_left_out"])) <= row.half_width
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A group of judged rows; errors are mean absolute relative errors over its rows."""
+    """Means over a group of judged rows; errors are mean absolute relative errors."""
 
     rows: int
     sources: int
     uncalibrated: float
-    """With the priors."""
+    """Error with the priors."""
     fitted: float
     known: float
-    """With the other rows of the source known."""
+    """Error with the other rows of the source known."""
     source_out: float
     over_sources: float
-    """The same, as the mean over sources of each one's mean."""
+    """Error with the source left out, as the mean over sources of each one's mean."""
     bias: float
     """Mean error with the source left out, predicted over measured less one."""
     organisation_out: float
@@ -125,7 +125,7 @@ class Summary:
 
 
 def summary(rows: Iterable[WithErrors]) -> Summary:
-    """Means over some rows, at least one."""
+    """Return the means over rows, at least one."""
     rows = list(rows)
     errors = {name: np.array([row.errors[name] for row in rows]) for name in LEFT_OUT}
     missed = {name: float(np.mean(np.abs(values))) for name, values in errors.items()}

@@ -1,4 +1,4 @@
-"""Calibration by a user's own rows: starts from what ships, says its error before and after. Writes no file."""
+"""Calibration by a user's own rows, with their errors before and after. Writes no file."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from simulator.question.units import GIB
 MOST_SCATTER = 0.20
 """Root mean square of relative errors above which a fitted part is not stored: it does not describe its rows."""
 _OTHER_UNIT = 5.0
-"""Times that a figure is off from which it is asked whether its unit is another one."""
+"""Ratio of predicted to measured figure from which a message asks about the unit."""
 TEMPLATE = (
     "model,hardware,devices,seq_length,global_batch_size,micro_batch_size,tensor_parallel,pipeline_parallel,"
     "step_time_s,memory_gib\n"
     "llama3.1-8b,h100-sxm-80g,8,8192,128,1,2,1,14.6,61.2\n"
 )
-"""The columns that a run needs, with an example; step time and memory are made up."""
+"""Columns that a run needs, with an example; step time and memory are made up."""
 
 
 def template(hardware: HardwareSpec | None) -> str:
-    """The table of a run's columns with an example: of one node of `hardware`, with its framework, where given.
+    """Return the table of a run's columns with an example; with `hardware`, of one of its nodes and with a framework.
 
-    A framework decides what a device holds, and on few platforms is the usual one Megatron.
+    The framework decides what a device holds, and is Megatron on few platforms.
     """
     if hardware is None:
         return TEMPLATE
@@ -49,33 +49,33 @@ def template(hardware: HardwareSpec | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OwnFit:
-    """The rows of one family's cluster, and the coefficients fitted to them."""
+    """Rows of one family's cluster, and the coefficients fitted to them."""
 
     family: str
     samples: tuple[Sample, ...]
     """Rows that ran."""
     fits: Mapping[CoefficientKind, ClusterFit]
-    """A kind without rows is missing."""
+    """Fits by kind; a kind without rows is missing."""
     starved: frozenset[str] = frozenset()
-    """Rows that hold the device's capacity and not their need: no samples."""
+    """Keys of rows whose memory is the device's capacity and not their need: no samples."""
     known_memory: FittedPart | None = None
     """Memory coefficients that need no rows; memory is then not fitted."""
 
     def fit(self, kind: CoefficientKind) -> ClusterFit | None:
-        """The fit of one kind, stored or not; None without rows."""
+        """Return the fit of one kind, stored or not; None without rows."""
         return self.fits.get(kind)
 
     def stored(self, kind: CoefficientKind) -> ClusterFit | None:
-        """The fit of one kind, where it describes its rows well enough to be used, and is better than none."""
+        """Return the fit of one kind if it describes its rows well enough and is better than none; else None."""
         fit = self.fit(kind)
         return None if fit is None or fit.scatter > MOST_SCATTER or fit.belief == "prior" else fit
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
-        """The fitted set; what was not fitted comes from `base`."""
+        """Return the fitted set; what was not fitted comes from `base`."""
         return self.calibration().coefficients(base)
 
     def calibration(self) -> Calibration:
-        """What is stored."""
+        """Return the calibration that is stored."""
         parts = {kind: fit.part() for kind in KINDS if (fit := self.stored(kind)) is not None}
         used = {key for part in parts.values() for key in part.rows_used}
         rows = [s for s in self.samples if s.key in used] or self.samples
@@ -89,7 +89,7 @@ class OwnFit:
         )
 
     def believed(self, kind: CoefficientKind) -> str:
-        """How far the rows are believed where it is less than each of them, in one sentence; empty elsewhere."""
+        """Return a sentence on rows that only move one factor; empty elsewhere."""
         fit = self.stored(kind)
         if fit is None or fit.belief != "factor":
             return ""
@@ -99,7 +99,7 @@ class OwnFit:
         )
 
     def not_stored(self, kind: CoefficientKind) -> str:
-        """Why the fit of one kind is not stored, in one sentence; empty where it is, or there is none."""
+        """Return why the fit of one kind is not stored, in one sentence; empty where it is, or there is none."""
         fit = self.fit(kind)
         if fit is None or self.stored(kind) is not None:
             return ""
@@ -128,7 +128,7 @@ def fit_own(
     known: Mapping[CoefficientKind, Known] | None = None,
     base: Coefficients | None = None,
 ) -> OwnFit:
-    """Fit one family's own rows, from what ships for their cluster or family, or from what is `known` beside `base`."""
+    """Fit one family's own rows, from what ships for their cluster or family, or from `known` and `base`."""
     mine = tuple(s for s in samples if s.scenario.hardware.family == family)
     if known is None or base is None:
         known, base = shipped_knowledge(family, mine[0].scenario.hardware.name if mine else None)
@@ -137,7 +137,7 @@ def fit_own(
         base = replaced(base, "memory", certain.names, certain.vector)
     memory, starved = (None, set[str]()) if certain is not None else _fit_memory(mine, known["memory"], base)
     fits: dict[CoefficientKind, ClusterFit] = {} if memory is None else {"memory": memory}
-    # What a row's memory says of it holds for its speed: it is no run of the layout that it names.
+    # A row whose memory is not that of its layout is no sample of that layout's speed either.
     wrong = starved | set(memory.left_out if memory is not None else ())
     timed = [s for s in mine if s.measured_tflops is not None and s.key not in wrong]
     if timed:
@@ -146,14 +146,14 @@ def fit_own(
 
 
 def shipped_knowledge(family: str, cluster: str | None) -> tuple[dict[CoefficientKind, Known], Coefficients]:
-    """What ships for a cluster or family: what is known of each kind, and the coefficients."""
+    """Return what ships for a cluster or family: the distribution of each kind, and the coefficients."""
     used = applied(family, None, cluster)
     parts = ((kind, used.part(kind)) for kind in KINDS)
     return {kind: Known.of_part(kind, part) for kind, part in parts if part is not None}, used.coefficients()
 
 
 def known_memory(family: str) -> FittedPart | None:
-    """The memory coefficients of a family whose hardware leaves nothing to be fitted; None for most."""
+    """Return the memory coefficients of a family whose hardware leaves nothing to fit; None for most."""
     shipped = shipped_calibration(family)
     return None if shipped is None or shipped.memory is None or not shipped.memory.known else shipped.memory
 
@@ -177,15 +177,15 @@ class OwnError:
     key: str
     kind: CoefficientKind
     before: float
-    """With what ships."""
+    """Error with what ships."""
     after: float
-    """With the calibration given, or with all own rows fitted."""
+    """Error with the chosen calibration, or with all own rows fitted."""
     left_out: float | None
-    """Fitted to the other own rows; None for a single row."""
+    """Error with the other own rows fitted; None for a single row."""
 
 
 def own_errors(samples: Sequence[Sample], choice: str | None = None) -> Iterator[OwnError]:
-    """Errors of own rows with what ships, with `choice` or all rows fitted, and left out one by one."""
+    """Yield the errors of own rows with what ships, with `choice` or all rows fitted, and left out one by one."""
     for family in dict.fromkeys(s.scenario.hardware.family for s in samples):
         mine = [s for s in samples if s.scenario.hardware.family == family]
         name = mine[0].scenario.hardware.name
@@ -204,7 +204,7 @@ def own_errors(samples: Sequence[Sample], choice: str | None = None) -> Iterator
 
 
 def _left_out(fitted: ClusterFit | None, sample: Sample, before: Coefficients) -> float:
-    """Error of a row predicted by the others; of one that was not used, by all."""
+    """Return the error of a row predicted by the others; of one that was not used, by all."""
     if fitted is None:
         return _error("memory", sample, before)
     others = np.array([s.key != sample.key for s in fitted.state.design.samples])
@@ -218,7 +218,7 @@ def _error(kind: CoefficientKind, sample: Sample, coefficients: Coefficients) ->
 
 
 def unused(rows: Sequence[MeasuredRow], fits: Sequence[OwnFit]) -> Iterator[str]:
-    """Why a row, or one of its figures, decides nothing or is read otherwise than it states: one sentence for each."""
+    """Yield a sentence for each row or figure that decides nothing, or is read otherwise than it states."""
     for row in rows:
         if row.outcome == "ok" and not row.model:
             yield f"{row.key}: not fitted: it names no model; give a shipped name or a spec's path in column model"
@@ -231,7 +231,7 @@ def unused(rows: Sequence[MeasuredRow], fits: Sequence[OwnFit]) -> Iterator[str]
 
 
 def _contradiction(sample: Sample) -> Iterator[str]:
-    """A row whose TFLOPS, step time and devices contradict each other."""
+    """Yield a sentence on a row whose TFLOPS, step time and devices contradict each other."""
     implied, stated = figures_devices(sample.row), sample.row.devices
     if implied is not None and abs(implied / stated - 1.0) > DEVICE_TOLERANCE:
         read = f"; it is read with {sample.scenario.devices}" if sample.scenario.devices != stated else ""

@@ -1,4 +1,4 @@
-"""The region that a calibration has seen: predictions interpolate inside, rest on formulas outside. Fits nothing."""
+"""Range of a calibration's rows: predictions interpolate inside it, rest on formulas outside. Fits nothing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SIZES = (
 )
 """Sizes of a layout that a calibration has a range of; others follow from them and from the devices."""
 PLACE = (*_SIZES, "recompute", "recompute_method", "offload", "zero_stage", "sequence_parallel")
-"""The fields of a layout that say where it lies beside measured runs: layouts with equal ones lie in one place."""
+"""Fields of a layout that decide its place beside measured runs: layouts with equal ones share a place."""
 
 
 def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
-    """Features with a size, by name."""
+    """Return the numeric features of a run, by name."""
     return {
         "parameters": float(total_parameters(scenario.model)),
         "seq_length": float(scenario.seq_length),
@@ -36,7 +36,7 @@ def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
 
 
 def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
-    """Features that are one of a few words, by name."""
+    """Return the features of a run that are words, by name."""
     profile = scenario.framework
     return {
         "hardware": scenario.hardware_name,
@@ -54,7 +54,7 @@ def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
 
 
 def _switched(profile: FrameworkProfile, layout: Layout) -> dict[str, str]:
-    """Every switch that may do something in the layout."""
+    """Return every switch that may have an effect in the layout."""
     every = dict(_switches(profile))
     if layout.tensor_parallel == 1:
         every.pop(f"{_SWITCH}tp_comm_overlap", None)
@@ -62,7 +62,7 @@ def _switched(profile: FrameworkProfile, layout: Layout) -> dict[str, str]:
 
 
 _SWITCH = "option "
-"""In front of a switch's name, as a feature."""
+"""Prefix of a switch's name as a feature."""
 
 
 @lru_cache(maxsize=64)
@@ -73,13 +73,13 @@ def _switches(profile: FrameworkProfile) -> Mapping[str, str]:
 
 @lru_cache(maxsize=256)
 def usual_words(feature: str) -> tuple[str, ...]:
-    """Of a switch, what the frameworks' defaults are, sorted: rows that have nothing else are not listed."""
+    """Return the frameworks' defaults of a switch, sorted, which ranges do not list; () for other features."""
     name = feature.removeprefix(_SWITCH)
     return () if name == feature else tuple(sorted({str(getattr(profile, name)) for profile in PROFILES.values()}))
 
 
 def signature(scenario: Scenario, layout: Layout) -> str:
-    """One line that two identical runs share."""
+    """Return one line that two identical runs share."""
     sizes = f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} gbs{scenario.global_batch_size}"
     usual = _switched(PROFILES[scenario.framework.name], layout)
     unusual = ((name, word) for name, word in words(scenario, layout).items() if usual.get(name) != word)
@@ -89,14 +89,14 @@ def signature(scenario: Scenario, layout: Layout) -> str:
 
 
 def stack_text(scenario: Scenario, layout: Layout) -> str:
-    """The framework with the switches that are not its usual ones."""
+    """Return the framework with the switches that differ from its defaults."""
     usual, mine = (_switched(profile, layout) for profile in (PROFILES[scenario.framework.name], scenario.framework))
     switched = (f"{name.removeprefix(_SWITCH)}={word}" for name, word in mine.items() if usual.get(name) != word)
     return " ".join((scenario.framework.name, *switched))
 
 
 class CalibratedRange(NamedTuple):
-    """Sizes and words of the rows a calibration used."""
+    """Features of the rows that a calibration used."""
 
     sizes: Mapping[str, tuple[float, float]]
     """Smallest and largest value by feature."""
@@ -105,18 +105,18 @@ class CalibratedRange(NamedTuple):
     runs: tuple[str, ...]
     """Signatures of the rows used."""
     stacks: tuple[str, ...] = ()
-    """Their frameworks with the switches that are not the framework's usual ones."""
+    """Stacks of the rows used, see `stack_text`."""
 
     def __hash__(self) -> int:
         """Hash by what tells most ranges apart."""
         return hash((len(self.runs), self.stacks))
 
     def outside(self, scenario: Scenario, layout: Layout) -> Iterator[str]:
-        """Why a layout is not inside the range, one phrase a feature."""
+        """Yield why a layout is outside the range, one phrase per feature."""
         return (phrase for _, phrase in self.outside_by_feature(scenario, layout))
 
     def outside_by_feature(self, scenario: Scenario, layout: Layout) -> Iterator[tuple[str, str]]:
-        """The features in which a layout is not inside the range, with a phrase each."""
+        """Yield the features in which a layout is outside the range, with a phrase each."""
         for name, value in numbers(scenario, layout).items():
             low, high = self.sizes.get(name, (0.0, 0.0))
             if not low <= value <= high:
@@ -127,7 +127,7 @@ class CalibratedRange(NamedTuple):
                 yield name, f"{name} '{word}' (calibrated: {', '.join(w or 'none' for w in seen)})"
 
     def as_document(self) -> dict[str, Any]:
-        """As written to a file."""
+        """Return the plain values of a file."""
         return {
             "sizes": {name: [low, high] for name, (low, high) in self.sizes.items()},
             "seen": {name: list(seen_words) for name, seen_words in self.seen.items()},
@@ -137,7 +137,7 @@ class CalibratedRange(NamedTuple):
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> CalibratedRange:
-        """Back from a file; raises KeyError, TypeError or ValueError for what is not one."""
+        """Return the range of a file's values. Raises KeyError, TypeError or ValueError for others."""
         return cls(
             sizes={str(k): (_bound(v[0]), _bound(v[1])) for k, v in document["sizes"].items()},
             seen={str(k): tuple(str(x) for x in v) for k, v in document["seen"].items()},
@@ -147,7 +147,7 @@ class CalibratedRange(NamedTuple):
 
 
 def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
-    """The range that some runs cover."""
+    """Return the range that runs cover."""
     sizes: dict[str, tuple[float, float]] = {}
     seen: dict[str, set[str]] = {}
     signatures, stacks = set[str](), set[str]()
@@ -172,18 +172,18 @@ def range_of(runs: Iterable[tuple[Scenario, Layout]]) -> CalibratedRange:
 
 
 def _bound(value: object) -> float:
-    """A finite number of a file, not text that reads as one."""
+    """Return a finite number of a file. Raises ValueError for anything else, text of a number included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError(f"{str(value)[:40]!r} is no finite number")
     return float(value)
 
 
 WORST: tuple[Coverage, ...] = ("measured", "between", "beyond", "never")
-"""The words, from what says most is known to what says least."""
+"""Words of coverage, from the best known to the least."""
 
 
 class RangeWords(NamedTuple):
-    """Where a question lies beside the measured runs."""
+    """Coverage of a question by the measured runs, for device, stack and layout."""
 
     device: Coverage
     stack: Coverage
@@ -191,7 +191,7 @@ class RangeWords(NamedTuple):
 
     @property
     def worst(self) -> Coverage:
-        """The word of the three that says least is known."""
+        """Worst of the three words."""
         return max(self, key=WORST.index)
 
 
@@ -199,7 +199,7 @@ class RangeWords(NamedTuple):
 def places_beside(
     calibrated: CalibratedRange, covered: RowsCoverage | None, family: str, scenario: Scenario
 ) -> Callable[[Layout], RangeWords]:
-    """Where layouts of a question lie beside the runs of a calibration of `family`; each place is worked out once."""
+    """Return a function from a question's layouts to their coverage by a calibration of `family`, cached by place."""
     known: dict[tuple[object, ...], RangeWords] = {}
 
     def words_of(layout: Layout) -> RangeWords:

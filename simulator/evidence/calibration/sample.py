@@ -1,4 +1,4 @@
-"""A measured row made ready for a fit: its figure predicted again and again with other coefficients. Fits nothing."""
+"""Measured rows prepared for a fit: their figures predicted under many coefficient sets. Fits nothing."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DEVICE_TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One row and what the simulator needs to predict it."""
+    """Measured row with the inputs of its prediction."""
 
     row: MeasuredRow
     scenario: Scenario
     layout: Layout
     block: LayoutBlock
     memory: MemoryByStage
-    """Under the priors; time reads of it what no coefficient moves."""
+    """Memory under the priors; time reads only what no coefficient moves."""
 
     @property
     def key(self) -> str:
@@ -48,23 +48,23 @@ class Sample:
         return measured_tflops_per_device(self.row)
 
     def figure(self, kind: CoefficientKind) -> float | None:
-        """What was measured: bytes, or model TFLOP/s per device; None where it was not."""
+        """Return the measured figure: bytes, or model TFLOP/s per device; None where it was not measured."""
         return self.row.memory_bytes if kind == "memory" else self.measured_tflops
 
     def counts(self, kind: CoefficientKind) -> bool:
-        """Whether that is a sample of the stated layout."""
+        """Tell whether the figure of a kind is a sample of the stated layout."""
         return self.row.memory_counts if kind == "memory" else self.row.speed_counts
 
 
 def prepared(rows: Iterable[MeasuredRow]) -> tuple[Sample, ...]:
-    """Samples of the rows that ran and name a model and hardware this project knows."""
+    """Return samples of the rows that ran and name a known model and hardware."""
     return tuple(sample_of(row) for row in rows if row.outcome == "ok" and row.asks)
 
 
 def sample_of(row: MeasuredRow) -> Sample:
-    """Prepare a row, read with the devices that its own figures give.
+    """Return the sample of a row, with the devices that its own figures give.
 
-    The annotation beside the row is not read. Raises InputError when the row's layout is none.
+    The annotation `devices_from_figures` is not read. Raises InputError when the row's layout is none.
     """
     scenario, layout = by_its_figures(row)
     pricing = pricing_of(scenario, layout)
@@ -72,10 +72,10 @@ def sample_of(row: MeasuredRow) -> Sample:
 
 
 def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
-    """A row's scenario and layout.
+    """Return a row's scenario and layout, with the devices that its own figures give.
 
-    Where TFLOPS, step time and devices contradict each other, and the figures give another whole number of nodes on
-    which the layout is possible, that is the number of devices.
+    The stated devices stay, unless TFLOPS and step time contradict them and give another whole number of nodes on which
+    the layout is possible.
     """
     stated = question(replace(row, devices_from_figures=None))
     implied = figures_devices(row)
@@ -94,7 +94,7 @@ def by_its_figures(row: MeasuredRow) -> tuple[Scenario, Layout]:
 
 
 def predict(kind: CoefficientKind, sample: Sample, base: Coefficients, names: Sequence[str], values: Vector) -> Vector:
-    """Predictions of one row under many coefficient sets.
+    """Return the predictions of one row under many coefficient sets.
 
     `values` has shape (coefficients, sets); the result one figure per set: bytes of the kind the row measured (tensors
     at the peak, or the device figure), or model TFLOP/s per device.
@@ -111,7 +111,7 @@ def predict(kind: CoefficientKind, sample: Sample, base: Coefficients, names: Se
 
 
 def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
-    """The bytes that the row measured: of its kind, on its rank."""
+    """Return the predicted bytes of the kind and rank that the row measured."""
     kinds = {"allocated": memory.allocated, "reserved": memory.reserved, "device": memory.device}
     stages = kinds[row.compares_with or "device"]
     ranks = {"last": stages[-1], "mean": np.mean(stages, axis=0)}
@@ -119,11 +119,11 @@ def _memory(row: MeasuredRow, memory: MemoryByStage) -> Vector:
 
 
 def predict_device_memory(sample: Sample, coefficients: Coefficients) -> float:
-    """Bytes the device would show, whatever kind the row measured."""
+    """Return the bytes that the device would show, whatever kind the row measured."""
     scenario = replace(sample.scenario, coefficients=coefficients)
     return float(np.max(memory_by_stage(Pricing(scenario, sample.block)).device))
 
 
 def measured(kind: CoefficientKind, samples: Sequence[Sample]) -> Vector:
-    """Measured figures of samples that have them: bytes, or TFLOP/s per device."""
+    """Return the measured figures of samples that have them: bytes, or TFLOP/s per device."""
     return np.array([sample.figure(kind) for sample in samples], dtype=np.float64)

@@ -26,10 +26,10 @@ from simulator.question.vocabulary import StackName
 
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")
 OTHER_FAMILY = "other"
-"""Stands for the device families without rows: what all others say of them."""
+"""Name of the calibration for device families without rows."""
 _MOST_NAMED = 3
 RETIRED = frozenset({"ring_slowdown"})
-"""Coefficients of earlier formulas: a file that has one was fitted with them, and its others mean something else."""
+"""Coefficients of earlier formulas: a file that has one is refused, for its others mean something else too."""
 MOST_NOISE = 1.0
 """Largest relative scatter that a file may hold."""
 MOST_SIZE = 10.0
@@ -40,24 +40,24 @@ MOST_VARIANCE = 100.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedPart:
-    """One kind of coefficients as stored: fitted, or known by how the hardware works."""
+    """Coefficients of one kind as stored: fitted, or known by how the hardware works."""
 
     values: Mapping[str, float]
     covariance: Matrix
-    """In the order of `values`; nothing but zeros where they are known."""
+    """Covariance in the order of `values`; all zero where they are known."""
     noise: float
     """Relative scatter of the rows used."""
     rows_used: tuple[str, ...]
     rows_left_out: Mapping[str, float]
-    """Row and its relative error."""
+    """Relative error of each row left out."""
     decided_by: Mapping[str, tuple[str, ...]]
-    """For each coefficient, the rows that decide most of it."""
+    """Rows that decide most of each coefficient."""
     noise_by: Mapping[str, float] = field(default_factory=dict)
-    """The same by what scatters alike: `dense` and `moe` models, or kinds of memory figure; may be empty."""
+    """Relative scatter by sort: `dense` and `moe` models, or kinds of memory figure; may be empty."""
     sizes: Mapping[str, float] = field(default_factory=dict)
     """Sizes of a range's contributions; of coefficients and scatter a missing one is 1, of others 0."""
     coverage: RowsCoverage | None = None
-    """What the rows cover; None of files that say nothing of it."""
+    """Coverage of the rows; None for files without it."""
     known: str = ""
     """Why the values need no rows, in one sentence; empty for fitted ones."""
 
@@ -73,7 +73,7 @@ class FittedPart:
 
 
 class Calibration(NamedTuple):
-    """What one platform family's rows say."""
+    """Coefficients of one hardware family or cluster, with the range of its rows."""
 
     family: str
     """Hardware family the rows were measured on."""
@@ -87,16 +87,16 @@ class Calibration(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Shown in every estimate's provenance."""
+        """Name in every estimate's provenance."""
         many = len(self.tables) > _MOST_NAMED
         return f"{self.family} ({f'{len(self.tables)} sources' if many else ', '.join(self.tables) or 'known'})"
 
     def part(self, kind: CoefficientKind) -> FittedPart | None:
-        """The coefficients of one kind."""
+        """Return the coefficients of one kind."""
         return self.memory if kind == "memory" else self.time
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
-        """The coefficient set that formulas take; what was not fitted comes from `base`."""
+        """Return the coefficient set that formulas take; what was not fitted comes from `base`."""
         result = base or Coefficients()
         for kind in KINDS:
             if (part := self.part(kind)) is not None:
@@ -105,7 +105,7 @@ class Calibration(NamedTuple):
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """The file's text."""
+    """Return the text of a calibration's file."""
     document = {
         "family": calibration.family,
         "tool_version": calibration.tool_version,
@@ -161,7 +161,7 @@ def _part_document(kind: CoefficientKind, part: FittedPart) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """Eight significant digits: files do not differ in the last bit of a fit."""
+    """Return a value with eight significant digits: files do not differ in the last bit of a fit."""
     return float(f"{value:.8g}")
 
 
@@ -230,7 +230,7 @@ def _read_part(path: Path, kind: CoefficientKind, document: Any) -> FittedPart |
 
 
 def _read_value(where: str, kind: CoefficientKind, entries: Any, name: str, *, known: bool) -> float:
-    """A coefficient's value. What is known to be nothing may be 0, whatever the bounds of a fit."""
+    """Return a coefficient's value; a `known` one may be 0, whatever the bounds of a fit. Raises InputError."""
     prior = priors(kind).get(name)
     if name in RETIRED:
         raise InputError(f"{where}.{name}: the file is of earlier formulas; fit it again with `simulate calibrate`")
@@ -243,7 +243,7 @@ def _read_value(where: str, kind: CoefficientKind, entries: Any, name: str, *, k
 
 
 def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) -> None:
-    """Refuse what is no covariance of coefficients with these bounds."""
+    """Raise InputError for what is no covariance of coefficients with these bounds."""
     count = len(known)
     if covariance.shape != (count, count) or not np.isfinite(covariance).all():
         raise InputError(f"{where}: must be {count} x {count} finite numbers")
@@ -257,12 +257,12 @@ def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) ->
 
 
 def shipped_names() -> tuple[str, ...]:
-    """Hardware families and clusters for which a calibration ships."""
+    """Return the hardware families and clusters for which a calibration ships."""
     return tuple(sorted(path.stem for path in data_folder("calibration").glob("*.yaml")))
 
 
 @lru_cache(maxsize=32)
 def shipped_calibration(name: str) -> Calibration | None:
-    """The calibration shipped for a hardware family, or for a cluster by the name of its spec; None without one."""
+    """Return the calibration shipped for a hardware family, or for a cluster by its spec's name; None without one."""
     path = data_folder("calibration") / f"{name}.yaml"
     return read_calibration(path) if path.is_file() else None

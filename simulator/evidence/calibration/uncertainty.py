@@ -1,4 +1,4 @@
-"""The range of a prediction, from the coefficients' covariance and the scatter of rows. Moves no prediction."""
+"""Range of a prediction, from the coefficients' covariance and the scatter of rows. Moves no prediction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NORMAL_90 = 1.6448536269514722
 
 
 def unit_of(kind: CoefficientKind, scenario: Scenario, layout: Layout, variance: float, part: FittedPart) -> Unit:
-    """The units of a prediction's contributions; `variance` is that of `layout_variances`."""
+    """Return the units of a prediction's contributions; `variance` is that of `layout_variances`."""
     sort = sort_of_prediction(kind, scenario)
     inside = Distance(device=False, share_of_source=0.0, stack=False, doublings=0.0, features=())
     distance = inside if part.coverage is None else part.coverage.distance(scenario, layout)
@@ -35,7 +35,7 @@ def unit_of(kind: CoefficientKind, scenario: Scenario, layout: Layout, variance:
 
 
 def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
-    """What the coefficients' covariance brings to the relative variance of each prediction of a block."""
+    """Return the relative variance of each prediction of a block by the coefficients' covariance."""
     slopes, memory = _slopes(kind, scenario, block, part)
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
     if kind == "memory" and scenario.hardware.communicator_buffer_bytes is not None:
@@ -46,7 +46,7 @@ def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutB
 
 
 def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart) -> Matrix:
-    """Slopes of the logarithm of each layout's step time by the coefficients, shape (layouts, coefficients)."""
+    """Return the slopes of each layout's logarithmic step time by the coefficients, shape (layouts, coefficients)."""
     slopes = np.zeros((len(layouts), len(part.names)))
     for positions, pricing in pricings_of(scenario, layouts):
         slopes[positions] = _slopes("time", scenario, pricing.block, part)[0]
@@ -56,7 +56,7 @@ def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart)
 def _slopes(
     kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart
 ) -> tuple[Matrix, MemoryByStage]:
-    """Slopes of the logarithm of each prediction by the coefficients, with the memory that they were priced with.
+    """Return the slopes of each logarithmic prediction by the coefficients, and the memory they were priced with.
 
     The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
     """
@@ -68,9 +68,9 @@ def _slopes(
     moved = replace(
         scenario, coefficients=replaced(scenario.coefficients, kind, part.names, np.tile(values, len(block)))
     )
-    # Every copy has coefficients of its own, so no two are alike.
+    # Every copy has its own coefficients, so none can be shared.
     tiled = block.take(np.repeat(np.arange(len(block), dtype=np.intp), copies))
-    # Time reads of memory what no time coefficient moves.
+    # Time reads only figures of memory that no time coefficient moves.
     memory = memory_by_stage(Pricing(moved if kind == "memory" else scenario, tiled))
     figures = np.max(memory.device, axis=0) if kind == "memory" else step_seconds(Pricing(moved, tiled), memory).total
     figures = figures.reshape(len(block), copies)
@@ -78,11 +78,11 @@ def _slopes(
 
 
 UNMEASURED_OUTSIDE = 0.5
-"""Relative deviation of what is outside the allocator where documents alone give it: no figure of it was published."""
+"""Relative deviation of memory outside the allocator that only documents give: no measured figure was published."""
 
 
 def sort_of_prediction(kind: CoefficientKind, scenario: Scenario) -> str:
-    """What a prediction scatters like; of memory the device's figure is given."""
+    """Return the sort of a prediction: `dense` or `moe`; of memory `device`, the figure that is estimated."""
     if kind == "memory":
         return "device"
     return "moe" if scenario.model.is_moe else "dense"
@@ -91,7 +91,7 @@ def sort_of_prediction(kind: CoefficientKind, scenario: Scenario) -> str:
 def layout_variances(
     kind: CoefficientKind, scenario: Scenario, layouts: Sequence[Layout], part: FittedPart
 ) -> list[float]:
-    """`relative_variances` of any layouts, in their order."""
+    """Return `relative_variances` of any layouts, in their order."""
     variances = [0.0] * len(layouts)
     for positions, pricing in pricings_of(scenario, layouts):
         block = pricing.block
@@ -107,30 +107,30 @@ _AT_ONCE = 256
 
 
 def memory_interval(estimate: Estimate, deviation: float) -> MemoryEstimate:
-    """The memory estimate with its 90 % interval and the probability that the worst rank fits."""
+    """Return the memory estimate with its 90 % interval and the probability that the worst rank fits."""
     memory = estimate.memory
     return replace(
         memory,
         interval_bytes=_interval(memory.device_bytes, deviation),
         fit_probability=0.0
-        if memory.fits_host is False  # what is moved there is counted, and not estimated
+        if memory.fits_host is False  # offloaded bytes are counted, not estimated
         else normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation),
     )
 
 
 def time_interval(estimate: Estimate, deviation: float) -> ThroughputEstimate:
-    """The throughput estimate with the 90 % interval of the step time."""
+    """Return the throughput estimate with the 90 % interval of the step time."""
     return replace(estimate.throughput, interval_seconds=_interval(estimate.throughput.step_seconds, deviation))
 
 
 def normal_below(deviations: float) -> float:
-    """Probability that a normal variable is below its mean plus so many standard deviations."""
+    """Return the probability that a normal variable is below its mean plus so many standard deviations."""
     return 0.5 * math.erfc(-deviations / math.sqrt(2.0))
 
 
 @lru_cache(maxsize=16)
 def least_deviations(probability: float) -> float:
-    """The fewest standard deviations for which `normal_below` is at least so much.
+    """Return the fewest standard deviations for which `normal_below` is at least `probability`.
 
     Halved until two numbers stand side by side, so that it decides as `normal_below` does, at a probability of 1 too.
     """
@@ -145,5 +145,5 @@ _FAR = 40.0
 
 
 def _interval(value: float, relative: float) -> Interval:
-    """90 % interval, symmetric in the logarithm: a figure is never negative."""
+    """Return the 90 % interval, symmetric in the logarithm: a figure is never negative."""
     return Interval(value * math.exp(-NORMAL_90 * relative), value * math.exp(NORMAL_90 * relative))

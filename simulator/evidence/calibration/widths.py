@@ -1,4 +1,4 @@
-"""A range in words: what it is made of, and which single measurement would narrow it most. Computes no range."""
+"""Explanation of a range: its contributions, and the measurement that would narrow it most. Computes no range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.scenario.scenario import Scenario
 
 _NEARLY: Final = 1.1
-"""Times the narrowest range up to which a smaller run is named."""
+"""Ratio to the narrowest range up to which a smaller run is preferred."""
 _SHOWN: Final = 0.0005
 """Half-width below which a contribution is not listed."""
 
@@ -32,7 +32,7 @@ def contributed(
 
 
 def _because(unit: Unit, scenario: Scenario) -> dict[str, str]:
-    """What each contribution says is not known."""
+    """Return what is unknown behind each contribution."""
     family, framework, distance = scenario.hardware.family, scenario.framework.name, unit.distance
     sources = round(1.0 / distance.share_of_source) if distance.share_of_source else 0
     return {
@@ -54,10 +54,10 @@ def next_measurement(unit: Unit, sizes: Mapping[str, float], scenario: Scenario)
 
 
 def _measurements(unit: Unit, parts: Mapping[str, float], scenario: Scenario) -> Iterator[NextMeasurement]:
-    """Runs with the range that they leave, the smallest first and the layout itself last."""
+    """Yield runs with the range that each leaves, the smallest run first and the layout itself last."""
     framework, hardware, beyond = scenario.framework.name, scenario.hardware.name, unit.distance.features
     cluster = ("sources", "device", "stack")
-    # One run leaves of the coefficients what its own scatter hides.
+    # One run leaves as much uncertainty of the coefficients as its own scatter hides.
     learned = parts["coefficients"] * parts["scatter"] / max(math.hypot(parts["coefficients"], parts["scatter"]), 1e-12)
     one_node = f"with {framework} on one node of {hardware}"
     yield _after(parts, f"any layout {one_node}", cluster, learned)
@@ -67,6 +67,6 @@ def _measurements(unit: Unit, parts: Mapping[str, float], scenario: Scenario) ->
 
 
 def _after(parts: Mapping[str, float], run: str, without: tuple[str, ...], learned: float) -> NextMeasurement:
-    """The range that is left without some contributions."""
+    """Return a run with the range that is left without some contributions."""
     left = {**parts, **dict.fromkeys(without, 0.0), "coefficients": learned}
     return NextMeasurement(run, NORMAL_90 * math.hypot(*left.values()))

@@ -1,4 +1,4 @@
-"""A question as columns of a measured row, from a launch, a recipe or an estimate. No measured figure is touched."""
+"""Columns of a measured row from the question of a launch, a recipe or an estimate. Touches no measured figure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from simulator.question.specs.catalogue import load_model
 def asked_columns(
     scenario: Scenario, layout: Layout, *, model: str, options: Mapping[str, str], num_layers: int | None
 ) -> dict[str, Any]:
-    """Columns of workload and layout; `model` is the spec's name, `num_layers` its layers where they are cut.
+    """Return the columns of workload and layout; `model` is the spec's name, `num_layers` its layers if they are cut.
 
-    What says nothing of the run stays blank.
+    Columns that say nothing of the run stay blank.
     """
     profile = scenario.framework
     usual = stack_for(profile.name, None, scenario.hardware.stack)
@@ -35,7 +35,7 @@ def asked_columns(
 
 
 def run_columns(run: AskedRun, devices: int | None, *, is_moe: bool) -> dict[str, Any]:
-    """Columns of what a logged run's words ask for, but for its model."""
+    """Return the columns that a logged run's words ask for, without its model."""
     columns = {name: getattr(run, name) for name in ("framework", "stack", *WORKLOAD_COLUMNS)} | {"devices": devices}
     layout = run.layout
     if layout is None:
@@ -47,7 +47,7 @@ def run_columns(run: AskedRun, devices: int | None, *, is_moe: bool) -> dict[str
 
 
 def layout_columns(layout: Layout, *, is_moe: bool, usual_cut: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Columns of a layout; what says nothing of the run stays blank."""
+    """Return the columns of a layout; those that say nothing of the run stay blank."""
     columns: dict[str, Any] = {name: getattr(layout, name) for name in LAYOUT_COLUMNS}
     if not is_moe:
         columns["expert_tensor_parallel"] = None
@@ -56,7 +56,7 @@ def layout_columns(layout: Layout, *, is_moe: bool, usual_cut: tuple[int, ...] =
     if layout.stage_layers == usual_cut:
         columns["stage_layers"] = ()
     if columns["chunk_layers"]:
-        # Chunks say what the ranks hold, and how many chunks each has.
+        # Chunks determine the layers of the ranks, and the chunks of each.
         columns |= {"stage_layers": (), "virtual_stages": None}
     if layout.recompute_modules == BY_NAME["recompute_modules"].default:
         columns["recompute_modules"] = ()
@@ -66,6 +66,6 @@ def layout_columns(layout: Layout, *, is_moe: bool, usual_cut: tuple[int, ...] =
 
 
 def cut_layers(scenario: Scenario, model: str) -> int | None:
-    """Layers of a model that is cut or extended; None where it has its spec's."""
+    """Return the layers of a model that is cut or extended; None where it has its spec's."""
     layers = scenario.model.num_hidden_layers
     return None if layers == load_model(model).num_hidden_layers else layers

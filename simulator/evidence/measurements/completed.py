@@ -1,4 +1,4 @@
-"""A log's columns completed by what the user knows: a measured row, or one list of what is missing. Guesses nothing."""
+"""Completion of a log's columns by what the user knows, or one list of what is missing. Guesses nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from simulator.evidence.measurements.shapes import LoggedFields, Match, match_sh
 from simulator.frameworks.logs import LogLine
 
 NEEDED: Final = ("model", "devices", "seq_length", "micro_batch_size", "global_batch_size")
-"""Columns without which a run is no question."""
+"""Columns that every question needs."""
 DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "zero_stage", "recompute")
 """Columns that a log without its run's configuration leaves open, and whose blank cells mean none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContext:
-    """What a log does not say."""
+    """Facts of a run that its log does not state."""
 
     table: str
     """Name of the table its rows form."""
@@ -35,16 +35,15 @@ class LogContext:
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Columns of a row that are known beside the log: of a recipe, of an estimate, or the user's own."""
     fixed: frozenset[str] = frozenset()
-    """Those of them that hold whatever the log says."""
+    """Names of `columns` that replace what the log says."""
 
 
 def completed(
     where: str, columns: Mapping[str, Any], context: LogContext, switches: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return the columns of a log's run, what is given in place of what it says; blank ones are left out.
+    """Return the non-blank columns of a log's run, completed or replaced by those of `context`.
 
-    `switches` are those of the framework's profile that the log shows. Raises InputError that lists all that neither
-    says.
+    `switches` are those of the framework's profile that the log shows. Raises InputError listing all that are missing.
     """
     logged = {name: value for name, value in columns.items() if value is not None}
     values = logged | {
@@ -59,7 +58,7 @@ def completed(
 
 
 def asking(where: str, missing: list[str], *, configured: bool) -> str:
-    """One sentence that asks for everything missing."""
+    """Return one sentence that asks for everything missing."""
     names = ", ".join(missing)
     open_too = "" if configured else f" (and {', '.join(DEGREES)}, where they are not 1 and none)"
     return (
@@ -69,7 +68,7 @@ def asking(where: str, missing: list[str], *, configured: bool) -> str:
 
 
 def matched(where: str, shape: LoggedFields | None, context: LogContext, *, vocab_padding: int = 0) -> Match:
-    """Return the model of a run: by its shape where it is logged, else the one that is given; without any, none."""
+    """Return the model of a run: by its logged shape, else the caller's; blank without either."""
     name = context.model or context.columns.get("model")
     if shape is None:
         return Match(str(name or ""), None, "The log shows no shape; the model is the caller's." if name else "")
@@ -77,14 +76,14 @@ def matched(where: str, shape: LoggedFields | None, context: LogContext, *, voca
 
 
 def ran_out(line: LogLine) -> dict[str, Any]:
-    """Return the columns of a run that ran out of memory, by the line that says so."""
+    """Return the columns of a run that ran out of memory, from the line that says so."""
     return {"outcome": "oom", "error": one_line(line.text)[:300]}
 
 
 def row_of(
     values: Mapping[str, Any], context: LogContext, row: int, line: int, notes: Iterable[str] = (), /, **figures: Any
 ) -> MeasuredRow:
-    """Return a row of completed columns and of what was measured, with sentences on both."""
+    """Return a row of completed columns and measured figures, with notes on both."""
     named: dict[str, Any] = {
         "table": context.table,
         "row": row,

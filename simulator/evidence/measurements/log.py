@@ -1,4 +1,4 @@
-"""Training logs of any framework to measured rows. The framework's own reader reads words; none is known here."""
+"""Training logs of any framework to measured rows. Each framework's own reader reads its words."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _CONVENTION: Final = 0.03
 _SAME_BATCH: Final = 0.05
 """Share by which a batch that speeds imply may differ from the batch that words give."""
 _UNSEEN: Final = "expandable_segments"
-"""The switch that only the environment sets."""
-_BOUNDS: Final = ("not-modelled", "upper-bound", "activations-bound")
-"""Warnings on what is priced otherwise than the run had it."""
+"""Switch that only the environment sets."""
+_BOUNDS: Final = ("not-modelled", "upper-bound", "activations-bound", "device-bound")
+"""Rules of warnings on settings that are priced otherwise than they ran."""
 
 
 def read_log(  # noqa: PLR0913  what may be known beside a log
@@ -66,17 +66,17 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
 
 
 def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[MeasuredRow, ...]]:
-    """What reads the log: of the trainers whose lines it holds, the one that says most of its runs."""
+    """Return the reader of the log: of the trainers whose lines it holds, the one that says most of its runs."""
     known = registry.step_log_forms()
-    shown: set[str] = set()
+    present: set[str] = set()
     last = 1
     for line in log_lines(path):
         last = line.number
         for name, form in registry.log_forms().items():
             if form.is_own(line.text):
                 return partial(_rows, name, form)
-        shown |= {form.name for form in known if form.name not in shown and form.begins.search(line.text)}
-    own = next((form for form in known if form.name in shown), None)
+        present |= {form.name for form in known if form.name not in present and form.begins.search(line.text)}
+    own = next((form for form in known if form.name in present), None)
     if own is None:
         raise InputError(
             f"{path}:{last}: no training log up to here; expected '--- arguments ---' or iterations (Megatron-LM), "
@@ -87,7 +87,7 @@ def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[Measu
 
 
 def _rows(name: str, form: LogForm, lines: Iterable[LogLine], context: LogContext) -> tuple[MeasuredRow, ...]:
-    """A row for each run of a log of this form."""
+    """Return a row for each run of a log of this form."""
     runs = enumerate(form.runs(lines, registry.log_table(name)), start=1)
     return tuple(_row(name, form, logged, context, number) for number, logged in runs)
 
@@ -130,7 +130,7 @@ def _row(name: str, form: LogForm, logged: LoggedRun, context: LogContext, numbe
 
 
 def _model(where: str, logged: LoggedRun, run: AskedRun, context: LogContext) -> tuple[Match, bool]:
-    """The model of a run, and whether it has experts as far as the log says: by its shape, else by its name."""
+    """Return the model of a run, by its shape, else by its name, and whether the log shows experts."""
     stated = {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= run.shape.keys()
     shape = logged.shape or ({"num_experts": 0, **run.shape} if stated else None)
     padding = run.layout.tensor_parallel * _PADDED if run.layout is not None else 0
@@ -144,21 +144,21 @@ def _model(where: str, logged: LoggedRun, run: AskedRun, context: LogContext) ->
 
 
 def _batch_note(samples: float | None, batch: int) -> str:
-    """A warning where the log's speeds imply another batch than its words give."""
+    """Return a warning where the log's speeds imply another batch than its configuration; else an empty text."""
     if samples is None or abs(samples / batch - 1) <= _SAME_BATCH:
         return ""
     return f"The log's samples per second imply {samples:.0f} sequences a step where its configuration gives {batch}."
 
 
 _PADDED: Final = 128
-"""Rows to a multiple of which, times tensor parallel, a vocabulary is padded."""
+"""Vocabularies are padded to a multiple of this, times tensor parallel, in rows."""
 
 
 def _options(run: AskedRun, hardware: str) -> dict[str, str]:
-    """The switches of a run, without those that have no effect on its layout.
+    """Return the switches of a run, without those that have no effect on its layout.
 
-    A log says all of them but the allocator's setting: those that the usual runs of its hardware set, and this one did
-    not, are the framework's own.
+    A log states all but the allocator's setting: switches that its hardware's usual runs set, and the log does not
+    name, have the framework's defaults.
     """
     stack = stack_for(run.framework, run.stack, load_hardware(hardware).stack)
     usual = next((own.switches for own in stacks_of(run.framework) if own.name == stack), {})
@@ -172,7 +172,7 @@ def _options(run: AskedRun, hardware: str) -> dict[str, str]:
 
 
 def _notes(run: AskedRun) -> Iterator[str]:
-    """What of the run's words is not read, or priced otherwise, as a script's would be told."""
+    """Yield sentences on the run's words that are not read, or priced otherwise, as for a script."""
     for remark in run.remarks:
         if remark.severity == "error" or remark.rule in _BOUNDS:
             line = f" (line {remark.place.line})" if remark.place else ""
@@ -180,7 +180,7 @@ def _notes(run: AskedRun) -> Iterator[str]:
 
 
 def _memory(logged: LoggedRun) -> dict[str, Any]:
-    """Columns of the memory."""
+    """Return the columns of the memory."""
     memory = logged.memory
     if memory.allocated_bytes is None:
         return {}
@@ -191,7 +191,7 @@ def _memory(logged: LoggedRun) -> dict[str, Any]:
 
 
 def _same_convention(row: MeasuredRow, logged: float, notes: list[str]) -> float | None:
-    """The logged TFLOP/s if it counts FLOPs as this simulator does; later versions count causal attention."""
+    """Return the logged TFLOP/s if it counts FLOPs as this simulator does; later versions count causal attention."""
     if row.step_seconds is None:
         return None
     try:

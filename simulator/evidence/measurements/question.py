@@ -1,4 +1,4 @@
-"""A measured row as the question it asks, and what its own figures imply. Never alters a figure."""
+"""Question of a measured row, and devices and speed that its figures imply. Never alters a figure."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tupl
     Devices are those the row's figures imply where that is annotated, else the stated ones; model chunks come from
     the table, else from the annotation. Raises InputError when the row's layout is none, with the row's name.
     """
-    asked = _asked(row, coefficients or Coefficients())
-    layers = asked.model.num_hidden_layers
+    scenario = _scenario_of(row, coefficients or Coefficients())
+    layers = scenario.model.num_hidden_layers
     if row.stage_layers and sum(row.stage_layers) != layers:
         raise InputError(f"{row.key}: stage_layers add up to {sum(row.stage_layers)}, not to the model's {layers}")
     try:
-        return resolve(asked, _given(row), Wording(spell=NAMES.spell, where=f"{row.key}: "))
+        return resolve(scenario, _layout_settings(row), Wording(spell=NAMES.spell, where=f"{row.key}: "))
     except SimulateError as error:
         raise _named(row, error) from error
 
 
 def flops_per_token(row: MeasuredRow) -> float:
     """Return the model FLOPs of one token by which TFLOP/s are counted. Raises InputError without a model spec."""
-    return flops.model_flops_per_token(_asked(row, Coefficients()))
+    return flops.model_flops_per_token(_scenario_of(row, Coefficients()))
 
 
 def figures_devices(row: MeasuredRow) -> float | None:
@@ -91,7 +91,7 @@ def _profile(name: str, options: tuple[tuple[str, str], ...], stack: StackName) 
     return framework(name, dict(options), stack)
 
 
-def _asked(row: MeasuredRow, coefficients: Coefficients) -> Scenario:
+def _scenario_of(row: MeasuredRow, coefficients: Coefficients) -> Scenario:
     if not row.model:
         raise InputError(f"{row.key}: no spec for model '{row.model_as_stated}'; name one in column model")
     try:
@@ -107,13 +107,13 @@ def _asked(row: MeasuredRow, coefficients: Coefficients) -> Scenario:
 
 
 def _named(row: MeasuredRow, error: SimulateError) -> SimulateError:
-    """The error with the row's name in front."""
+    """Return the error with the row's name in front."""
     text = str(error)
     return error if text.startswith(f"{row.key}: ") else type(error)(f"{row.key}: {text}")
 
 
-def _given(row: MeasuredRow) -> dict[str, Any]:
-    """What a row says of its layout. Blank columns are the plain run: ZeRO 1, one chunk a rank."""
+def _layout_settings(row: MeasuredRow) -> dict[str, Any]:
+    """Return the layout settings of a row; blank columns mean the plain run: ZeRO 1, one chunk a rank."""
     columns = {setting.name: getattr(row, setting.name, None) for setting in SETTINGS}
     columns["expert_tensor_parallel"] = row.expert_tensor_parallel or 1
     columns["zero_stage"] = 1 if row.zero_stage is None else row.zero_stage

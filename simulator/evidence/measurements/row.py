@@ -1,4 +1,4 @@
-"""A measured run: figures that its source states, and what is known beside them, a field a column. Prices nothing."""
+"""Measured run: figures that its source states, with annotations, one field per column. Prices nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STATUSES: Final[dict[RowStatus, str]] = {
     "unpriced": "The run did something that cannot be priced, or its source leaves out what a question needs; "
     "`evidence` says what. Nothing counts.",
 }
-"""What each status means and which figures of such a row count."""
+"""Meaning of each status, with the figures of such a row that count."""
 
 _MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout", "memory_only"})
 _SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained"})
@@ -66,7 +66,7 @@ _ASKS_NOTHING: Final = frozenset({"failed", "no_spec", "duplicate", "unpriced"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpread:
-    """How much the steps behind a median differ, in seconds."""
+    """Spread of the steps behind a median, in seconds."""
 
     samples: int
     """Steps the median was taken over, a count."""
@@ -80,7 +80,7 @@ class StepSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
+    """Measured run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
 
     table: str = ""
     """Short name of the table the row belongs to; with `row` it names the run."""
@@ -207,7 +207,7 @@ class MeasuredRow:
     """Annotation: whether the source publishes the row, or the fastest of rows like it, as tuned for speed."""
 
     def __post_init__(self) -> None:
-        """Refuse a row that contradicts itself. Raises InputError naming row and column."""
+        """Raise InputError, naming row and column, for a row that contradicts itself."""
         problem = _problem(self)
         if problem:
             raise InputError(f"{self.key}: {problem}")
@@ -279,7 +279,7 @@ class MeasuredRow:
         return self.outcome == "ok" and _has_speed(self) and self.status in _SPEED_COUNTS
 
 
-WORKLOAD_COLUMNS: Final = tuple(one.name for one in WORKLOAD if one.name in MeasuredRow.__dataclass_fields__)
+WORKLOAD_COLUMNS: Final = tuple(field.name for field in WORKLOAD if field.name in MeasuredRow.__dataclass_fields__)
 """Columns that are fields of the workload."""
 LAYOUT_COLUMNS: Final = tuple(field.name for field in FIELDS if field.name in MeasuredRow.__dataclass_fields__)
 """Columns that are fields of the layout."""

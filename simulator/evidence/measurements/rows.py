@@ -21,11 +21,11 @@ from simulator.question.vocabulary import RECOMPUTE_MODULES, RecomputeModule
 COLUMNS: Final = tuple(field.name for field in dataclasses.fields(MeasuredRow))
 """Header of every table, in order."""
 STAND_IN: Final = "taken_from"
-"""Column of files, joined by `|`, that say what a row's blank cells hold: a log, a recipe, a saved estimate."""
+"""Column of files, joined by `|`, that fill a row's blank cells: a log, a recipe, a saved estimate."""
 StandIn = Callable[[Sequence[Path], Mapping[str, Any]], Mapping[str, Any]]
-"""Gives the columns that files state, the given ones left out."""
+"""Function from files and a row's own values to the other columns, as the files state them."""
 Reader = Callable[[str, str, str], Any]
-"""Reads a cell: where it stands, its column, its text. Raises InputError."""
+"""Function that reads a cell from its place, column and text. Raises InputError."""
 
 _MAXIMUM_BYTES: Final = 16 * MIB
 _HIGHEST_COUNT: Final = 2**31
@@ -73,9 +73,9 @@ def read_rows(path: Path, stand_in: StandIn | None = None) -> tuple[MeasuredRow,
                 continue
             texts = {name: text for name, text in zip(header, cells, strict=True) if name in known}
             filled = {"table": path.stem, "row": str(len(lines) + 1)}
-            taken = texts.pop(STAND_IN, "")
-            filled |= {name: text for name, text in texts.items() if text or (name in _REQUIRED and not taken)}
-            files = [path.parent / name for name in taken.split("|") if name]
+            stand_ins = texts.pop(STAND_IN, "")
+            filled |= {name: text for name, text in texts.items() if text or (name in _REQUIRED and not stand_ins)}
+            files = [path.parent / name for name in stand_ins.split("|") if name]
             row = _row(where, filled, path.parent, problems, (files, stand_in) if files else None)
             if row is None:
                 continue
@@ -123,7 +123,7 @@ def _text(path: Path) -> str:
 
 
 def _header_problems(where: str, header: Sequence[str]) -> Iterator[str]:
-    """What is wrong with a header, one sentence each."""
+    """Yield the problems of a header, one sentence each."""
     if len(header) == 1 and (mark := next((mark for mark in (";", "\t") if mark in header[0]), "")):
         yield f"{where}: columns are separated by commas here, not by {'tabs' if mark != ';' else repr(mark)}"
         return
@@ -138,7 +138,7 @@ def _header_problems(where: str, header: Sequence[str]) -> Iterator[str]:
 
 
 def read_cells(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return columns given by name as text. Raises InputError naming the first that is none, or is not of its kind."""
+    """Return columns read from texts by name. Raises InputError naming the first unknown or malformed one."""
     for name in texts:
         if name not in COLUMNS:
             raise InputError(f"--set {name[:60]}: no such column{did_you_mean(name, COLUMNS)}")
@@ -150,9 +150,9 @@ def _row(
     texts: Mapping[str, str],
     folder: Path,
     problems: list[str],
-    taken: tuple[Sequence[Path], StandIn | None] | None = None,
+    stand_ins: tuple[Sequence[Path], StandIn | None] | None = None,
 ) -> MeasuredRow | None:
-    """The row of some cells, or None with what is wrong with each of them added to `problems`."""
+    """Return the row of some cells; None where cells are wrong, with their problems added to `problems`."""
     values: dict[str, Any] = {}
     blanks = [f"{where}: column '{name}' must not be blank" for name, text in texts.items() if not text]
     for name, text in texts.items():
@@ -162,11 +162,11 @@ def _row(
             values[name] = _READERS[name](f"{where}: column '{name}'", name, text)
         except InputError as error:
             blanks.append(str(error))
-    if not blanks and (taken or set(texts) >= _REQUIRED):
+    if not blanks and (stand_ins or set(texts) >= _REQUIRED):
         values |= {name: _beside(folder, values[name]) for name in ("model", "hardware") if name in values}
         try:
-            if taken:
-                values = _completed(values, *taken)
+            if stand_ins:
+                values = _completed(values, *stand_ins)
             return MeasuredRow(**values)
         except InputError as error:
             blanks.append(f"{where}: {error}")
@@ -175,7 +175,7 @@ def _row(
 
 
 def _completed(values: Mapping[str, Any], files: Sequence[Path], read: StandIn | None) -> dict[str, Any]:
-    """The cells with what their stand-ins state. Raises InputError with all columns that neither states."""
+    """Return the cells completed by their stand-ins. Raises InputError with all columns that neither states."""
     if read is None:
         raise InputError(f"column '{STAND_IN}': only the command line reads other files")
     completed = dict(values) | dict(read(files, values))
@@ -189,7 +189,7 @@ def _completed(values: Mapping[str, Any], files: Sequence[Path], read: StandIn |
 
 
 def _beside(folder: Path, name: str) -> str:
-    """A spec's file beside the table, as a path; a shipped name or another path as it is."""
+    """Return a spec's file beside the table as a path; a shipped name or another path as it is."""
     file = folder / name
     return str(file) if name.endswith((".yaml", ".yml", ".json")) and file.is_file() else name
 
@@ -222,7 +222,7 @@ def _read_flag(where: str, _name: str, text: str) -> bool:
 
 
 def _listed(read: Reader) -> Reader:
-    """Return what reads a cell of several values, joined by `|`."""
+    """Return the reader of cells of several values, joined by `|`."""
 
     def read_all(where: str, name: str, text: str) -> tuple[Any, ...]:
         return tuple(read(where, name, part) for part in text.split("|"))
@@ -251,7 +251,7 @@ def _word_reader(words: tuple[str, ...]) -> Reader:
 
 
 def _reader(hint: Any) -> Reader:
-    """Return what reads a cell of a column with this type."""
+    """Return the reader of a column of this type."""
     plain: Mapping[Any, Reader] = {
         str: _read_text,
         int: _read_whole,
@@ -265,7 +265,7 @@ def _reader(hint: Any) -> Reader:
     }
     if hint in plain:
         return plain[hint]
-    # What is left are words: a Literal, or one or None.
+    # The remaining types are words: a Literal, or a Literal or None.
     literal = next((arm for arm in get_args(hint) if get_args(arm)), hint)
     return _word_reader(get_args(literal))
 

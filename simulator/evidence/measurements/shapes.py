@@ -1,4 +1,4 @@
-"""The spec of a logged model: the shipped one of its shape, else the shape as a spec. No guess by name."""
+"""Spec of a logged model: the shipped one of its shape, else the shape as a spec. Guesses nothing by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
 
 INLINE: Final = "{"
-"""Begins a model that is its own spec, as YAML on one line, where others are names and paths."""
+"""Beginning of a model that is its own spec, as YAML on one line, instead of a name or path."""
 LoggedFields = Mapping[str, Any]
 """Fields of a model's spec that a log states."""
 _LOOSE: Final = frozenset({"num_hidden_layers", "vocab_size", "architecture", "max_position_embeddings"})
@@ -25,13 +25,13 @@ _LOOSE: Final = frozenset({"num_hidden_layers", "vocab_size", "architecture", "m
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A spec for a log."""
+    """Spec that matches a log's model."""
 
     model: str
     num_layers: int | None
     """Layers of a truncated model, a count; None for all its layers."""
     note: str
-    """What a reader should know about the choice; empty when there was none."""
+    """Note on the choice for readers; empty when there was none."""
 
 
 def match_shape(where: str, shape: LoggedFields, model: str | None = None, *, vocab_padding: int = 0) -> Match:

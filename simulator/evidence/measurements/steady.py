@@ -20,7 +20,7 @@ class Steady:
     dropped: int
     """Logged intervals left out at the start, a count."""
     until: int
-    """Iteration up to which the memory report asked to leave out; 0 without one."""
+    """Last iteration dropped because a memory report follows it; 0 without a report."""
 
     @property
     def seconds(self) -> float:
@@ -35,7 +35,7 @@ class Steady:
 
     @property
     def columns(self) -> dict[str, int | float]:
-        """Spread as columns of a row, rounded to a microsecond; one step has none, which is not a spread of 0."""
+        """Columns of the steps' spread, rounded to a microsecond; empty for a single step."""
         times = [step.seconds for step in self.steps]
         if len(times) == 1:
             return {}
@@ -49,7 +49,7 @@ class Steady:
 
     @property
     def account(self) -> str:
-        """A sentence that says which steps count, and why the others do not."""
+        """Sentence on the steps that count, and why the others do not."""
         first, last = self.steps[0].iteration, self.steps[-1].iteration
         counted = f"Median of {len(self.steps)} logged steps, iterations {first} to {last}"
         if not self.dropped:
@@ -59,7 +59,7 @@ class Steady:
 
 
 def steady(where: str, steps: Sequence[Step], warmup: int, until: int = 0) -> Steady:
-    """Leave out the first `warmup` logged steps and all up to iteration `until`.
+    """Return the steps without the first `warmup` logged ones and all up to iteration `until`.
 
     A step that several ranks logged counts once, by the slowest. Raises InputError when nothing is left.
     """

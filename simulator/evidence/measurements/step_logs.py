@@ -19,7 +19,7 @@ from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import shipped_models
 from simulator.evidence.measurements.steady import Step, steady
 from simulator.frameworks.logged_config import LoggedConfig
-from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, StepLogForm, fuller, number, whole
+from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, StepLogForm, longer_line, number, parse_count
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _LoggedRun:
 
 
 def _by_parameters(family: str, parameters: int) -> str | None:
-    """The shipped model of a family with exactly so many parameters."""
+    """Return the shipped model of a family with exactly this number of parameters; None without one."""
     same = [spec.name for spec in shipped_models() if total_parameters(spec) == parameters]
     return next((name for name in same if name.startswith(family.lower())), None)
 
@@ -56,10 +56,10 @@ def read_steps(lines: Iterable[LogLine], context: LogContext, form: StepLogForm)
         if match := _EVENT.search(line.text):
             _event(run, line, match[1])
         if match := form.step.search(line.text):
-            run.out_of_memory = None  # a run that goes on did not run out
+            run.out_of_memory = None  # a run that continues did not run out of memory
             run.steps.append((line, _named(match)))
         elif OUT_OF_MEMORY.search(line.text):
-            run.out_of_memory = fuller(run.out_of_memory, line)
+            run.out_of_memory = longer_line(run.out_of_memory, line)
         for fact in form.facts:
             if match := fact.search(line.text):
                 run.facts |= _named(match)
@@ -69,7 +69,7 @@ def read_steps(lines: Iterable[LogLine], context: LogContext, form: StepLogForm)
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:
-    """The groups that matched; one that stands in two places of a pattern has a bar behind its second name."""
+    """Return the groups that matched; `NAME_` is the second place of `NAME` in a pattern."""
     return {name.rstrip("_"): text for name, text in match.groupdict().items() if text is not None}
 
 
@@ -127,12 +127,12 @@ def _row(run: _LoggedRun, context: LogContext, form: StepLogForm) -> MeasuredRow
 
 
 def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
-    """The logged steps; of a trainer that shows none, its mean over the run, start-up included."""
+    """Yield the logged steps; of a trainer that shows none, its mean over the run, start-up included."""
     total = run.facts.get("total", "").replace(",", "")
     for line, step in run.steps:
         if total and step.get("total", total) != total:
-            continue  # a bar of something else, such as evaluation
-        at = whole(line.where, "step", step["at"])
+            continue  # a progress bar of something else, such as evaluation
+        at = parse_count(line.where, "step", step["at"])
         if "tokens" in step:
             rate = number(line.where, "tokens per second", step["tokens"].replace(",", ""))
             yield Step(iteration=at, seconds=tokens / rate, rate=rate)
@@ -143,6 +143,6 @@ def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
     if not run.steps and "rate" in run.facts and "runtime" in run.facts:
         where = run.begin.where
         rate = number(where, "train_steps_per_second", run.facts["rate"])
-        steps = whole(where, "steps", total) if total else 0
+        steps = parse_count(where, "steps", total) if total else 0
         runtime = number(where, "train_runtime", run.facts["runtime"])
         yield Step(iteration=1, seconds=runtime / steps if steps else 1.0 / rate)

@@ -1,4 +1,4 @@
-"""accelerate's folder: words that stand beside other trainers', and scripts of TRL under it. It has no launches."""
+"""accelerate's folder: options that accompany other trainers' flags, and a writer of TRL scripts. Reads no launches."""
 
 from typing import Final
 

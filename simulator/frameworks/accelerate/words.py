@@ -1,8 +1,8 @@
-"""Words of `accelerate launch` as the trainer's own: processes, precision, and how the state is sharded.
+"""Options of `accelerate launch` translated into the trainer's words: processes, precision, sharding of the state.
 
-Its options and the file that `--config_file` names have the same words (`words.csv`), a file's in the sections
-`fsdp_config` and `deepspeed_config`; options count over the file. They become the trainer's own words, as accelerate
-1.15 hands them over by the environment. What the trainer does with them is not said here.
+Its options and the file of `--config_file` share their words (`words.csv`), a file's in the sections `fsdp_config` and
+`deepspeed_config`; options override the file. They become the trainer's words, as accelerate 1.15 passes them through
+the environment. The trainer's reader interprets those.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENGINE: Final = {
     "offload_param_device": "zero_optimization.offload_param.device",
     "deepspeed_config_file": "deepspeed",
 }
-"""Words of DeepSpeed's section, and those of the trainer and of DeepSpeed's configuration that they stand for."""
+"""Keys of DeepSpeed's section, and the trainer's or DeepSpeed's own keys that they stand for."""
 _SHARDS: Final = {
     "full_shard": "full_shard",
     "1": "full_shard",
@@ -36,11 +36,11 @@ _SHARDS: Final = {
     "hybrid_shard_zero2": "hybrid_shard_zero2",
     "5": "hybrid_shard_zero2",
 }
-"""Strategies of FSDP, by name or number, as the trainer's `fsdp` has them."""
+"""FSDP strategies by name or number, as the trainer's `fsdp` spells them."""
 
 
 def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
-    """The launcher's words; the file is read beside the recipe. Raises InputError for one that is not there."""
+    """Return the launcher's options merged with its file. Raises InputError where that is missing."""
     words = Arguments(arguments.file, table_of(_TABLE), complete=True)
     named = launch.options.get("config_file")
     if named is not None and named.known:
@@ -60,7 +60,7 @@ def accelerate_words(arguments: Arguments, launch: LaunchCommand) -> Arguments:
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """Machines and processes of each; accelerate counts the processes of all of them."""
+    """Return machines and processes per machine; accelerate counts the processes of all machines together."""
     words = accelerate_words(arguments, launch)
     nodes = words.integer("nodes", "num_machines", high=2**20) or 1
     processes = words.integer("devices_per_node", "num_processes", low=-1, high=2**20)
@@ -76,12 +76,12 @@ def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, in
 
 
 def _causes(words: Arguments) -> Iterable[Cause]:
-    """What the words depend on that is not known."""
+    """Yield what the unknown values among the words depend on."""
     return (cause for entries in words.entries.values() for entry in entries for cause in entry.causes)
 
 
 def take_accelerate(arguments: Arguments, launch: LaunchCommand) -> None:
-    """Take what accelerate says as the trainer's own words, those that the trainer is given itself apart."""
+    """Add accelerate's options as the trainer's words, except where the trainer has its own."""
     words = accelerate_words(arguments, launch)
     kind = (words.text("zero_stage", "distributed_type") or "").upper()
     engine = kind == "DEEPSPEED" or words.switch("zero_stage", "use_deepspeed")
@@ -113,7 +113,7 @@ def _take_fsdp(arguments: Arguments, words: Arguments) -> None:
     strategy = (words.text("zero_stage", "fsdp_sharding_strategy") or "").lower()
     again = (words.text("zero_stage", "fsdp_reshard_after_forward") or "true").lower()
     if not strategy:
-        # Version 2 has no strategy: weights go after the forward pass or stay.
+        # FSDP 2 has no strategy, only whether weights are freed after the forward pass.
         strategy = again if again in _SHARDS else "shard_grad_op" if again in OFF else "full_shard"
     if strategy not in _SHARDS:
         arguments.not_modelled(f"fsdp_sharding_strategy {strategy[:30]} is not known")
@@ -127,7 +127,7 @@ def _line(words: Arguments) -> int:
 
 
 def _hand_over(arguments: Arguments, words: Arguments, name: str, own: str, text: str | None = None) -> None:
-    """Take one of accelerate's words as the trainer's."""
+    """Add one of accelerate's words as a word of the trainer."""
     entry = words.entry(name)
     if entry is None or (text is None and entry.text.lower() == "auto"):
         return

@@ -1,6 +1,6 @@
-"""A script that trains with TRL under `accelerate launch`, sharded by FSDP, or by DeepSpeed's ZeRO. Chooses no layout.
+"""Scripts that train with TRL under `accelerate launch`, sharded by FSDP or DeepSpeed's ZeRO. Chooses no layout.
 
-Words of `accelerate launch` as accelerate 1.15 has them, of the script as TRL 1.9 (`trl/scripts/sft.py`).
+Words of `accelerate launch` are those of accelerate 1.15, the script's those of TRL 1.9 (`trl/scripts/sft.py`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from simulator.question.specs.catalogue import load_model
 
 _TITLE: Final = "accelerate"
 _TYPES: Final = ("parameter_dtype", "gradient_dtype", "master_weights", "foreach_optimizer")
-"""Switches that tell DeepSpeed's optimizer from PyTorch's."""
+"""Switches that distinguish DeepSpeed's optimizer from PyTorch's."""
 _ENGINE: Final = ("bf16", "bf16", True, False)
-"""Their values under DeepSpeed; others than these are in a configuration file of its own."""
+"""Their values under DeepSpeed; other values need a DeepSpeed configuration file."""
 _NAMED: Final = (*_TYPES, "expandable_segments", "flash_attention")
 _LAID_OUT: Final = ("data_parallel", "stage_layers", "zero_stage", "recompute", "recompute_method", "recompute_layers")
 
 
 def accelerate_script(scenario: Scenario, layout: Layout, head: Head) -> str:
-    """The script. Raises UnsupportedError for what neither launcher nor trainer has a word for."""
+    """Return the script. Raises UnsupportedError for settings without a word of launcher or trainer."""
     case = Writing(scenario, layout, table_of("transformers", "trl"))
     case.refuse_switches(_NAMED, _TITLE)
     case.refuse_layout((*_LAID_OUT, "offload"), _TITLE)
@@ -53,7 +53,7 @@ def accelerate_script(scenario: Scenario, layout: Layout, head: Head) -> str:
 
 
 def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
-    """The trainer's words. Raises UnsupportedError for what it has none for."""
+    """Yield the trainer's words. Raises UnsupportedError for settings without one."""
     case = Writing(scenario, layout, table_of("transformers", "trl"))
     yield "model_name_or_path", _hub_name(case)
     yield "max_length", str(scenario.seq_length)
@@ -68,7 +68,7 @@ def accelerate_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
 
 
 def _hub_name(case: Writing) -> str:
-    """The id of the model on Hugging Face."""
+    """Return the model's id on Hugging Face."""
     name = case.shipped_name(_TITLE)
     ids = (alias for alias in load_model(name).aliases if "/" in alias)
     if (hub_id := next(ids, None)) is None:
@@ -91,7 +91,7 @@ def _recompute(layout: Layout) -> str:
 
 
 def _sharding(profile: FrameworkProfile, layout: Layout) -> Iterator[WordPair]:
-    """The launcher's words for the engine that shards the state."""
+    """Yield the launcher's words for the engine that shards the state."""
     types = tuple(getattr(profile, name) for name in _TYPES)
     if types == _ENGINE:
         yield "use_deepspeed", ""

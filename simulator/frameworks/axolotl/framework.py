@@ -1,4 +1,4 @@
-"""axolotl's folder: which launches and files are its own. `read` says what they mean."""
+"""axolotl's folder: the launches and files that are its own. `read` interprets them."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""axolotl's words as those of Hugging Face's Trainer and TRL, which train what is read here. Prices nothing.
+"""axolotl's keys, translated into those of Hugging Face's Trainer and TRL. Prices nothing.
 
 Read at 067b021c8: `src/axolotl/utils/schemas`, `utils/config`, `loaders/model.py` and `core/builders`, whose defaults
-count where a key is absent.
+apply where a key is absent.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from simulator.frameworks.values import PlainValue, known_value
 _MODULE: Final = "axolotl.cli.train"
 _DEFAULTS: Final = ("per_device_train_batch_size=1", "disable_gradient_checkpointing=true")
 _LOSSES: Final = {"ipo": "dpo"}
-"""Losses that hold in memory what another one holds."""
+"""Losses that need the same memory as another one, by that one's name."""
 _PLUGINS: Final = ("liger", "cut_cross_entropy", "swanlab")
-"""Folders of `axolotl.integrations` whose own words say all that they change."""
+"""Modules of `axolotl.integrations` whose effects all have keys of their own."""
 _FLASH: Final = frozenset(["flash_attention", "cut_cross_entropy"])
 _PLAIN_ATTENTION: Final = ("eager", "sdpa")
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether keys are of axolotl."""
+    """Whether keys belong to axolotl."""
     return "base_model" in names and not {"sequence_len", "micro_batch_size", "datasets"}.isdisjoint(names)
 
 
@@ -42,12 +42,12 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """Nodes and processes: those of `accelerate launch`, else one node with all its devices."""
+    """Return nodes and processes per node: those of `accelerate launch`, else one node with all its devices."""
     return accelerate_cluster(arguments, launch) if launch.launcher == "accelerate" else (1, None)
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file of a launch, whose flags count over its keys."""
+    """Take the configuration file of a launch; flags override its keys."""
     take_files(arguments, launch, words, _add_keys)
 
 
@@ -58,20 +58,20 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
             message = "gradient_checkpointing: checkpoints that move to the host are priced on the device"
             arguments.remark_key(key, message, "activations-bound", "warning")
             text = "auto"
-        # What the hardware decides is on for what is priced here.
+        # `auto` depends on the hardware; every device priced here turns it on.
         values = (known_value("true", key.line),) if text == "auto" else key.values
         arguments.add(key.dotted, values, key.line, file)
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a command line."""
+    """Return the run of a command line."""
     if launch.launcher == "accelerate":
         take_accelerate(arguments, launch)
     return _run(arguments, launch)
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file."""
+    """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
     return _run(arguments, None)
 
@@ -101,14 +101,14 @@ def _run(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
 
 
 def _stored(arguments: Arguments) -> str:
-    """The type that weights are loaded in (`resolve_dtype`)."""
+    """Return the type that weights are loaded in (`resolve_dtype`)."""
     if arguments.any_switch("parameter_dtype", "bf16", "bfloat16"):
         return "bfloat16"
     return "float16" if arguments.any_switch("parameter_dtype", "fp16", "float16", "load_in_8bit") else "float32"
 
 
 def _take_shards(arguments: Arguments) -> bool:
-    """Take FSDP, which either key asks for, as the Trainer's word for it; whether it shards."""
+    """Add FSDP, which either key asks for, as the Trainer's word; whether it shards."""
     own = arguments.entries.pop("fsdp", [])
     if not own and not any(name.startswith("fsdp_config.") for name in arguments.entries):
         return False
@@ -129,7 +129,7 @@ def _remark_plugins(arguments: Arguments) -> None:
 
 
 def _steps_of_older_files(arguments: Arguments) -> int | None:
-    """Micro batches of a step where only the sequences of a replica are given."""
+    """Return the micro batches per step where only a replica's sequences are stated, else None."""
     if arguments.has("gradient_accumulation_steps"):
         return None
     batch = arguments.integer("gradient_accumulation_steps", "batch_size")

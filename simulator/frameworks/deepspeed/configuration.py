@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration beside a trainer's flags: the file that a flag names, or a preset of it. Prices nothing."""
+"""DeepSpeed's configuration beside a trainer's flags: a file that a flag names, or a preset. Prices nothing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PRESETS: Final = {
     "z3": (3, False),
     "z3_offload": (3, True),
 }
-"""ZeRO stage and offload of the configurations that ms-swift 4.6 (`swift/config`) and LLaMA-Factory ff6d4d1
-(`examples/deepspeed`) ship, by their name without `ds_`, `zero` as `z`."""
+"""ZeRO stage and offload of the configurations shipped with ms-swift 4.6 (`swift/config`) and LLaMA-Factory ff6d4d1
+(`examples/deepspeed`), by name without `ds_` and with `z` for `zero`."""
 
 
 def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
-    """Take the keys of the DeepSpeed configuration that the flags name; whether there is one."""
+    """Add the keys of the DeepSpeed configuration that the flags name; whether they name one."""
     entry = arguments.entry("deepspeed_config", "deepspeed")
     if entry is None:
         return False
@@ -56,28 +56,28 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
 
 
 _BY_HIDDEN_SIZE: Final = frozenset(["stage3_prefetch_bucket_size", "reduce_bucket_size"])
-"""Keys for which `auto` is a count made from the hidden size (transformers v4.57, integrations/deepspeed.py)."""
+"""Keys for which `auto` is computed from the hidden size (transformers v4.57, integrations/deepspeed.py)."""
 _COUNTS: Final = _BY_HIDDEN_SIZE | {"stage3_max_live_parameters", "stage3_max_reuse_distance", "sub_group_size"}
 
 
 _ALL: Final = 10**12 - 1
-"""Parameters that no model has."""
+"""More parameters than any model has."""
 
 
 def _count(text: str) -> str:
-    """A count that may be written as 1e9, or as 1e14 where all of a model is meant; 0 for `auto`."""
+    """Return a count as plain digits, at most `_ALL`, from text such as 1e9; 0 for `auto`."""
     number = re.fullmatch(r"[0-9]{1,15}(?:\.[0-9]*)?(?:e\+?[0-9]{1,2})?", text, re.ASCII | re.IGNORECASE)
     return str(min(int(float(text)), _ALL)) if number else "0" if text == "auto" else text
 
 
 def _is_taken(key: Key) -> bool:
-    """Whether a key says something that is priced."""
+    """Whether a key is priced."""
     flag = _TABLE.get(key.dotted)
     return flag is not None and flag.effect == "priced"
 
 
 def _unread(keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
-    """The keys of a DeepSpeed configuration that a trainer does not take, under the names of DeepSpeed's table."""
+    """Yield the keys that no trainer takes, by their names in DeepSpeed's table."""
     for key in keys:
         section = key.path[0]
         on = key.name != "enabled" or (bool(key.values) and key.values[0].text != "false")
@@ -100,12 +100,12 @@ _SECTIONS_OFF: Final = frozenset(
         "aio",
     ]
 )
-"""Sections that say how a run is followed, or what a trainer's model does not use."""
+"""Sections on monitoring, or on features that a trainer's model does not use."""
 _SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimizer", "data_types"])
 
 
 def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str, line: int) -> Configuration | None:
-    """The configuration of that name: beside the recipe, else the one that a framework ships under it."""
+    """Return the configuration of a name: the file beside the recipe, else the preset shipped under it."""
     preset = _PRESETS.get(PurePath(name).stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config"))
     built_in = "/" not in name and "." not in name
     if preset is not None and built_in:

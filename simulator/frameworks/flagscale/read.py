@@ -1,7 +1,7 @@
-"""FlagScale's experiments: a file that names the configuration of the training beside it, and what starts it.
+"""FlagScale's experiments: a file that names a training configuration beside it and the program that trains.
 
 `experiment.task.backend` names the trainer, `defaults: - train: 7b` the file `train/7b.yaml`. Keys of that file mean
-what Megatron-Bridge's do: NeMo's reader says it, nothing here.
+what Megatron-Bridge's do and are interpreted by NeMo's reader.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from simulator.frameworks.run import AskedRun
 
 
 def is_experiment(names: Collection[str]) -> bool:
-    """Whether keys are those of an experiment."""
+    """Whether keys belong to an experiment."""
     return "defaults" in names and any(name.startswith("experiment.task") for name in names)
 
 
 def read_experiment(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
-    """The run of an experiment with the configuration that it names; None of one that names none.
+    """Return the run of an experiment with the configuration that it names; None where it names none.
 
-    Raises UnsupportedError for one on another trainer than Megatron-LM, and InputError where the file is not there.
+    Raises UnsupportedError for trainers other than Megatron-LM, and InputError where the configuration is missing.
     """
     content = read_document(Path(arguments.file))
     if not _is_experiment(content):
@@ -40,10 +40,10 @@ def read_experiment(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | Non
 
 
 def read_fragment(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
-    """The run of a configuration with the experiment beside it that names it; None of a file that lies elsewhere.
+    """Return the run of a training configuration with the experiment that names it; None outside `conf/train`.
 
-    Where each experiment beside it names another configuration, they tell the program that is started, and nothing of
-    the machines. Raises UnsupportedError as `read_experiment` does.
+    Where every experiment beside it names another configuration, the first one states the trainer but no machines.
+    Raises UnsupportedError as `read_experiment` does.
     """
     path = Path(arguments.file)
     if not (path.parent.name == "train" and path.parent.parent.name == "conf"):
@@ -66,7 +66,7 @@ def _is_experiment(content: Mapping[str, Any]) -> bool:
 
 
 def _experiments(path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """The experiments in the folder above a configuration, those that can be read."""
+    """Yield the readable experiments in the folder above a configuration."""
     for file in sorted(path.parent.parent.glob("*.yaml"))[:_MOST_EXPERIMENTS]:
         with suppress(InputError):
             content = read_document(require_inside(file, path, str(file)))
@@ -82,7 +82,7 @@ def _of_file(file: Path, content: Mapping[str, Any]) -> list[Key]:
 
 
 def _require_megatron(file: str, keys: Iterable[Key], name: str) -> None:
-    """Raise UnsupportedError for an experiment on another trainer, and for one whose layout is searched as it runs."""
+    """Raise UnsupportedError for an experiment on another trainer, or with a layout chosen at run time."""
     for key in keys:
         if "auto_tuner" in key.path:
             raise UnsupportedError(f"{file}:{key.line}: FlagScale's tuner chooses the layout as it runs; give {name}")
@@ -93,7 +93,7 @@ def _require_megatron(file: str, keys: Iterable[Key], name: str) -> None:
 
 
 def _named(content: Mapping[str, Any]) -> str:
-    """The configuration among the defaults, without its folder; empty where there is none."""
+    """Return the name of the training configuration among the defaults; empty without one."""
     entries = content.get("defaults")
     names = [entry.get("train") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     return next((name for name in names if isinstance(name, str) and "\0" not in name), "")

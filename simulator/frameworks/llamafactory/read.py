@@ -1,13 +1,14 @@
-"""LLaMA-Factory's words as those of Hugging Face's Trainer. Prices nothing.
+"""LLaMA-Factory's keys, translated into those of Hugging Face's Trainer. Prices nothing.
 
-Read as LLaMA-Factory at ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults count where a key is absent.
-Its second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name.
+Read as LLaMA-Factory ff6d4d1 reads them (`src/llamafactory/hparams`), whose defaults apply where a key is absent. Its
+second format (`src/llamafactory/v1`) and its runs on mcore_adapter are refused by name.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Final
 
 from simulator.errors import UnsupportedError
@@ -29,12 +30,12 @@ _TRAINS: Final = ("pt", "sft")
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether keys are of LLaMA-Factory."""
+    """Whether keys belong to LLaMA-Factory."""
     return ("model_name_or_path" in names and not _OWN.isdisjoint(names)) or _is_second(names)
 
 
 def _is_second(names: Collection[str]) -> bool:
-    """Whether keys are of LLaMA-Factory's second format."""
+    """Whether keys belong to LLaMA-Factory's second format."""
     return "model" in names and len(_SECOND.intersection(names)) >= 2
 
 
@@ -44,12 +45,12 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file of a launch; `key=value` and flags replace its keys."""
+    """Take the configuration file of a launch; `key=value` and flags override its keys."""
     take_files(arguments, launch, words, _add_keys)
 
 
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """Nodes and processes: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
+    """Return nodes and processes per node: `NNODES` and `NPROC_PER_NODE`, else one node with all its devices."""
 
     def count(name: str, default: int | None) -> int | None:
         value = launch.environment.get(name)
@@ -61,13 +62,13 @@ def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file on its own."""
+    """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
     return _read(arguments, None)
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a launch."""
+    """Return the run of a launch."""
     return _read(arguments, launch)
 
 
@@ -99,4 +100,10 @@ def _read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
         note_samples(arguments, "cutoff_len")
     run = trainer_run(arguments, deepspeed=deepspeed)
     note_fewer_bits(arguments, run)
-    return run
+    if not arguments.switch("precision", "fp8"):
+        return run
+    if arguments.text("fp8_recipe", "fp8_backend") == "te":
+        arguments.not_modelled("fp8_backend te: TransformerEngine's fp8 below a trainer is not priced", "fp8_backend")
+    arguments.forget("fp8_recipe")
+    # ff6d4d1, src/llamafactory/train/fp8_utils.py: torchao; that weights shall travel in 8 bits is only logged.
+    return replace(run, precision="fp8")

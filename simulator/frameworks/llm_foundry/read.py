@@ -1,7 +1,7 @@
-"""Configuration files of llm-foundry, which Composer trains by FSDP. Prices nothing.
+"""llm-foundry's configuration files, which Composer trains with FSDP. Prices nothing.
 
 Read at 8c8dd48 as `utils/config_utils.py`, `models/mpt/configuration_mpt.py` and `models/hf/hf_causal_lm.py` read them,
-whose defaults count where a key is absent. Files for MosaicML's platform have the same keys below `parameters`.
+whose defaults apply where a key is absent. Files for MosaicML's platform have the same keys below `parameters`.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _SUFFIXES: Final = (".yaml", ".yml")
 _NAME: Final = "model.pretrained_model_name_or_path"
 _MODELS: Final = ("mpt_causal_lm", "hf_causal_lm")
 _PLACED: Final = ("model.attn_config.alibi", "model.attn_config.rope", "model.attn_config.nope")
-"""What positions come from, where they are not learned."""
+"""Keys of position encodings that replace learned positions."""
 _STAGES: Final = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 _OPTIMIZERS: Final = {"decoupled_adamw": "adamw", "decoupled_lionw": "lion"}
 _PROCESSES: Final = ("n", "nproc", "world_size")
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether keys are of llm-foundry's trainer."""
+    """Whether keys belong to llm-foundry's trainer."""
     own = {name.removeprefix(f"{_PLATFORM}.") for name in names}
     return {"train_loader.name", "model.name", "max_duration"} <= own
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch is of Composer with a configuration file."""
+    """Whether a launch starts Composer with a configuration file."""
     return launch.program == "composer" and any(value.text.endswith(_SUFFIXES) for value in launch.arguments)
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file; `key=value` counts over it."""
+    """Take the configuration file; `key=value` overrides it."""
     take_files(arguments, launch, words, _add_keys)
 
 
@@ -59,12 +59,12 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
 
 
 def _own(key: Key) -> Key:
-    """A key without the section that the platform puts it in."""
+    """Return a key without the platform's section."""
     return dataclasses.replace(key, path=key.path[1:]) if key.path[0] == _PLATFORM and len(key.path) > 1 else key
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """One node with as many processes as Composer is told, else with all its devices."""
+    """Return one node with the processes that Composer's options state, else with all its devices."""
     processes = next((launch.options[name] for name in _PROCESSES if name in launch.options), None)
     if processes is None or not processes.text.isdecimal():
         arguments.need(processes.causes if processes is not None else (), "devices_per_node")
@@ -76,7 +76,7 @@ def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, in
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file."""
+    """Return the run of a configuration file."""
     _add_keys(arguments, keys, "")
     devices = arguments.integer("devices", "compute.gpus", high=2**20)
     if devices:
@@ -87,7 +87,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
 
 
 def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
-    """The run of a launch."""
+    """Return the run of a launch."""
     return _read(arguments)
 
 
@@ -126,7 +126,7 @@ def _read(arguments: Arguments) -> AskedRun:
 
 
 def _shape(arguments: Arguments, shape: dict[str, Any], sequence: int | None) -> dict[str, Any]:
-    """MPT's network, as far as the file gives its sizes."""
+    """Return MPT's network, as far as the file states its sizes."""
     width, heads = shape.get("hidden_size"), shape.get("num_attention_heads")
     if not width or not heads:
         return {}
@@ -157,7 +157,7 @@ def _shape(arguments: Arguments, shape: dict[str, Any], sequence: int | None) ->
 
 
 def _zero_stage(arguments: Arguments) -> int:
-    """What FSDP shards; nothing without its section."""
+    """Return the ZeRO stage of FSDP's strategy; 0 without its section."""
     if not any(name.startswith("fsdp_config.") for name in arguments.entries):
         return 0
     strategy = (arguments.text("zero_stage", "fsdp_config.sharding_strategy") or "FULL_SHARD").lower()

@@ -1,4 +1,4 @@
-"""Megatron's words for CUDA graphs and experts' buffers of fixed sizes in them, read and written. Prices nothing."""
+"""Megatron's words for CUDA graphs and for experts' buffers of fixed size, read and written. Prices nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _ATTENTION: Final = frozenset(("attn", "mamba"))
 _ROUTER: Final = frozenset(("moe_router", "moe_preprocess"))
 _NETWORKS: Final = frozenset(("mlp", "moe"))
 _WHOLE_LAYER: Final = frozenset(("full", "none", "null", "layer", "full_iteration_inference"))
-"""Words that name no part: what is captured in inference is no matter of training."""
+"""Words that name no part of a layer in training, those for inference among them."""
 _IMPLEMENTATIONS: Final = ("local", "transformer_engine", _WHOLE)
 CAPTURED_SWITCHES: Final = ("cuda_graphs", "expert_capacity", "expert_stash")
 _PARTS: Final = {"attention": "attn", "attention_router": "attn moe_router", "network": "mlp"}
 _USUAL_STASH: Final = "1.1"
-"""Of Megatron's own arguments (core_v0.18.2, megatron/training/arguments.py)."""
+"""Default of Megatron's own arguments (core_v0.18.2, megatron/training/arguments.py)."""
 
 
 def set_captured(arguments: Arguments, targets: Targets) -> None:
-    """Set what graphs capture, and how much larger than the mean the experts' buffers are."""
+    """Set the parts that CUDA graphs capture, and the size of the experts' buffers relative to the mean."""
     names = ("cuda-graph-scope", "cuda-graph-modules")
     texts = (arguments.text("cuda_graphs", name) or "" for name in names)
     scope = {word.rpartition(".")[2] for text in texts for word in re.findall(r"[\w.]+", text)}
@@ -53,7 +53,7 @@ def set_captured(arguments: Arguments, targets: Targets) -> None:
 
 
 def _captured(words: frozenset[str]) -> str:
-    """The word for what is captured of a layer; all of it where nothing is named."""
+    """Return the switch's value for the captured parts of a layer; all of it where none is named."""
     parts = (words & _ATTENTION, words & _NETWORKS)
     if not words or all(parts):
         return "layers"
@@ -63,7 +63,7 @@ def _captured(words: frozenset[str]) -> str:
 
 
 def captured_words(case: Writing) -> Iterator[WordPair]:
-    """The flags for what graphs capture and for the experts' buffers. Raises UnsupportedError for what would not start.
+    """Yield the flags of CUDA graphs and experts' buffers. Raises UnsupportedError where Megatron-LM would not start.
 
     The conditions: Megatron-LM d98e8a6, megatron/core/transformer/transformer_config.py:1868, 2210, 2798-2870 and
     megatron/training/arguments.py:1235.
@@ -96,7 +96,7 @@ def captured_words(case: Writing) -> Iterator[WordPair]:
 
 
 def _uncaptured(case: Writing) -> Iterator[str]:
-    """Why a layout's layers cannot be captured one by one."""
+    """Yield the reasons why a layout's layers cannot be captured one by one."""
     kind, layout, mixture = case.scenario.framework.cuda_graphs, case.layout, case.scenario.model.is_moe
     if kind in ("none", _WHOLE):
         return

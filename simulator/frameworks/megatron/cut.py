@@ -1,4 +1,4 @@
-"""The cut of layers over pipeline ranks and model chunks by Megatron's and MindSpeed's flags. Checks no rule."""
+"""The cut of layers over pipeline ranks and model chunks, by Megatron's and MindSpeed's flags. Checks no rule."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _REPEATED: Final = re.compile(r"(?:\(([^()]*)\)|([A-Za-z|]))\*(\d{1,6})", re.ASC
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Layers per pipeline rank, and chunks of each."""
+    """Layers per pipeline rank, and their model chunks."""
 
     stage_layers: tuple[int, ...] = ()
-    """Empty where every rank has as many."""
+    """Layers per rank; empty where all are equal."""
     chunks: int = 1
     """Model chunks per rank."""
     layers_per_chunk: int | None = None
-    """Where the recipe gives them, and nothing else makes the chunks unequal."""
+    """Layers per chunk, where the recipe states them and all chunks are equal."""
     chunk_layers: tuple[int, ...] = ()
-    """Layers of every chunk in the order of the model, where they are unequal."""
+    """Layers of every chunk in the order of the model, where they differ."""
     schedule: ScheduleName = "1f1b"
 
 
 def idle_layers(arguments: Arguments) -> frozenset[int]:
-    """Layers that MindSpeed's `--noop-layers` leaves without weights; they keep their place in the pipeline."""
+    """Return the layers of MindSpeed's `--noop-layers`: without weights, but with a place in the pipeline."""
     return frozenset(arguments.integers("noop_layers", "noop-layers"))
 
 
 def cut_of(arguments: Arguments, layers: int | None, pipeline: int, chunks: int) -> Cut:
-    """The cut; `layers` count those that do nothing, `chunks` are model chunks per rank where a flag gives them."""
+    """Return the cut; `layers` include no-op layers, `chunks` are model chunks per rank as a flag states them."""
     per_chunk = arguments.integer("layers_per_virtual_stage", "num-layers-per-virtual-pipeline-stage", low=0) or None
     schedule = _schedule(arguments, pipeline)
     idle = idle_layers(arguments)
     if schedule == "dualpipev":
         chunks = 2
-        sizes = _kept(idle, layers or 0, pipeline * chunks)
+        sizes = _active_layers(idle, layers or 0, pipeline * chunks)
         return replace(_listed(sizes, pipeline, schedule) if sizes else Cut(chunks=chunks), schedule=schedule)
     if per_chunk and layers and layers % (pipeline * per_chunk) == 0:
         chunks = layers // (pipeline * per_chunk)
@@ -55,7 +55,7 @@ def cut_of(arguments: Arguments, layers: int | None, pipeline: int, chunks: int)
             problem = f"must list {pipeline} numbers that add up to the {layers} layers"
             raise arguments.refusal(arguments.entry("num-layer-list"), problem)
         return Cut(tuple(listed) if len(set(listed)) > 1 else (), chunks) if chunks > 1 else _listed(listed, pipeline)
-    sizes = _kept(idle, layers or 0, pipeline * chunks)
+    sizes = _active_layers(idle, layers or 0, pipeline * chunks)
     if idle and sizes:
         return _listed(sizes, pipeline)
     accounted = _accounted(arguments, layers, pipeline, chunks, per_chunk)
@@ -63,15 +63,15 @@ def cut_of(arguments: Arguments, layers: int | None, pipeline: int, chunks: int)
 
 
 def _schedule(arguments: Arguments, pipeline: int) -> ScheduleName:
-    """MindSpeed's `--schedules-method`; 1F1B without it, and without a pipeline."""
+    """Return MindSpeed's `--schedules-method`; 1F1B without it or without a pipeline."""
     method = arguments.text("schedule", "schedules-method")
     if method not in (None, "dualpipev"):
         arguments.not_modelled(f"--schedules-method {method}: MindSpeed has dualpipev", "schedules-method")
     return "dualpipev" if method == "dualpipev" and pipeline > 1 else "1f1b"
 
 
-def _kept(idle: frozenset[int], layers: int, chunks: int) -> list[int]:
-    """Layers of each chunk but those that do nothing; nothing where the chunks are not equal with them."""
+def _active_layers(idle: frozenset[int], layers: int, chunks: int) -> list[int]:
+    """Return the active layers of each chunk; empty where layers, no-op ones included, do not divide evenly."""
     if not layers or layers % chunks:
         return []
     sizes = Counter(layer * chunks // layers for layer in range(layers) if layer not in idle)
@@ -79,7 +79,7 @@ def _kept(idle: frozenset[int], layers: int, chunks: int) -> list[int]:
 
 
 def _described(arguments: Arguments, text: str, pipeline: int) -> Cut:
-    """`--pipeline-model-parallel-layout`: E embedding, t layer, m next-token layer, L loss, | between chunks."""
+    """Parse `--pipeline-model-parallel-layout`: E embedding, t layer, m next-token layer, L loss, | between chunks."""
     name = "pipeline-model-parallel-layout"
     chunks = _expanded(arguments, text.strip("\"' ").replace(",", "").replace(" ", "")).split("|")
     if any(re.search(r"[^EtmL]", chunk) for chunk in chunks) or len(chunks) % pipeline:
@@ -90,7 +90,7 @@ def _described(arguments: Arguments, text: str, pipeline: int) -> Cut:
 
 
 def _expanded(arguments: Arguments, text: str) -> str:
-    """The text with `x*3` and `(tt|)*3` written out."""
+    """Return the text with `x*3` and `(tt|)*3` expanded."""
     while match := _REPEATED.search(text):
         inner = match[1] if match[1] is not None else match[2]
         if len(inner) * int(match[3]) + len(text) > _MOST_SYMBOLS:
@@ -100,7 +100,7 @@ def _expanded(arguments: Arguments, text: str) -> str:
 
 
 def _listed(sizes: list[int], pipeline: int, schedule: ScheduleName = "1f1b") -> Cut:
-    """The cut of a list of chunks in the order of the model."""
+    """Return the cut of a list of chunks in the order of the model."""
     listed, chunks = tuple(sizes), len(sizes) // pipeline
     stages = rank_layers(listed, pipeline, schedule)
     equal = model_chunks(stages, chunks, (), schedule)
@@ -112,7 +112,7 @@ def _listed(sizes: list[int], pipeline: int, schedule: ScheduleName = "1f1b") ->
 def _accounted(
     arguments: Arguments, layers: int | None, pipeline: int, chunks: int, per_chunk: int | None
 ) -> Cut | None:
-    """The cut where embedding or loss count as a layer each: first and last chunk hold one layer less."""
+    """Return the cut where embedding or loss count as a layer, so that the first or last chunk holds one less."""
     names = "account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split"
     first, last = (arguments.switch("stage_layers", name) for name in names)
     if not (first or last) or layers is None or pipeline == 1 or "pp" in arguments.incomplete:
@@ -135,7 +135,7 @@ def _accounted(
 
 
 def _ends(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int, ...]:
-    """Layers per stage, where the first or the last has its own number."""
+    """Return layers per stage where the first or the last has its own number; else empty."""
     names = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
     first, last = (arguments.integer("stage_layers", name, low=0) for name in names)
     if layers is None or (first is None and last is None):

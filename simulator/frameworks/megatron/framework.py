@@ -1,4 +1,4 @@
-"""Megatron-LM's folder: which launches and logs are its own, and its writer. `read` says what its words mean."""
+"""Megatron-LM's folder: the launches and logs that are its own, and its writer. `read` interprets its words."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from simulator.frameworks.purpose import encoder_task
 from simulator.frameworks.run import AskedRun
 
 _NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
-"""Parts of the names of Megatron's scripts that train no decoder alone."""
+"""Parts of the names of Megatron's scripts that train more than a decoder."""
 _MARKS: Final = ("--tensor-model-parallel-size", "--num-layers", "--micro-batch-size")
-"""Flags of which every run of Megatron has some."""
+"""Flags of which every run of Megatron has at least one."""
 
 
 def is_megatron(launch: LaunchCommand) -> bool:
-    """Whether a launch has the flags that every Megatron run has."""
+    """Whether a launch has one of the flags that every Megatron run has."""
     flags = " ".join(value.text for value in launch.arguments)
     return launch.launcher not in ("accelerate", "other") and any(mark in flags for mark in _MARKS)
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of one launch."""
+    """Return the run of a launch."""
     script = PurePath(launch.script.text)
     folder = script.parent.name
     other = no_decoder(script.name) or (no_decoder(folder) if _NO_DECODER.fullmatch(folder) else "")
@@ -43,7 +43,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
 
 
 def no_decoder(title: str) -> str:
-    """What to say of a script or a configuration whose name tells another model than a decoder; empty of others."""
+    """Return the remark on a script or configuration named after a model with an encoder; else empty."""
     kind = _NO_DECODER.search(title.lower())
     return f"{title[:60]}: models with an encoder are not modelled ({kind[0]})" if kind else ""
 

@@ -13,11 +13,11 @@ from simulator.frameworks.run import AnyRun
 from simulator.frameworks.values import known_value
 
 _ANY_SHAPE: Final = ("no-vocabulary", "not-modelled")
-"""Remarks on a shape that a model's name makes up for, where they point at no line."""
+"""Rules whose remarks a named model makes obsolete, where they name no line."""
 
 
-def settle(arguments: Arguments, renamed: Mapping[str, str]) -> None:
-    """Turn flags that were given with `true` and `false` into Megatron's, under Megatron's names."""
+def normalize_flags(arguments: Arguments, renamed: Mapping[str, str]) -> None:
+    """Turn flags stated as `true` or `false` into Megatron's switches, under Megatron's names."""
     entries, arguments.entries = arguments.entries, {}
     for name, own in entries.items():
         new = renamed.get(name, name)
@@ -31,14 +31,14 @@ def settle(arguments: Arguments, renamed: Mapping[str, str]) -> None:
 
 
 def add_layers(arguments: Arguments, model: str | None, line: int, file: str = "") -> None:
-    """Take the layers of a model that is named, which cuts are counted with, unless the recipe gives them."""
+    """Add the number of layers of a named model, which cuts depend on, unless the recipe states it."""
     if model is not None and not arguments.has("num-layers"):
         layers = models.load_model(model).num_hidden_layers
         arguments.add("--num-layers", [known_value(str(layers), line)], line, file)
 
 
 def with_model(run: AnyRun, model: str | None) -> AnyRun:
-    """The run with a model that is known by its name; shapes that the run gives itself replace the model's."""
+    """Return the run with a named model; shapes that the run states replace the model's."""
     if model is None:
         return dataclasses.replace(run, model=None, model_fields={})
     own = {name: value for name, value in run.model_fields.items() if name in run.places}
@@ -48,7 +48,7 @@ def with_model(run: AnyRun, model: str | None) -> AnyRun:
 
 
 def take_model(arguments: Arguments, run: AnyRun, model: str | None) -> AnyRun:
-    """The same of a run whose remarks and lines are still with its arguments."""
+    """Return `with_model` of a run whose remarks and places are still with its arguments."""
     whole = dataclasses.replace(run, places=arguments.places, remarks=tuple(arguments.remarks))
     settled = with_model(whole, model)
     arguments.remarks = list(settled.remarks)

@@ -1,8 +1,8 @@
 """Logs of Megatron-LM and its relatives.
 
-Three kinds of line count: the dump of all arguments, the line of each logged iteration, and the memory report that the
-ranks of the first replica print after the first iterations (in MB, which are MiB). The dump names every argument by its
-variable, after the program checked them: `dump.csv` has the names that no flag has, and what the check makes of others.
+Three kinds of line are read: the dump of all arguments, the line of each logged iteration, and the memory report that
+the ranks of the first replica print after the first iterations (in MB, which are MiB). The dump names every argument by
+its variable, after validation: `dump.csv` has the names that no flag has, and values that validation changes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from simulator.frameworks.logs import (
     LoggedRun,
     LoggedStep,
     LogLine,
-    fuller,
+    longer_line,
     number,
-    whole,
+    parse_count,
 )
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.remarks import Place
@@ -33,7 +33,7 @@ from simulator.question.units import GIB, MIB
 
 _BEGIN: Final = re.compile("---- arguments ----")
 _END: Final = re.compile("---- end of arguments ----")
-# A name as wide as its column has no dots behind it.
+# A name as wide as its column is followed by no dots.
 _ARGUMENT: Final = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,80}) (?:\.{1,60} ?|(?<=\w{30} ) )(.*)$")
 _ITERATION: Final = re.compile(r"\biteration\s{1,12}([0-9]{1,12})\s{0,12}/\s{0,12}([0-9]{1,12})\s{0,4}\|(.*)$")
 # Ranks print at the same time: one's report may follow another's, or an iteration, on the same line.
@@ -54,14 +54,14 @@ _RATES: Final = (
 )
 _BATCH: Final = "global batch size"
 _SHAPE: Final = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups")
-"""Words of a shape that a row repeats."""
+"""Arguments of a shape that a measured row repeats."""
 _CLASS: Final = re.compile(r"(?:torch|[A-Z]\w{1,40})\.(?=[a-z])")
-"""What stands before the name of a type or of a member of an enumeration: `torch.`, `AttnBackend.`."""
+"""Prefix of the name of a type or an enumeration's member: `torch.`, `AttnBackend.`."""
 _INTERLEAVED: Final = (
     *("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"),
     "num_virtual_stages_per_pipeline_rank",
 )
-"""Arguments of which an interleaved pipeline has one."""
+"""Arguments of which an interleaved pipeline sets one."""
 _TYPES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
 
 
@@ -72,21 +72,21 @@ def is_megatron(text: str) -> bool:
 
 @dataclass(slots=True)
 class _RunLines:
-    """The lines of one run, sorted as they come."""
+    """The lines of one run, sorted by kind."""
 
     begin: LogLine
     dump: dict[str, tuple[LogLine, str]] = field(default_factory=dict)
     ended: bool = False
-    """Whether the dump is over."""
+    """Whether the dump is complete."""
     vocabulary: tuple[LogLine, str] | None = None
     iterations: list[tuple[LogLine, int, dict[str, str]]] = field(default_factory=list)
     reports: list[tuple[LogLine, re.Match[str]]] = field(default_factory=list)
     timer_gib: list[float] = field(default_factory=list)
-    """Most allocated memory by DeepSpeed's timer."""
+    """Peak allocated memory by DeepSpeed's timer."""
     out_of_memory: LogLine | None = None
 
     def take(self, line: LogLine) -> None:
-        """Take a line: an argument while the dump lasts, an event else."""
+        """Take a line: an argument during the dump, else an event."""
         if _END.search(line.text):
             self.ended = True
         elif not self.ended and (match := _ARGUMENT.search(line.text)):
@@ -97,7 +97,7 @@ class _RunLines:
 
     def _take_event(self, line: LogLine) -> None:
         if match := _ITERATION.search(line.text):
-            self.ended, self.out_of_memory = True, None  # a run that goes on did not run out
+            self.ended, self.out_of_memory = True, None  # the run continued
             self.iterations.append((line, int(match[1]), _fields(match[3])))
         self.reports += ((line, report) for report in _MEMORY.finditer(line.text))
         if match := _DEEPSPEED.search(line.text):
@@ -105,11 +105,11 @@ class _RunLines:
         elif match := _PADDED.search(line.text):
             self.vocabulary = line, match[1]
         elif OUT_OF_MEMORY.search(line.text):
-            self.out_of_memory = fuller(self.out_of_memory, line)
+            self.out_of_memory = longer_line(self.out_of_memory, line)
 
 
 def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
-    """Every run that logged iterations or ran out of memory. Raises InputError naming the line.
+    """Yield every run that logged iterations or ran out of memory. Raises InputError naming the line.
 
     Iterations without arguments, as in an excerpt, are a run without words.
     """
@@ -128,7 +128,7 @@ def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
 
 
 def _split(lines: Iterable[LogLine]) -> Iterator[_RunLines]:
-    """The runs of a log, split at their dumps."""
+    """Yield the runs of a log, split at their dumps."""
     run: _RunLines | None = None
     for line in lines:
         if _BEGIN.search(line.text):
@@ -147,7 +147,7 @@ def _split(lines: Iterable[LogLine]) -> Iterator[_RunLines]:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The `name: value` parts between bars."""
+    """Return the `name: value` parts between bars."""
     pairs = (part.rpartition(":") for part in text.split("|"))
     return {name.strip(): value.strip() for name, colon, value in pairs if colon}
 
@@ -175,7 +175,7 @@ def _steps(run: _RunLines) -> Iterator[LoggedStep]:
     for line, iteration, values in run.iterations:
         name = next((name for name in _TIMES if name in values), None)
         if name is None:
-            if line is last:  # cut where the run or the copy ended
+            if line is last:  # the log may end within a line
                 continue
             raise InputError(
                 f"{line.where}: iteration without its time; expected 'elapsed time per iteration (ms): 1.0'"
@@ -184,12 +184,12 @@ def _steps(run: _RunLines) -> Iterator[LoggedStep]:
             iteration=iteration,
             seconds=number(line.where, name, values[name]) * _TIMES[name],
             rate=next((number(line.where, rate, values[rate]) for rate in _RATES if rate in values), None),
-            batch=whole(line.where, _BATCH, values[_BATCH]) if _BATCH in values else None,
+            batch=parse_count(line.where, _BATCH, values[_BATCH]) if _BATCH in values else None,
         )
 
 
 def _memory(run: _RunLines) -> tuple[LoggedMemory, list[str]]:
-    """The fullest of the ranks that reported, and sentences on it."""
+    """Return the highest figures of the ranks that reported, and sentences on them."""
     most: dict[str, float] = {}
     for line, report in run.reports:
         for name, text in _fields(report[3]).items():
@@ -210,20 +210,20 @@ def _memory(run: _RunLines) -> tuple[LoggedMemory, list[str]]:
 
 
 def _batch(run: _RunLines) -> int | None:
-    """The global batch where no argument has it: as iterations say, or a replica's batch before accumulation."""
+    """Return the global batch where no argument states it: as iterations do, or from a replica's batch."""
 
     def count(name: str) -> int:
         line, text = run.dump.get(name, (run.begin, "0"))
-        return whole(line.where, name, text) if text not in ("", "None") else 0
+        return parse_count(line.where, name, text) if text not in ("", "None") else 0
 
     if batch := count("batch_size"):
         return batch * (count("data_parallel_size") or 1)
     batches = [(line, values[_BATCH]) for line, _, values in run.iterations if _BATCH in values]
-    return whole(batches[-1][0].where, _BATCH, batches[-1][1]) if batches else None
+    return parse_count(batches[-1][0].where, _BATCH, batches[-1][1]) if batches else None
 
 
 def _arguments(run: _RunLines, table: FlagTable) -> Arguments:
-    """The dump as arguments. Raises InputError where it does not say what the run computes in."""
+    """Return the dump as arguments. Raises InputError where it states no precision."""
     file = run.begin.where.rpartition(":")[0]
     arguments = Arguments(file, table)
     dump = dict(run.dump)
@@ -245,7 +245,7 @@ def _arguments(run: _RunLines, table: FlagTable) -> Arguments:
 
 
 def _values(table: FlagTable, name: str, line: LogLine, text: str) -> list[PlainValue]:
-    """A printed value as a flag has it: types and members of enumerations by their own names, a list word by word."""
+    """Return a printed value as a flag would have it: bare names of types and members, lists word by word."""
     listed = name in table and table[name].kind == "list"
     words = re.findall(r"[^\s,\[\]'\"]+", text) if listed else [text.strip("'\"")]
     plain = (_CLASS.sub("", word) for word in words)
@@ -253,24 +253,24 @@ def _values(table: FlagTable, name: str, line: LogLine, text: str) -> list[Plain
 
 
 def _as_asked(dump: dict[str, tuple[LogLine, str]], begin: LogLine) -> None:
-    """Undo what the program makes of arguments as it checks them, which no flag asked for."""
+    """Undo changes that validation makes to arguments and no flag asked for."""
     if "transformer_impl" not in dump:
-        # Versions before TransformerEngine have their own layers alone, and PyTorch's allocator of their time.
+        # Versions before TransformerEngine have only their own layers and the allocator of older PyTorch.
         dump |= {"transformer_impl": (begin, "local"), "expandable_segments": (begin, "false")}
     if all(dump.get(name, (begin, "None"))[1] == "None" for name in _INTERLEAVED):
         # "non-interleaved schedule does not support overlapping p2p communication": arguments.py of core_v0.12.0.
         dump.pop("overlap_p2p_comm", None)
     if dump.get("fp8", dump.get("fp8_format", (begin, "None")))[1] == "None":
-        # A way to scale is named also where nothing is scaled.
+        # A scaling recipe is printed even without fp8.
         dump.pop("fp8_recipe", None)
 
 
 def _note_devices(run: _RunLines, arguments: Arguments) -> None:
-    """Take the devices of the run: its world, or its replicas times the ranks of one."""
+    """Set the devices of the run: its world size, or replicas times the ranks of one."""
     for name, factors in (("world_size", ()), ("data_parallel_size", _REPLICA)):
         line, text = run.dump.get(name, (run.begin, "None"))
         if text != "None" and arguments.devices is None:
-            arguments.devices = whole(line.where, name, text)
+            arguments.devices = parse_count(line.where, name, text)
             for factor in factors:
                 arguments.devices *= arguments.integer("devices", factor) or 1
             arguments.places["devices"] = Place(arguments.file, line.number)
@@ -280,5 +280,5 @@ _REPLICA: Final = ("tensor-model-parallel-size", "pipeline-model-parallel-size",
 
 
 def read_dump(arguments: Arguments) -> AskedRun:
-    """The run that a dump asks for."""
+    """Return the run that a dump describes."""
     return read(arguments, None, own=True)

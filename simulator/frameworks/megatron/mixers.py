@@ -1,4 +1,4 @@
-"""Layers that are not attention by Megatron's and MindSpeed's flags: state spaces, the gated delta rule, patterns."""
+"""Layers without attention by Megatron's and MindSpeed's flags: state spaces, the gated delta rule, patterns."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ _SPECS: Final = re.compile(
     r"|megatron\.core\.models\.gpt\.gpt_layer_specs (?:get_)?gpt_layer_(?:local|with_transformer_engine)_spec(?:_moe)?"
     r"|local"
 )
-"""Definitions whose layers are what the other flags say: MindSpeed-LLM v26.1.0, tasks/models/spec, and stacks that a
-pattern fills, Megatron-LM d98e8a6, megatron/core/models/hybrid/hybrid_layer_specs.py (NeMo's reader names no package).
-"""
+"""Definitions whose layers the other flags describe: MindSpeed-LLM v26.1.0, tasks/models/spec, and stacks filled by
+a pattern, Megatron-LM d98e8a6, megatron/core/models/hybrid/hybrid_layer_specs.py (NeMo's reader names no package)."""
 _PATTERN: Final = "hybrid-layer-pattern"
 _RATIOS: Final = ("hybrid-attention-ratio", "hybrid-mlp-ratio")
 _DELTA_SPEC: Final = "qwen3_next_spec"
 _VARIANT: Final = "experimental-attention-variant"
 _PLACES: Final = ("linear-attention-freq", "full-attention-interval")
 _DECIDING: Final = (_PATTERN, *_RATIOS, _VARIANT, *_PLACES)
-"""Flags that change what the layers are; sizes of mixers that no layer has change nothing."""
+"""Flags that change the kind of layers; sizes of mixers that no layer has change nothing."""
 _OFF: Final = re.compile(r"0*\.?0*|none|null|false", re.ASCII | re.IGNORECASE)
 _CHUNK: Final = 64
-"""Tokens that the kernels of the gated delta rule treat at once (fla.ops.gated_delta_rule, which both call)."""
+"""Tokens per chunk of the gated delta rule's kernels (fla.ops.gated_delta_rule, which both call)."""
 _MOST_LAYERS: Final = 10_000
 MixerFields = dict[str, Any]
-"""MixerFields of a model's spec."""
+"""Fields of a model's spec that concern mixers."""
 
 
 def is_known_spec(spec: str) -> bool:
-    """Whether the layers of a definition, as `--spec` names it, are what the other flags say."""
+    """Whether the other flags describe the layers of a definition that `--spec` names."""
     return _SPECS.fullmatch(spec) is not None
 
 
 def _spec(arguments: Arguments, group: str) -> str | None:
-    """The definition of the layers that is MindSpeed's `own`, or of a `stack` that a pattern fills; None for others."""
+    """Return the layers' definition, if it is MindSpeed's `own` or a `stack` filled by a pattern; None for others."""
     match = _SPECS.fullmatch(arguments.text("spec", "spec") or "")
     return match[group] if match else None
 
 
 def count_layers(arguments: Arguments) -> None:
-    """Take the number of layers from a pattern, which replaces `--num-layers` (d98e8a6, training/arguments.py:787)."""
+    """Set the number of layers from a pattern, which replaces `--num-layers` (d98e8a6, training/arguments.py:787)."""
     entry = arguments.entry(_PATTERN)
     if entry is not None and not entry.causes and _spec(arguments, "stack"):
         count = str(len(_main(entry.text)))
@@ -54,9 +53,9 @@ def count_layers(arguments: Arguments) -> None:
 
 
 def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> MixerFields:
-    """The fields of layers whose mixer is no attention, or that have a mixer or a network alone.
+    """Return the fields of layers whose mixer is not attention, or that have only a mixer or only a network.
 
-    `fields` are those of the whole model, `sizes` all that the flags give, those of mixers among them.
+    `fields` are those of the whole model, `sizes` all sizes that the flags state, those of mixers included.
     """
     own, stack = _spec(arguments, "own"), _spec(arguments, "stack")
     delta = own == _DELTA_SPEC or arguments.text("mixers", _VARIANT) == "gated_delta_net"
@@ -64,7 +63,7 @@ def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> 
     read: tuple[str, ...] = ()
     if own == "mamba_spec" and "hidden_size" in fields:
         inner = (arguments.integer("mixers", "mamba-expand") or 1) * fields["hidden_size"]
-        # Nothing else in any layer: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py.
+        # Only Mamba in every layer: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py.
         listed = {"mixers": ("mamba",), "feed_forwards": ("none",), "rotary": False} | _mamba(sizes, inner, 1, 256)
     elif stack:
         listed, read = _stack(arguments, fields, sizes), (_PATTERN, *_RATIOS)
@@ -78,7 +77,7 @@ def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> 
 
 
 def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[str, ...]) -> None:
-    """Refuse what decides on the layers and was not read for those that the other flags build."""
+    """Refuse flags that change the kind of layers but were not read for these layers."""
     for name in deciding:
         entry = None if name in read else arguments.entry(name)
         text = None if entry is None else arguments.text("mixers", name)
@@ -89,7 +88,7 @@ def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[
 
 
 def _agreeing(arguments: Arguments, fields: MixerFields, own: MixerFields) -> MixerFields:
-    """The fields, without networks that have experts where the flags give none, or none where they give some."""
+    """Return the fields if layers with experts and a number of experts occur together or not at all; else none."""
     networks, count = own.get("feed_forwards"), fields.get("num_experts")
     if networks is None or "num_experts" in arguments.incomplete or ("experts" in networks) == bool(count):
         return own
@@ -101,7 +100,7 @@ def _agreeing(arguments: Arguments, fields: MixerFields, own: MixerFields) -> Mi
 
 
 def _mamba(sizes: MixerFields, inner: int, groups: int, chunk: int) -> MixerFields:
-    """Sizes of Mamba-2 where `inner` features follow from the hidden size; `groups` and `chunk` are the defaults."""
+    """Return the sizes of Mamba-2, `inner` features wide; `groups` and `chunk` are its defaults."""
     size = sizes.get("mamba_head_dim") or 64
     return {
         "architecture": "nemotron_h",
@@ -116,7 +115,7 @@ def _mamba(sizes: MixerFields, inner: int, groups: int, chunk: int) -> MixerFiel
 
 
 def _stack(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> MixerFields:
-    """One part a layer, by the pattern's marks; Mamba-2 as megatron/core/ssm/mamba_mixer.py of d98e8a6 has it."""
+    """Return the layers of a pattern, one part each; Mamba-2 as in megatron/core/ssm/mamba_mixer.py of d98e8a6."""
     layers = fields.get("num_hidden_layers")
     if not layers or "hidden_size" not in fields:
         return {}
@@ -134,12 +133,12 @@ def _stack(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> Mix
 
 
 def _main(pattern: str) -> str:
-    """The decoder's own layers: without those of multi-token prediction and without stages' ends."""
+    """Return the marks of the decoder's own layers: without multi-token prediction and stage boundaries."""
     return pattern.strip("\"'").partition("/")[0].replace("|", "")
 
 
 def _by_ratios(arguments: Arguments, layers: int) -> str:
-    """Attention spread evenly, networks evenly among the rest, as `pattern_from_ratios` of d98e8a6 lays them out."""
+    """Return marks with attention spread evenly, and networks among the rest (`pattern_from_ratios` of d98e8a6)."""
     shares = [float(arguments.share("mixers", name) or 0) for name in _RATIOS]
     marks = ["M"] * min(layers, _MOST_LAYERS)
     for mark, share, ends in (("*", shares[0], 1), ("-", shares[1], 0)):
@@ -159,14 +158,14 @@ def _by_ratios(arguments: Arguments, layers: int) -> str:
 
 
 def _delta(arguments: Arguments, fields: MixerFields, sizes: MixerFields, *, own: bool) -> MixerFields:
-    """The gated delta rule but in every n-th layer, or as a list says: `get_linear_attention_pattern` of d98e8a6.
+    """Return the gated delta rule in all but every n-th layer, or as listed: `get_linear_attention_pattern` of d98e8a6.
 
     MindSpeed's Qwen3-Next (MindSpeed-LLM v2.2.0, qwen3_next_feature.py) counts alike and gates the attention's output.
     """
     layers = fields.get("num_hidden_layers")
     text = (arguments.text("mixers", *_PLACES) or "").replace(" ", "").strip("\"'")
     every = int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text, re.ASCII) else 0
-    digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else written_out(text)
+    digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else layer_digits(text)
     if not layers or len(digits) != layers:
         if layers and "mixers" not in arguments.incomplete:
             message = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
@@ -189,8 +188,8 @@ _TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
 _MOST_DIGITS: Final = 100_000
 
 
-def written_out(text: str) -> str:
-    """`([0]*1+[1,1]*13)` as one digit per layer; empty where it is no such list."""
+def layer_digits(text: str) -> str:
+    """Return `([0]*1+[1,1]*13)` as one digit per layer; empty for other text."""
     digits = ""
     if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:
         text = text[1:-1]

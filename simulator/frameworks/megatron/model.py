@@ -1,4 +1,4 @@
-"""The model of Megatron's and MindSpeed's flags: its shape, its vocabulary, the shipped one alike. Prices nothing."""
+"""The model of Megatron's and MindSpeed's flags: shape, vocabulary, and the shipped model alike. Prices nothing."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Final
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.megatron.cut import idle_layers
-from simulator.frameworks.megatron.mixers import is_known_spec, mixers_of, written_out
+from simulator.frameworks.megatron.mixers import is_known_spec, layer_digits, mixers_of
 from simulator.frameworks.megatron.vocabulary import padded, padding, vocabulary
 from simulator.frameworks.take import Targets, part
 
 LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _LATENT_SIZES: Final = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
-"""What MLA's heads have where no flag tells: core_v0.10 to core_v0.19, megatron/training/arguments.py (d98e8a6: 3552)
-and MLATransformerConfig of megatron/core/transformer/transformer_config.py."""
+"""Default sizes of MLA's heads: core_v0.10 to core_v0.19, megatron/training/arguments.py (d98e8a6: 3552) and
+MLATransformerConfig of megatron/core/transformer/transformer_config.py."""
 _HEADS: Final = ("n-head-kv", "num-key-value-heads")
-"""Key-value heads of Pai's older models and of Megatron-DeepSpeed, without a switch."""
+"""Flags of key-value heads in Pai's older models and Megatron-DeepSpeed, which need no switch."""
 _ROTARY: Final = ("rope", "rotary", "mrope", "yarn", "deepseek4")
-"""Positions that turn queries and keys, by Megatron-LM's, Pai's and MindSpeed's names."""
+"""Rotary position embeddings, by Megatron-LM's, Pai's and MindSpeed's names."""
 _LINEAR: Final = ("linear_", "mamba_", "convolution", "chunk_tokens")
-"""Beginnings of the fields that only mixers have which are no attention."""
+"""Prefixes of fields that belong to mixers other than attention."""
 
 
 def fields_of(arguments: Arguments, targets: Targets) -> dict[str, Any]:
-    """The model's shape as the flags give it, with what Megatron derives from it."""
+    """Return the model's shape as the flags state it, with the fields that Megatron derives."""
     fields = {name: value for name, value in part(targets, "model").items() if not name.startswith(_LINEAR)}
     layers = fields.get("num_hidden_layers")
     if layers:
@@ -44,7 +44,7 @@ def fields_of(arguments: Arguments, targets: Targets) -> dict[str, Any]:
 
 
 def _experts(arguments: Arguments) -> int | None:
-    """Routed experts; Megatron-DeepSpeed takes a number for each layer, of which only equal ones are modelled."""
+    """Return the number of routed experts; per-layer numbers, as in Megatron-DeepSpeed, must be equal."""
     numbers = (arguments.text("num_experts", "num-experts") or "").split()
     if len(numbers) < 2 or not all(re.fullmatch(r"[0-9]{1,6}", number, re.ASCII) for number in numbers):
         return arguments.integer("num_experts", "num-experts", low=0)
@@ -55,7 +55,7 @@ def _experts(arguments: Arguments) -> int | None:
 
 
 def _set_heads(arguments: Arguments, fields: dict[str, Any]) -> None:
-    """Key-value heads, which only a switch makes fewer, and the size of a head."""
+    """Set key-value heads, which only a switch reduces, and the size of a head."""
     heads, hidden = fields.get("num_attention_heads"), fields.get("hidden_size")
     groups = fields.pop("num_key_value_heads", None) or arguments.integer("num_key_value_heads", *_HEADS)
     grouped = arguments.switch("num_key_value_heads", "group-query-attention") or arguments.has(*_HEADS)
@@ -66,12 +66,12 @@ def _set_heads(arguments: Arguments, fields: dict[str, Any]) -> None:
 
 
 def is_gated(arguments: Arguments, fields: Mapping[str, Any]) -> bool:
-    """Whether the feed-forward network has a gate; `--fc-type up_down` of MindSpeed-LLM c77308a takes it away."""
+    """Whether the feed-forward network has a gate; `--fc-type up_down` of MindSpeed-LLM c77308a removes it."""
     return bool(fields.get("gated")) and arguments.text("intermediate_size", "fc-type") != "up_down"
 
 
 def _set_parts(arguments: Arguments, fields: dict[str, Any]) -> None:
-    """What a layer is made of: network, biases, positions."""
+    """Set a layer's parts: network, biases, positions."""
     biased = not arguments.switch("mlp_bias", "disable-bias-linear")
     kind = (arguments.text("rotary", "position-embedding-type") or "").lower()
     rotary = kind in _ROTARY
@@ -88,7 +88,7 @@ def _set_parts(arguments: Arguments, fields: dict[str, Any]) -> None:
 
 
 def _set_width(arguments: Arguments, fields: dict[str, Any]) -> None:
-    """The width of the network as Megatron derives it, or with FlagScale's `--multiple-of` (v0.1, arguments.py)."""
+    """Set the network's width as Megatron derives it, or by FlagScale's `--multiple-of` (v0.1, arguments.py)."""
     hidden = fields.get("hidden_size")
     if not hidden or "intermediate_size" in fields or "intermediate_size" in arguments.incomplete:
         return
@@ -107,11 +107,11 @@ def _set_width(arguments: Arguments, fields: dict[str, Any]) -> None:
 
 
 def _set_experts(arguments: Arguments, fields: dict[str, Any], layers: int | None) -> None:
-    """The fields of experts, where the model has some; `layers` count those that do nothing."""
+    """Set the fields of experts, where the model has them; `layers` include no-op layers."""
     shared = fields.pop("num_shared_experts", None)
     gate = fields.pop("shared_expert_gate", False)
     if "n_group" in fields and not fields.get("topk_group") and "topk_group" not in arguments.incomplete:
-        # Without a number of groups per token no group is looked at: core_r0.12.0, transformer/moe/moe_utils.py:525.
+        # Groups are ignored without a number of groups per token: core_r0.12.0, transformer/moe/moe_utils.py:525.
         fields |= {"n_group": 0, "topk_group": 0}
     alone = fields.get("num_experts") == 1 and arguments.has("deepspeed")
     if alone or not fields.get("num_experts"):
@@ -133,13 +133,13 @@ def _set_experts(arguments: Arguments, fields: dict[str, Any], layers: int | Non
 
 
 def _places_of_experts(arguments: Arguments, fields: dict[str, Any], layers: int | None) -> dict[str, Any]:
-    """Which layers have experts: MindSpeed's count of dense ones, and every how manieth, or a list, of the others."""
+    """Return which layers have experts: by MindSpeed's count of leading dense ones, a step, or a list."""
     leading = max(arguments.integer("first_k_dense_replace", "first-k-dense-replace", low=-1) or 0, 0)
     text = (arguments.text("first_k_dense_replace", "moe-layer-freq") or "1").replace(" ", "").strip("\"'")
     if text in ("1", "-1"):
         return {"first_k_dense_replace": leading}
     step = int(text) if re.fullmatch(r"[0-9]{1,4}", text, re.ASCII) and int(text) else 0
-    digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else written_out(text)
+    digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else layer_digits(text)
     if "1" not in digits or (layers is not None and len(digits) != layers):
         message = f"--moe-layer-freq {text[:40]}: no list of {layers or 'all'} layers of which some have experts"
         arguments.not_modelled(message, "moe-layer-freq")
@@ -152,7 +152,7 @@ def _places_of_experts(arguments: Arguments, fields: dict[str, Any], layers: int
 
 
 def _set_latent(arguments: Arguments, fields: dict[str, Any]) -> None:
-    """The sizes of latent attention, where the model has it; and definitions of layers that nothing describes."""
+    """Set the sizes of latent attention, if the model has it; refuse unknown definitions of layers."""
     spec = arguments.text("spec", "spec")
     if spec and not is_known_spec(spec):
         arguments.not_modelled(f"--spec {spec[:80]}: layers of this kind are not modelled", "spec")
@@ -160,7 +160,7 @@ def _set_latent(arguments: Arguments, fields: dict[str, Any]) -> None:
         for name in LATENT:
             fields.pop(name, None)
         return
-    # With MLA the flag means the norms of the compressed queries and keys, which its layers always count.
+    # With MLA the flag means the norms of compressed queries and keys, which its layers include anyway.
     fields |= {"qk_norm": False, "attention_bias": False}
     if arguments.has("multi-latent-attention"):
         usual = {name: size for name, size in _LATENT_SIZES.items() if name not in {*fields, *arguments.incomplete}}
@@ -170,13 +170,13 @@ def _set_latent(arguments: Arguments, fields: dict[str, Any]) -> None:
 
 
 def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int) -> tuple[str | None, dict[str, Any]]:
-    """The shipped model of that shape, and the fields in which the run differs from it."""
+    """Return the shipped model of a shape, and the fields in which the run differs from it."""
     count, assumed = vocabulary(arguments)
     shape = {**fields, **({"vocab_size": count} if count else {})}
     model = models.by_shape(shape)
     unknown = arguments.has("patch-tokenizer-type") and model is not None and models.shares_sizes(model)
     if model is not None and not count and (unknown or _has_other_parts(model, fields)):
-        # Another model of equal sizes, or a tokenizer that is not known: the vocabulary would be a guess.
+        # Several models of equal sizes, or an unknown tokenizer: the vocabulary would be a guess.
         model = None
     multiple = padding(arguments, tensor_parallel)
     fix = "--model-field vocab_size=N"
@@ -198,17 +198,17 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
 
 
 _SPARE_ENTRIES: Final = 600
-"""Most rows by which a tokenizer's entries fall short of its model's vocabulary, padding included."""
+"""Most rows by which a model's vocabulary exceeds its tokenizer's entries, padding included."""
 
 
 def _has_other_parts(model: str, fields: Mapping[str, object]) -> bool:
-    """Whether a model's biases or norms of heads are others than the flags give."""
+    """Whether a model's biases or head norms differ from the flags'."""
     spec = models.load_model(model)
     return any(name in fields and getattr(spec, name) != fields[name] for name in ("attention_bias", "qk_norm"))
 
 
 def _architecture(shape: Mapping[str, object]) -> str:
-    """A family whose layers have these parts."""
+    """Return a model family whose layers have these parts."""
     if "architecture" in shape:
         return str(shape["architecture"])
     if shape.get("attention") == "mla":

@@ -1,6 +1,6 @@
-"""A run of Megatron-LM by its words: one reading of command lines, of keys that spell its flags, and of logs.
+"""Runs of Megatron-LM, read from its words: the same for command lines, keys that spell its flags, and logs.
 
-What a word sets stands in `words.csv`; here is what takes several of them at once. Prices nothing.
+`words.csv` states what a word sets; this module joins the functions for settings of several words. Prices nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from simulator.question.scenario.layout import Layout
 
 
 def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> AskedRun:
-    """The run that Megatron's flags ask for, before what was not read is remarked.
+    """Return the run that Megatron's flags describe, without remarks on unread ones.
 
-    `environment` is None where the recipe says nothing about it; `own` says that Megatron-LM itself reads the flags, so
-    that its defaults hold where none is given. Raises InputError for a value that is none.
+    `environment` is None where the recipe does not state it; `own` says that Megatron-LM itself reads the flags, so
+    that its defaults apply. Raises InputError for an invalid value.
     """
     count_layers(arguments)
     targets = take(arguments)
@@ -49,11 +49,12 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     batch = targets.get("workload.global_batch_size") or special.largest_batch(arguments)
     special.set_options(arguments, targets, environment, layout)
     special.remark_contradictions(arguments, layout)
+    stated = shape | ({"vocab_size": spec.vocab_size} if spec else {}) | fields
     return AskedRun(
         framework="megatron",
         model=model,
         model_fields=fields,
-        shape=shape | ({"vocab_size": spec.vocab_size} if spec else {}) | fields,
+        shape=stated,
         seq_length=targets.get("workload.seq_length"),
         global_batch_size=batch,
         gradient_accumulation_steps=None if batch or "global_batch_size" in arguments.incomplete else 1,
@@ -61,5 +62,6 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         lora_rank=rank,
         options={**(special.usual_dispatch(arguments) if own else {}), **part(targets, "option")},
         layout=layout,
+        unpriced_bytes=special.sharding_room(arguments, targets, stated.get("vocab_size")),
         virtual_stage_layers=cut.layers_per_chunk,
     )

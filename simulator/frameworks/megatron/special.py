@@ -1,7 +1,7 @@
-"""Settings that several of Megatron-LM's flags decide together, so that no row of its table can say them.
+"""Settings that depend on several of Megatron-LM's flags and so have no row in its table.
 
-Each function takes the run's arguments and the values that `take` found by target, and adds or corrects some of them:
-recompute, what is sharded and offloaded, experts, precision and types of numbers, attention, exchanges.
+Each function takes the run's arguments and the values that `take` returned by target, and adds or corrects some:
+recompute, sharding, offload, experts, precision and number types, attention, exchanges.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from simulator.cost.dtypes import FP32, HALF
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.megatron.captured import set_captured
 from simulator.frameworks.optimizer import read_optimizer
@@ -20,18 +21,22 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FP4_RECIPES, FP8_RECIPES, OFFLOADED_MODULES
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Variables that set up PyTorch's allocator."""
+"""Environment variables that configure PyTorch's allocator."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
+_STRATEGIES: Final = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_QUEUE: Final = 1e9
+_LARGEST_TABLE: Final = 262_144
+_LARGEST_HIDDEN: Final = 16_384
 _STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
 _ALL: Final = 2**31
-"""Micro batches that are put off where no limit is told."""
+"""Limit of deferred micro batches where none is stated."""
 _LORA_TARGETS: Final = (
     frozenset(("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
     frozenset(("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h")),
 )
-"""All linear layers, by the names of the core's and of the legacy modules."""
+"""All linear layers, by the core's and the legacy modules' names."""
 _LORA_OF_ATTENTION: Final = (frozenset(("linear_qkv", "linear_proj")), frozenset(("query_key_value", "dense")))
-"""Those of attention."""
+"""The linear layers of attention, likewise."""
 _CONTEXT_KINDS: Final = {
     "p2p": "ring",
     "all_gather": "all_gather",
@@ -42,11 +47,11 @@ _CONTEXT_KINDS: Final = {
     "hybrid_cp_algo": "all_to_all_ring",
     "kvallgather_cp_algo": "all_gather",
 }
-"""Names of Megatron (`--cp-comm-type`) and of MindSpeed (`--context-parallel-algo`)."""
+"""Exchanges by the names of Megatron (`--cp-comm-type`) and MindSpeed (`--context-parallel-algo`)."""
 
 
 def set_layout(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:
-    """Correct the fields of the layout; `layers` count those that do nothing, `chunks` those of a pipeline rank."""
+    """Correct the layout's fields; `layers` include no-op layers, `chunks` are those of a pipeline rank."""
     _set_experts(arguments, targets)
     _set_sharding(arguments, targets)
     _set_recompute(arguments, targets, layers, chunks)
@@ -55,7 +60,7 @@ def set_layout(arguments: Arguments, targets: Targets, layers: int | None, chunk
 
 
 def _set_experts(arguments: Arguments, targets: Targets) -> None:
-    """Split an expert like the other layers where no flag says how, as megatron/training/arguments.py does."""
+    """Split an expert like the other layers unless a flag decides, as megatron/training/arguments.py does."""
     tensor = targets.get("layout.tensor_parallel", 1)
     if arguments.switch("etp", "moe-tp-extend-ep"):
         targets["layout.expert_parallel"] = targets.get("layout.expert_parallel", 1) * tensor
@@ -65,7 +70,7 @@ def _set_experts(arguments: Arguments, targets: Targets) -> None:
 
 
 def _set_sharding(arguments: Arguments, targets: Targets) -> None:
-    """ZeRO stage of PyTorch's FSDP2, and of Megatron's FSDP as far as it is one of the distributed optimizer."""
+    """Set the ZeRO stage of PyTorch's FSDP2, and of Megatron's FSDP where it shards only the optimizer."""
     strategy = arguments.text("zero_stage", "data-parallel-sharding-strategy")
     if arguments.switch("zero_stage", "use-torch-fsdp2"):
         targets["layout.zero_stage"] = 3
@@ -76,15 +81,47 @@ def _set_sharding(arguments: Arguments, targets: Targets) -> None:
         if arguments.has("fp8-format"):
             message = "--use-torch-fsdp2: 8-bit copies of whole layers are priced, as if they were kept for all of them"
             arguments.remark("upper-bound", "warning", message, "use-torch-fsdp2")
-    elif arguments.switch("zero_stage", "use-megatron-fsdp") and strategy not in (None, "no_shard"):
-        targets["layout.zero_stage"] = 1
+    elif arguments.switch("zero_stage", "use-megatron-fsdp") and strategy in _STRATEGIES:
+        targets["layout.zero_stage"] = _STRATEGIES[strategy]
         if strategy != "optim":
-            name = "data-parallel-sharding-strategy"
-            arguments.not_modelled(f"--{name}: Megatron's FSDP of gradients and weights is not modelled", name)
+            _set_fully_sharded(arguments, targets, strategy)
+
+
+def _set_fully_sharded(arguments: Arguments, targets: Targets, strategy: str) -> None:
+    """Set what Megatron's FSDP of gradients, and of weights, does by layers; see `sharding_room`."""
+    name = "data-parallel-sharding-strategy"
+    targets |= {f"option.{switch}": "true" for switch in ("fully_shard", "overlap_grad_reduce", "overlap_param_gather")}
+    message = f"--{name} {strategy}: room is left for all of its buffers"
+    arguments.remark("upper-bound", "warning", message, name)
+    if arguments.has("num-experts") or targets.get("layout.pipeline_parallel", 1) > 1:
+        message = f"--{name} {strategy}: with experts or a pipeline Megatron's FSDP is not modelled"
+        arguments.not_modelled(message, name)
+    if targets.get("option.fp8_param_gather") == "true":
+        # Weights are stored in 8 bits and in parts; transposes are made as they are gathered (README of megatron_fsdp).
+        targets["option.fp8_weight_cache"] = "false"
+
+
+def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) -> float:
+    """Most bytes of the buffers of Megatron's FSDP beside the two layers and the table that ZeRO gathers.
+
+    Gradients of 1e9 parameters, or of two layers, wait for their reduction, and half as many weights are gathered ahead
+    (Megatron-LM d98e8a6, megatron_fsdp.py: 420 to 444); with double buffers two layers' are all. Tables are no units:
+    their weights and gradients are whole (mcore_fsdp_adapter.py).
+    """
+    if targets.get("option.fully_shard") != "true" or "option.widened_gradients" in targets:
+        return 0.0
+    hidden: int = targets.get("model.hidden_size", _LARGEST_HIDDEN)
+    width: int = targets.get("model.intermediate_size", 4 * hidden)
+    layer = hidden * (4 * hidden + 3 * width)
+    table = (vocabulary if isinstance(vocabulary, int) else _LARGEST_TABLE) * hidden
+    doubled = arguments.any_switch("sharding_buffers", "fsdp-double-buffer", "use-nccl-ub")
+    arguments.forget("sharding_buffers")
+    queue = FP32 * layer if doubled else (FP32 + HALF / 2.0) * max(_QUEUE, 2.0 * layer)
+    return queue + (2.0 * FP32 + HALF) * table
 
 
 def _set_recompute(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:
-    """Which layers are done again as a whole, or which modules of each."""
+    """Set the layers, or the modules of each layer, that are recomputed."""
     method = targets.pop("layout.recompute_method", "uniform")
     count = arguments.integer("recompute_layers", "recompute-num-layers", low=0)
     mode = targets.get("layout.recompute", "none")
@@ -112,7 +149,7 @@ def _set_recompute(arguments: Arguments, targets: Targets, layers: int | None, c
 
 
 def _set_modules(arguments: Arguments, targets: Targets) -> None:
-    """What selective recompute does again; `--moe-layer-recompute` is the older word for one of the modules."""
+    """Set the modules of selective recompute; `--moe-layer-recompute` is the older word for one of them."""
     words = re.findall(r"[^\s,\[\]'\"]+", arguments.text("recompute_modules", "recompute-modules") or "core_attn")
     known = MEGATRON.limits.recompute_modules
     if arguments.switch("recompute_modules", "moe-layer-recompute"):
@@ -144,7 +181,7 @@ def _set_offload(arguments: Arguments, targets: Targets) -> None:
 
 
 def _set_offloaded_modules(arguments: Arguments, targets: Targets) -> None:
-    """What `--fine-grained-activation-offloading` moves; without it the modules say nothing."""
+    """Set the modules of `--fine-grained-activation-offloading`, without which they have no effect."""
     if not arguments.switch("offloaded_modules", "fine-grained-activation-offloading"):
         return
     words = re.findall(r"[^\s,\[\]'\"]+", arguments.text("offloaded_modules", "offload-modules") or "")
@@ -158,9 +195,9 @@ def _set_offloaded_modules(arguments: Arguments, targets: Targets) -> None:
 
 
 def largest_batch(arguments: Arguments) -> int | None:
-    """The largest batch of `--step-batch-size-schedule "0:768 250B:1536"`, which no global batch may stand beside.
+    """Return the largest batch of `--step-batch-size-schedule "0:768 250B:1536"`, which excludes a global batch.
 
-    Fewer micro batches keep no more in flight, so it holds for the whole run (arguments.py:680 of core_v0.19.0).
+    Fewer micro batches keep no more in flight, so it bounds the whole run (arguments.py:680 of core_v0.19.0).
     """
     name = "step-batch-size-schedule"
     text = arguments.text("global_batch_size", name)
@@ -176,7 +213,7 @@ def largest_batch(arguments: Arguments) -> int | None:
 
 
 def precision(arguments: Arguments) -> str | None:
-    """The type of the matrix products; without a flag Megatron-LM trains in fp32."""
+    """Return the type of the matrix products; Megatron-LM's default is fp32."""
     narrow = arguments.text("precision", "fp8-format") or arguments.text("precision", "fp8-recipe")
     half = arguments.switch("precision", "bf16"), arguments.switch("precision", "fp16")
     if all(half):
@@ -198,7 +235,7 @@ def precision(arguments: Arguments) -> str | None:
 
 
 def set_adapters(arguments: Arguments, targets: Targets, rank: int | None) -> None:
-    """Take the linear layers with LoRA adapters (MindSpeed-LLM); refuse all but attention's and all of a layer."""
+    """Set the linear layers with LoRA adapters (MindSpeed-LLM); refuse all but attention's and all of a layer."""
     layers = frozenset((arguments.text("lora_rank", "lora-target-modules") or "").split())
     if rank is not None and layers in _LORA_OF_ATTENTION:
         targets["option.adapter_targets"] = "attention"
@@ -211,7 +248,7 @@ def set_adapters(arguments: Arguments, targets: Targets, rank: int | None) -> No
 def set_options(
     arguments: Arguments, targets: Targets, environment: Mapping[str, PlainValue] | None, layout: Layout
 ) -> None:
-    """Correct the switches; `environment` is None where the recipe says nothing about it."""
+    """Correct the switches; `environment` is None where the recipe does not state it."""
     if environment is not None:
         _set_by_environment(arguments, targets, environment)
     if not _is_fused(arguments, environment or {}):
@@ -222,19 +259,26 @@ def set_options(
     set_captured(arguments, targets)
     if not layout.offload.startswith("optimizer"):
         targets.pop("option.offload_fraction", None)
+    if arguments.has("fp8-format", "fp4-format") and arguments.switch("fp8_inputs", name := "first-last-layers-bf16"):
+        targets["option.fp8_inputs"] = "false"
+        message = f"--{name}: what those layers keep is priced for all of them"
+        if targets.get("option.fp8_param_gather") == "true":
+            arguments.not_modelled(f"--{name}: weights of which some are stored in 8 bits are not priced", name)
+        arguments.remark("upper-bound", "warning", message, name)
+    arguments.forget("fp8_inputs")
     if targets.get("option.sharding_replicas", "1") == "1" or not layout.zero_stage:
         targets.pop("option.sharding_replicas", None)
     if arguments.switch("deferred_head_gradients", "defer-embedding-wgrad-compute"):
         limit = arguments.integer("deferred_head_gradients", "wgrad-deferral-limit", low=0)
         targets["option.deferred_head_gradients"] = str(limit or _ALL)
-    # With sequence parallelism input gradients are reduced aside whatever the flag says.
+    # With sequence parallelism the flag has no effect: input gradients are always reduced asynchronously.
     name = "no-async-tensor-model-parallel-allreduce"
     if not layout.sequence_parallel and arguments.switch("overlap_tensor_gradients", name):
         targets["option.overlap_tensor_gradients"] = "false"
 
 
 def _set_by_environment(arguments: Arguments, targets: Targets, environment: Mapping[str, PlainValue]) -> None:
-    """Whether the allocator grows its segments, HCCL's buffer in MiB, whether the host waits for every kernel."""
+    """Set the switches of environment variables: expandable segments, HCCL's buffer in MiB, blocking launches."""
     allocator = next((environment[name] for name in ALLOCATOR if name in environment), None)
     if allocator is not None and not allocator.known:
         arguments.need(allocator.causes, "expandable_segments")
@@ -249,7 +293,7 @@ def _set_by_environment(arguments: Arguments, targets: Targets, environment: Map
 
 
 def _is_fused(arguments: Arguments, environment: Mapping[str, PlainValue]) -> bool:
-    """Whether attention is fused: TransformerEngine does it unless the environment forbids it."""
+    """Whether attention is fused, as in TransformerEngine unless the environment forbids it."""
     if arguments.switch("flash_attention", "use-flash-attn"):
         return True
     if arguments.text("flash_attention", "attention-backend") in ("unfused", "local"):
@@ -261,7 +305,7 @@ def _is_fused(arguments: Arguments, environment: Mapping[str, PlainValue]) -> bo
 
 
 def _set_types(arguments: Arguments, targets: Targets) -> None:
-    """Types of gradients, moments and master weights, and how fp8 scales."""
+    """Set the types of gradients, moments and master weights, and the fp8 recipe."""
     wide = arguments.switch("gradient_dtype", "accumulate-allreduce-grads-in-fp32")
     if arguments.has("fp16") and not wide and not arguments.has("bf16"):
         targets["option.gradient_dtype"] = "bf16"
@@ -295,7 +339,7 @@ def _set_types(arguments: Arguments, targets: Targets) -> None:
 
 
 def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None:
-    """How context parallelism exchanges; megatron-core may name a kind for every layer, which are priced if alike."""
+    """Set the exchange of context parallelism; kinds listed per layer are priced only if all are equal."""
     inner = targets.pop("option.cp_inner_degree", None)
     if layout.context_parallel == 1:
         return
@@ -317,7 +361,7 @@ def _set_context(arguments: Arguments, targets: Targets, layout: Layout) -> None
 
 
 def _set_dispatch(arguments: Arguments, targets: Targets) -> None:
-    """How tokens reach their experts, and how evenly: with a capacity experts work on that many tokens."""
+    """Set the dispatch of tokens to experts, and their imbalance, which a capacity limits."""
     kind = arguments.text("expert_dispatch", "moe-token-dispatcher-type")
     backend = arguments.text("expert_dispatch", "moe-flex-dispatcher-backend") or "deepep"
     if kind in ("alltoall", "alltoall_seq", "allgather"):
@@ -331,14 +375,14 @@ def _set_dispatch(arguments: Arguments, targets: Targets) -> None:
 
 
 def usual_dispatch(arguments: Arguments) -> dict[str, str]:
-    """An all-gather, the default of Megatron-LM's `--moe-token-dispatcher-type` (core_v0.6.0 to core_v0.19.0)."""
+    """Return the all-gather, default of `--moe-token-dispatcher-type` (core_v0.6.0 to core_v0.19.0), unless set."""
     stated = arguments.has("moe-token-dispatcher-type", "overlap-moe-expert-parallel-comm")
     own = arguments.has("num-experts") and not arguments.has("deepspeed")
     return {"expert_dispatch": "allgather"} if own and not stated else {}
 
 
 def remark_contradictions(arguments: Arguments, layout: Layout) -> None:
-    """Say what the flags have against each other."""
+    """Remark flags that contradict each other."""
     if arguments.has("recompute-activations") and layout.recompute == "full":
         message = "--recompute-activations is selective, --recompute-granularity full counts"
         fix = "drop --recompute-activations"

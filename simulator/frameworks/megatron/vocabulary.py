@@ -1,4 +1,4 @@
-"""The vocabulary of Megatron's flags: the count that they give, or that of the tokenizer they name. Opens none."""
+"""The vocabulary of Megatron's flags: the stated size, or that of the tokenizer they name. Opens no tokenizer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.question.specs.documents import read_yaml
 
 _DEFAULT: Final = "gpt2bpetokenizer"
-"""The tokenizer that pretrain_gpt.py takes by itself."""
+"""Default tokenizer of pretrain_gpt.py."""
 _WHOLE: Final = ("padded-vocab-size", "pad-vocab-size-to")
 
 
@@ -23,23 +23,23 @@ def _tokenizers() -> Mapping[str, Mapping[str, int]]:
 
 
 def padded(count: int, multiple: int) -> int:
-    """The next multiple of a number."""
+    """Return a count rounded up to a multiple."""
     return -(-count // multiple) * multiple
 
 
 def padding(arguments: Arguments, tensor_parallel: int) -> int:
-    """What Megatron pads a vocabulary to a multiple of; one that is given with its padding stays as it is."""
+    """Return the multiple that Megatron pads a vocabulary to; 1 where its padded size is stated."""
     if arguments.has(*_WHOLE):
         return 1
     return (arguments.integer("vocab_size", "make-vocab-size-divisible-by") or 128) * tensor_parallel
 
 
 def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
-    """Entries of the vocabulary, and the tokenizer that they are assumed from."""
+    """Return the size of the vocabulary, None if unknown, and the tokenizer that it is assumed from."""
     whole = arguments.integer("vocab_size", *_WHOLE)
     if whole:
         return whole, ""
-    # MindSpeed builds the table of the tokenizer it loads, whatever --vocab-size says.
+    # MindSpeed sizes the table by the tokenizer it loads, regardless of --vocab-size.
     known, _ = models.by_name(_text(arguments, "tokenizer-name-or-path"))
     if known and known not in models.BY_NAME_ALONE:
         return models.load_model(known).vocab_size, ""
@@ -48,9 +48,9 @@ def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
         return count, ""
     names = _tokenizers()["by_part_of_name"]
     if arguments.has("merge-file") and not arguments.has("tokenizer-type"):
-        # Merges are kept for that tokenizer alone.
+        # Only that tokenizer has merges.
         return names[_DEFAULT], "GPT-2"
-    # A file that is known says more than its class, which several models share.
+    # A known file is more specific than its class, which several models share.
     file = arguments.entry("tokenizer-model")
     sure = ("tokenizer-model",) if file is not None and not file.causes else ()
     for flag in ("patch-tokenizer-type", *sure, "tokenizer-type", "tokenizer-model", "tokenizer-name-or-path"):
@@ -62,7 +62,7 @@ def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
 
 
 def _text(arguments: Arguments, flag: str) -> str:
-    """A tokenizer's name. Its flags are read in turn: one that only the run knows leaves it to the next."""
+    """Return a tokenizer's name; one that only the run knows is empty, so that the next flag counts."""
     text = arguments.text("tokenizer", flag) or ""
     arguments.incomplete.discard("tokenizer")
     arguments.forget("tokenizer")
@@ -70,10 +70,10 @@ def _text(arguments: Arguments, flag: str) -> str:
 
 
 def _beside_weights(arguments: Arguments) -> tuple[int | None, str]:
-    """The vocabulary beside the weights that are loaded, and their name.
+    """Return the vocabulary of the loaded weights, and their name.
 
-    Pai's patch takes the tokenizer from there, whatever its class (megatron_patch/tokenizer of a098ca5); where the
-    weights are not known, the vocabulary that all of one class have.
+    Pai's patch takes the tokenizer from there, whatever its class (megatron_patch/tokenizer of a098ca5); without known
+    weights the vocabulary is that of all tokenizers of the class.
     """
     patched, weights = arguments.entry("patch-tokenizer-type"), arguments.entry("load")
     if patched is None:

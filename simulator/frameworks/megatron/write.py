@@ -1,4 +1,4 @@
-"""A launch script of Megatron-LM or MindSpeed-LLM for a layout: the rows of the tables reversed. Chooses no layout."""
+"""Launch scripts of Megatron-LM and MindSpeed-LLM: the rows of the tables reversed. Chooses no layout."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NAMED: Final = (
     *("expandable_segments", "flash_attention", "optimizer_dtype", "cp_communication", "cp_inner_degree"),
     *("fp8_recipe", "fp4_recipe", "expert_dispatch", "splits_last_backward", "optimizer"),
 )
-"""Switches without a row of their own that are written here."""
+"""Switches without a row that are written here."""
 _OF_LATER_CORES: Final = (*CAPTURED_SWITCHES, "offloaded_modules")
-"""Those that the core under MindSpeed-LLM has no flags for."""
+"""Switches that MindSpeed-LLM's core has no flags for."""
 _MINDSPEED: Final = "mindspeed-llm"
 _MINDSPEED_WORDS: Final = ("use_mcore_models", "use_fused_rmsnorm", "use_fused_swiglu", "no_masked_softmax_fusion")
 """Switches of its examples for models of Megatron's core: examples/mcore/qwen3/pretrain_qwen3_8b_4K_ptd_A3.sh, 2.2."""
@@ -34,7 +34,7 @@ _TOKENIZER: Final = {
 
 
 def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
-    """The script. Raises UnsupportedError for what Megatron-LM has no flag for."""
+    """Return the script. Raises UnsupportedError for settings that Megatron-LM has no flag for."""
     case = _writing(scenario, layout)
     if scenario.lora_rank is not None:
         raise UnsupportedError("--lora-rank: pretrain_gpt.py of Megatron-LM trains no adapters")
@@ -76,7 +76,7 @@ def megatron_script(scenario: Scenario, layout: Layout, head: Head) -> str:
 
 
 def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPair], ...]:
-    """Every flag of a question: of its model, experts, workload, layout and switches. Raises UnsupportedError."""
+    """Return the flags of model, experts, workload, layout, MindSpeed and switches. Raises UnsupportedError."""
     case = _writing(scenario, layout)
     more = ("repeat_kv",) if _is_mindspeed(case) else _OF_LATER_CORES
     case.refuse_switches((*_NAMED, *more), "Megatron-LM")
@@ -84,7 +84,7 @@ def megatron_parts(scenario: Scenario, layout: Layout) -> tuple[Iterator[WordPai
 
 
 def megatron_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
-    """The flags that say how a question is laid out. Raises UnsupportedError for what there is none for."""
+    """Yield the flags of a layout. Raises UnsupportedError for settings without one."""
     case = _writing(scenario, layout)
     yield from _experts(case)
     yield from _workload(case)
@@ -100,7 +100,7 @@ def _is_mindspeed(case: Writing) -> bool:
 
 
 def _mindspeed(case: Writing) -> Iterator[WordPair]:
-    """The switches of a launch of MindSpeed-LLM on Megatron's core 0.12, the first with --attention-backend."""
+    """Yield the switches of MindSpeed-LLM on Megatron's core 0.12, the first with --attention-backend."""
     if not _is_mindspeed(case):
         return
     for switch in _MINDSPEED_WORDS:
@@ -171,7 +171,7 @@ def _workload(case: Writing) -> Iterator[WordPair]:
     yield "seq_length", str(scenario.seq_length)
     yield from case.degrees("micro_batch_size")
     yield "global_batch_size", str(scenario.global_batch_size)
-    # Without a word for the precision Megatron-LM trains in fp32.
+    # Megatron-LM's default precision is fp32.
     match scenario.precision:
         case "bf16" | "fp16":
             yield scenario.precision, ""
@@ -190,7 +190,7 @@ def _workload(case: Writing) -> Iterator[WordPair]:
             pass
         case _:
             assert_never(scenario.precision)
-    if not _is_mindspeed(case):  # whose kernels are those of its own switches
+    if not _is_mindspeed(case):  # which has switches of its own for kernels
         yield "transformer_impl", "transformer_engine"
 
 
@@ -208,7 +208,7 @@ def _layout(case: Writing) -> Iterator[WordPair]:
 
 
 def _scheduled(case: Writing) -> Iterator[WordPair]:
-    """The order of passes. Raises UnsupportedError for one that it has none for."""
+    """Yield the flags of the schedule. Raises UnsupportedError for a schedule without one."""
     name, profile = case.layout.schedule, case.scenario.framework
     match name:
         case "1f1b":
@@ -235,8 +235,8 @@ def _scheduled(case: Writing) -> Iterator[WordPair]:
 def _stages(case: Writing) -> Iterator[WordPair]:
     cut, chunks = case.layout.stage_layers, case.layout.virtual_stages
     if case.layout.chunk_layers or (chunks > 1 and not case.cut_is_even):
-        held = model_chunks(cut, chunks, case.layout.chunk_layers)
-        yield _described_cut(case, [held[rank][chunk][1] for chunk in range(chunks) for rank in range(len(cut))])
+        per_rank = model_chunks(cut, chunks, case.layout.chunk_layers)
+        yield _described_cut(case, [per_rank[rank][chunk][1] for chunk in range(chunks) for rank in range(len(cut))])
         return
     if chunks > 1:
         yield "num_layers_per_virtual_pipeline_stage", str(cut[0] // chunks)
@@ -254,7 +254,7 @@ def _stages(case: Writing) -> Iterator[WordPair]:
 
 
 def _described_cut(case: Writing, sizes: list[int]) -> WordPair:
-    """Layers of every chunk. Since Megatron-core 0.13: E embedding, t layer, m prediction module, L loss, | between."""
+    """Return the layers of every chunk as layout text (core 0.13): E embedding, t layer, m prediction, L loss."""
     mtp = case.scenario.model.num_nextn_predict_layers if case.scenario.framework.mtp else 0
     chunks = ["t" * layers for layers in sizes]
     text = "|".join(["E" + chunks[0], *chunks[1:-1], f"{chunks[-1]}{'m' * (mtp or 0)}L"])

@@ -1,7 +1,7 @@
-"""DeepSpeed's engine beside Megatron's flags, as Megatron-DeepSpeed and its fork of BigScience start it.
+"""DeepSpeed's engine beside Megatron's flags, in Megatron-DeepSpeed and BigScience's fork.
 
-Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names says how the state
-is sharded, kept and offloaded. Megatron's own flags are read elsewhere.
+Read at microsoft f4157be and bigscience 8387ae17: the configuration that `--deepspeed_config` names decides how the
+state is sharded, stored and offloaded. Megatron's own flags are read elsewhere.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _STAGE: Final = re.compile(r"([0-3])(?:\.0*)?")
 
 
 def prepare(arguments: Arguments) -> None:
-    """Take what the engine's stack has otherwise than Megatron-LM: its own attention, the cut that it makes itself."""
+    """Add the flags for the engine's differences from Megatron-LM: its own attention and its own cut."""
     engine = arguments.entry("deepspeed")
     if engine is None:
         return
     line = engine.place.line
     experts = arguments.entry("num-experts")
     if experts is None or experts.text == "1":
-        # `--num-experts 1` is a dense model, whose layers no such group spreads.
+        # `--num-experts 1` is a dense model, without expert parallelism.
         arguments.entries.pop("moe_expert_parallel_size", None)
     if not arguments.has("use-flash-attn"):
         arguments.add("transformer-impl", [known_value("local", line)], line)
     method = arguments.text("stage_layers", "pp-partition-method")
     if method == _BY_EMBEDDINGS:
-        # Token table and head are layers of the cut.
+        # Embedding and head count as layers of the cut.
         arguments.add("account-for-embedding-in-pipeline-split", [], line)
         arguments.add("account-for-loss-in-pipeline-split", [], line)
     elif method not in (None, "type:transformer"):
@@ -46,17 +46,16 @@ def prepare(arguments: Arguments) -> None:
 
 
 def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) -> AskedRun:
-    """The run with what the engine's configuration says, else `--zero-stage`; other runs as they are."""
+    """Return the run as the engine's configuration or `--zero-stage` sets it; runs without the engine unchanged."""
     if not arguments.has("deepspeed"):
         return run
     keys = _configuration(arguments, launch)
     stage = keys.integer("zero_stage", "zero_optimization.stage", low=0, high=3)
-    stated = _told_stage(arguments)
+    stated = _stated_stage(arguments)
     entry = arguments.entry("deepspeed-config")
     written = launch.written(entry.text) if launch is not None and entry is not None else None
     files = [cause for cause in (written.causes if written is not None else ()) if cause.name.endswith(SUFFIXES)]
-    # Made by a command, or of a template that is not at hand: what else than the stage it says, as compression, is not
-    # known.
+    # A generated file, or one from an absent template, may state more than the stage, such as compression.
     arguments.note(files, ("zero_stage",))
     if stage is None and stated is None:
         waiting = (unknown for unknown in keys.unknowns() if "zero_stage" in unknown.affects)
@@ -64,14 +63,14 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
     if files or (stage is None and stated is None and "zero_stage" in keys.incomplete):
         arguments.incomplete.add("zero_stage")
     stage = stated or 0 if stage is None else stage
-    # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.
+    # Without sharding the 16-bit optimizer sums gradients in fp32, else in the type of the weights.
     kind = keys.text("gradient_dtype", "data_types.grad_accum_dtype") or ("fp32" if stage == 0 else "")
     wide = run.precision == "fp32" or (run.precision == "bf16" and kind == "fp32")
-    # DeepSpeed-Ulysses: each rank has a part of every sequence, and of the heads while it attends.
+    # DeepSpeed-Ulysses: each rank has a part of every sequence, and in attention of the heads.
     split = arguments.integer("cp", "ds-sequence-parallel-size", high=2**16) or 1
     layout = run.layout
     if layout is not None:
-        # BF16_Optimizer, taken where no stage is asked for, keeps each replica's part of the masters and moments alone:
+        # BF16_Optimizer, the default without a stage, shards masters and moments over the replicas:
         # deepspeed/runtime/engine.py and bf16_optimizer.py of 0.16.5, partition_size.
         engine = keys.text("precision", "bf16.enabled", "bfloat16.enabled") or ""
         sharded = min(stage, 1) or int(run.precision == "bf16" and engine.lower() == "true")
@@ -84,7 +83,7 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
         message = (
             f"ZeRO stage {stage} beside Megatron's flags: what shards more than the optimizer is priced as stage 1"
         )
-        arguments.remarks.append(Remark("upper-bound", "warning", message, arguments.places.get("zero_stage")))
+        arguments.remarks.append(Remark("device-bound", "warning", message, arguments.places.get("zero_stage")))
     # deepspeed/runtime/pipe/engine.py sends parts (`is_pipe_partitioned`); bf16_optimizer.py keeps both gradients.
     exchange = {"cp_communication": "all_to_all"} if split > 1 else {}
     options = {**run.options, **exchange, "gradient_dtype": "fp32" if wide else "bf16", "scattered_sends": "true"}
@@ -94,7 +93,7 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
 
 
 def _configuration(arguments: Arguments, launch: LaunchCommand | None) -> Arguments:
-    """The keys of the engine's configuration. Raises AbsentFileError for one that is not at hand: it may compress."""
+    """Return the keys of the engine's configuration. Raises AbsentFileError if missing: it may compress."""
     keys = Arguments(arguments.file, table_of("deepspeed"))
     if launch is None:
         return keys
@@ -104,8 +103,8 @@ def _configuration(arguments: Arguments, launch: LaunchCommand | None) -> Argume
     return keys
 
 
-def _told_stage(arguments: Arguments) -> int | None:
-    """The stage of `--zero-stage`, which is read as a number. Raises InputError for none."""
+def _stated_stage(arguments: Arguments) -> int | None:
+    """Return the stage of `--zero-stage`; None without it. Raises InputError for other text."""
     text = arguments.text("zero_stage", "zero-stage")
     match = _STAGE.fullmatch(text or "")
     if text is not None and match is None:

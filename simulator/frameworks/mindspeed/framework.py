@@ -1,4 +1,4 @@
-"""MindSpeed's folder: what its flags, and those of MindSpeed-LLM, add to Megatron-LM's."""
+"""MindSpeed's folder: the flags that MindSpeed and MindSpeed-LLM add to Megatron-LM's."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""Settings of MindSpeed's own flags beside its table's: its release, what it keeps, what it does again.
+"""Settings that MindSpeed's flags imply beyond its table: its release, tensors it keeps, parts it recomputes.
 
-`extended` takes a run as Megatron-LM's flags give it and lays MindSpeed's own ways under its switches. Scripts name no
-release: the oldest one that has their flags is taken.
+`extended` takes a run read from Megatron-LM's flags and adds MindSpeed's behaviour below its switches. Scripts name no
+release: the oldest one that has their flags is assumed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from simulator.question.scenario.layout import Layout
 from simulator.question.specs.stacks import releases
 
 _PREFERENCES: Final = ("dpo",)
-"""Stages that compare a chosen and a rejected answer under a frozen copy of the model."""
+"""Stages that compare a chosen with a rejected answer, under a frozen copy of the model."""
 _SCORES: Final = ("rm", "orm")
-"""Stages that train one score instead of the logits."""
+"""Stages that train a score in place of the logits."""
 _STAGES: Final = frozenset(("sft", "pt", "simpo", "orpo", *_PREFERENCES, *_SCORES))
 _RELEASE: Final = re.compile(r"MindSpeed(?:-LLM)?-v(\d+)\.(\d+)")
 _CORE: Final = re.compile(r"core_v0\.(\d+)")
 _EARLY_CORE: Final = 8
-"""Megatron's core below MindSpeed-LLM up to v2.1 (docs/pytorch/install_guide.md); MindSpeed v2.1.0 is on 0.12 too."""
+"""Megatron core of MindSpeed-LLM up to v2.1 (docs/pytorch/install_guide.md); MindSpeed v2.1.0 also runs on 0.12."""
 _LAST_ON_EARLY_CORE: Final = "MindSpeed-LLM-v2.1"
 _REPEATED_AS_NEEDED: Final = (2, 3)
 _VARIABLE: Final = ("variable-seq-lengths", "no-pad-to-seq-lengths")
@@ -37,7 +37,7 @@ Options = dict[str, str]
 
 
 def extended(arguments: Arguments, run: AskedRun, _: LaunchCommand | None) -> AskedRun:
-    """The run with what MindSpeed does; other runs as they are."""
+    """Return the run with MindSpeed's behaviour; runs of other stacks unchanged."""
     if not is_mindspeed(arguments) or run.layout is None:
         return run
     release = release_of(arguments)
@@ -47,7 +47,7 @@ def extended(arguments: Arguments, run: AskedRun, _: LaunchCommand | None) -> As
     own = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in release_options(release)
     }
-    own |= _held(facts) | _done_again(facts) | _trained(arguments) | _kernels(facts) | _overlapped(facts)
+    own |= _kept_tensors(facts) | _recomputed(facts) | _trained(arguments) | _kernels(facts) | _overlapped(facts)
     _remark_unpriced(facts)
     options = own | dict(run.options)
     options |= _exchange(facts, run, options)
@@ -55,29 +55,29 @@ def extended(arguments: Arguments, run: AskedRun, _: LaunchCommand | None) -> As
 
 
 def is_mindspeed(arguments: Arguments) -> bool:
-    """Whether a run has flags that only MindSpeed has; one of DeepSpeed's engine has its own."""
+    """Whether a run has flags that only MindSpeed has, and not DeepSpeed's engine."""
     own = table_of("mindspeed").keys() - table_of("megatron", "pai", "flagscale").keys()
     return not arguments.has("deepspeed") and not own.isdisjoint(arguments.entries)
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What the switches of a run follow from."""
+    """Inputs of a run's switches."""
 
     arguments: Arguments
     layout: Layout
     release: str
     layers: int
-    """Layers of the model with those that do nothing; 0 where they are not known."""
+    """Layers of the model, no-op layers included; 0 where unknown."""
 
     @property
     def is_legacy(self) -> bool:
-        """Whether the models are MindSpeed's older ones instead of those of Megatron's core."""
+        """Whether the models are MindSpeed's legacy ones, not those of Megatron's core."""
         return not self.arguments.has("use-mcore-models")
 
     @property
     def is_oldest(self) -> bool:
-        """Whether the release is the oldest one that is told apart."""
+        """Whether the release is the oldest in the table."""
         return self.release == next(iter(releases()))
 
     @property
@@ -87,12 +87,12 @@ class _Facts:
 
 
 def release_options(release: str) -> tuple[tuple[str, object], ...]:
-    """The switches of a release."""
+    """Return the switches of a release."""
     return tuple(releases()[release].items())
 
 
 def release_of(arguments: Arguments) -> str:
-    """The oldest release that has the flags of a run, as far as they matter."""
+    """Return the oldest release that has all flags of a run that change memory or speed."""
     tables = table_of("mindspeed"), table_of("megatron")
     needed = [(0, 0)]
     for name in arguments.entries:
@@ -106,7 +106,7 @@ def release_of(arguments: Arguments) -> str:
 
 
 def _since(version: str) -> tuple[int, int]:
-    """The release of MindSpeed that has a flag of this version of it, or of Megatron's core."""
+    """Return the first release of MindSpeed with a flag, by the version of MindSpeed or Megatron's core that has it."""
     if version.startswith(_LAST_ON_EARLY_CORE):
         return _number(next(iter(releases())))
     if own := _RELEASE.match(version):
@@ -121,7 +121,7 @@ def _number(stack: str) -> tuple[int, int]:
 
 
 def _kernels(facts: _Facts) -> Options:
-    """What runs as one kernel where a flag asks for it: rotation, older models' norms and SwiGLU, experts' products.
+    """Return the switches of fused kernels: rotation, legacy norms and SwiGLU, the experts' products.
 
     MindSpeed v1.0.RC3_core_r0.6.0, docs/features: rotary-embedding, megatron_moe/megatron-moe-gmm and
     megatron-moe-allgather-dispatcher. Experts without grouped products are sliced up to core 0.8; gathers by element
@@ -139,17 +139,17 @@ def _kernels(facts: _Facts) -> Options:
 
 
 def _gathers(arguments: Arguments) -> bool:
-    """Whether tokens are gathered and moved by element."""
+    """Whether the all-gather dispatcher moves tokens element by element."""
     kind = arguments.text("expert_dispatch", "moe-token-dispatcher-type")
     return kind == "allgather" and arguments.switch("indexed_dispatch", "moe-permutation-async-comm")
 
 
 def _exchange(facts: _Facts, run: AskedRun, options: Options) -> Options:
-    """How context parallelism exchanges where no flag tells it, and whether key-value heads are repeated for it.
+    """Return the default exchange of context parallelism, and whether key-value heads are repeated for it.
 
-    Tokens for heads up to v2.0, later in a ring: `--context-parallel-algo` of MindSpeed v1.0.RC2 to v2.1.0_core_r0.8.0,
+    Tokens for heads up to v2.0, later a ring: `--context-parallel-algo` of MindSpeed v1.0.RC2 to v2.1.0_core_r0.8.0,
     mindspeed/arguments.py; from v2.1.0_core_r0.12.1 on features_manager/context_parallel/context_parallel_feature.py
-    defines it again. The former end where the heads do not divide (v2.0.0_core_r0.8.0, mindspeed/arguments.py:744).
+    defines it again. The former fail where the heads do not divide (v2.0.0_core_r0.8.0, mindspeed/arguments.py:744).
     """
     arguments, layout = facts.arguments, facts.layout
     if layout.context_parallel == 1:
@@ -174,7 +174,7 @@ def _exchange(facts: _Facts, run: AskedRun, options: Options) -> Options:
 
 
 def _repeated_heads(facts: _Facts, queries: int, heads: int, exchanging: int) -> Options:
-    """Whether key-value heads are repeated to the query heads before tokens are exchanged for heads.
+    """Return whether key-value heads are repeated to the query heads before the exchange, as a switch.
 
     Up to v2.2.0 always (core/transformer/dot_product_attention.py:246, --kv-head-repeat-before-uly-alltoall), later
     where a rank's `heads` are fewer than the ranks that exchange: MindSpeed v26.0.0, ulysses_context_parallel.py:187.
@@ -191,8 +191,8 @@ def _repeated_heads(facts: _Facts, queries: int, heads: int, exchanging: int) ->
     return {"repeat_kv": "true"} if always or heads < exchanging else {}
 
 
-def _held(facts: _Facts) -> Options:
-    """Masks, tables of positions, boundary tensors, what dispatchers keep."""
+def _kept_tensors(facts: _Facts) -> Options:
+    """Return the switches of masks, position tables, boundary tensors and dispatchers' buffers."""
     arguments = facts.arguments
     own: Options = {}
     variable = arguments.any_switch("kept_boundaries", *_VARIABLE)
@@ -203,10 +203,10 @@ def _held(facts: _Facts) -> Options:
     if arguments.text("position_embedding_type", "position-embedding-type") == "alibi":
         own |= _bias_tables(facts)
     if variable:
-        # Sizes are sent with every micro batch: mindspeed/core/pipeline_parallel, variable_seq_lengths.
+        # Tensor sizes travel with every micro batch: mindspeed/core/pipeline_parallel, variable_seq_lengths.
         own["kept_boundaries"] = "false"
     if not arguments.has("recompute-granularity"):
-        # Routed hidden states that a dispatcher's attributes hold of the last micro batch.
+        # Routed hidden states of the last micro batch that a dispatcher's attributes reference.
         if arguments.switch("kept_dispatches", "moe-alltoall-overlap-comm"):
             own["kept_dispatches"] = "3"
         elif _gathers(arguments) and not facts.is_oldest:
@@ -216,12 +216,13 @@ def _held(facts: _Facts) -> Options:
 
 
 def _bias_tables(facts: _Facts) -> Options:
-    """Tables of ALiBi, and the masks that every layer's attention makes beside them.
+    """Return the switches of ALiBi's tables, and of the masks that every layer's attention makes beside them.
 
     `Alibi` is one object for all layers (MindSpeed-LLM v1.0.RC3, modellink/model/alibi.py; v26.1.0,
     tasks/models/common/alibi.py). A squared mask filled with infinity makes a table of all heads, from it one for every
-    sequence, and the newer core a third as it starts; else a flash kernel's alone is of every score. A ring of ranks
-    passes slopes alone (MindSpeed 028de58c, features_manager/context_parallel/context_parallel_feature.py), or nothing.
+    sequence, and the newer core a third at the start; otherwise only a flash kernel's covers every score. A ring of
+    ranks passes only slopes (MindSpeed 028de58c, features_manager/context_parallel/context_parallel_feature.py), or
+    nothing.
     """
     arguments = facts.arguments
     flash = arguments.switch("attention_mask", "use-flash-attn")
@@ -236,11 +237,11 @@ def _bias_tables(facts: _Facts) -> Options:
 
 
 def _general_mask(facts: _Facts) -> str:
-    """The mask of `--attention-mask-type general`; documents that are told apart have their lengths in its place.
+    """Return the mask of `--attention-mask-type general`; with reset masks, lengths of documents may replace it.
 
-    features_manager/megatron_basic/training_basic.py of MindSpeed-LLM: from v2.3.0 on the loader makes none beside
-    tokens for heads, from v26.0.0 on none at all, and get_attention_mask of MindSpeed (model/transformer.py:66 of
-    v26.0.0) then takes the one of 2048 x 2048, unless a ring makes its own.
+    features_manager/megatron_basic/training_basic.py of MindSpeed-LLM: from v2.3.0 on the loader makes no mask if
+    tokens are exchanged for heads, from v26.0.0 on none, and get_attention_mask of MindSpeed (model/transformer.py:66
+    of v26.0.0) then returns one of 2048 x 2048, unless a ring makes its own.
     """
     arguments = facts.arguments
     if not arguments.switch("attention_mask", "reset-attention-mask"):
@@ -259,8 +260,8 @@ def _general_mask(facts: _Facts) -> str:
     return "sequence"
 
 
-def _done_again(facts: _Facts) -> Options:
-    """Shares of the layers whose activation functions, norms, experts or networks are done again."""
+def _recomputed(facts: _Facts) -> Options:
+    """Return the shares of layers whose activation functions, norms, experts or networks are recomputed."""
     arguments, layout = facts.arguments, facts.layout
     layers = max(facts.layers / layout.pipeline_parallel, 1.0)
     own: Options = {}
@@ -272,14 +273,14 @@ def _done_again(facts: _Facts) -> Options:
     if arguments.switch("recomputed_activation_share", "recompute-activation-function"):
         share("recomputed_activation_share", "recompute-activation-function-num-layers", 1.0)
     if arguments.switch("recomputed_norm_share", "recompute-norm"):
-        # With sequence parallelism the product behind a norm keeps its part of the input all the same: seen in the peak
+        # With sequence parallelism the product after a norm keeps its part of the input anyway: seen in the peak
         # of v2.0.0's llama3_mcore_tp2_pp2_vpp2_noop_layer.
         share("recomputed_norm_share", "recompute-norm-num-layers", 0.0 if layout.sequence_parallel else 1.0)
     # MindSpeed v26.0.0, megatron-moe-zero-memory.md: 70 and 90 % of what recomputing the experts whole frees.
     freed = {"level0": 0.7, "level1": 0.9}.get(arguments.text("recomputed_expert_share", "moe-zero-memory") or "")
     if freed is not None:
         share("recomputed_expert_share", "moe-zero-memory-num-layers", freed)
-    # MindSpeed v2.1.0, docs/features/swap_attention.md: then the count is of networks that are done again.
+    # MindSpeed v2.1.0, docs/features/swap_attention.md: the count is then of recomputed networks.
     if arguments.switch("swapped_attention", "swap-attention") and not arguments.has("recompute-granularity"):
         chunks = 1 if arguments.has("enable-recompute-layers-per-pp-rank") else layout.virtual_stages
         count = arguments.integer("recompute_layers", "recompute-num-layers", low=0) or 0
@@ -288,7 +289,7 @@ def _done_again(facts: _Facts) -> Options:
 
 
 def _trained(arguments: Arguments) -> Options:
-    """A second model, or scores in place of logits."""
+    """Return the switches of a second model, or of scores in place of logits."""
     stage = arguments.text("stage", "stage")
     arguments.forget("stage")
     own = {"frozen_reference": "true", "reference_forward": "true"} if stage in _PREFERENCES else {}
@@ -298,9 +299,9 @@ def _trained(arguments: Arguments) -> Options:
 
 
 def _overlapped(facts: _Facts) -> Options:
-    """Forward passes under backward ones of other micro batches: without a pipeline there are none to take.
+    """Return the switches of forward passes that overlap backward ones of other micro batches, in a pipeline.
 
-    Of layers that are done again the second forward pass is not overlapped (MindSpeed 028de58c, overlap_funcs/bwd.py).
+    The second forward pass of recomputed layers is not overlapped (MindSpeed 028de58c, overlap_funcs/bwd.py).
     """
     arguments, layout = facts.arguments, facts.layout
     overlaps = arguments.switch("fb_overlap", "moe-fb-overlap") and layout.pipeline_parallel > 1
@@ -315,7 +316,7 @@ def _overlapped(facts: _Facts) -> Options:
 
 
 def _remark_unpriced(facts: _Facts) -> None:
-    """Refuse stages with more than a language model."""
+    """Refuse stages that train more than a language model."""
     arguments = facts.arguments
     stage = arguments.text("stage", "stage")
     if stage and stage not in _STAGES:

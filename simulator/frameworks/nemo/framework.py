@@ -1,4 +1,4 @@
-"""NeMo's folder, with Megatron-Bridge: which files are its own. `read` says what they mean."""
+"""NeMo's folder, with Megatron-Bridge: the files that are its own. `read` interprets them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Logs of NeMo and of MLPerf's runs with it: the timing of steps, and the batch among the configuration's lines."""
+"""Logs of NeMo and of MLPerf's runs with it: step times, and batch sizes in the logged configuration."""
 
 from __future__ import annotations
 

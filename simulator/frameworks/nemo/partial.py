@@ -1,8 +1,8 @@
-"""Recipes of NeMo 2 that Python functions return as a `run.Partial`, as the keys of Megatron-Bridge they stand for.
+"""NeMo 2 recipes that Python functions return as a `run.Partial`, translated into Megatron-Bridge's keys.
 
 NVIDIA-NeMo/NeMo v2.4.0: `nemo/collections/llm/recipes`, each file a `pretrain_recipe` and a `finetune_recipe` whose
-arguments all have defaults. `MegatronStrategy` (nemo/lightning/pytorch/strategies/megatron_strategy.py) hands its
-fields to Megatron's core; plugins and callbacks lay theirs over those of replicas and optimizer before training.
+arguments all have defaults. `MegatronStrategy` (nemo/lightning/pytorch/strategies/megatron_strategy.py) passes its
+fields to Megatron's core; plugins and callbacks override fields of the replicas and the optimizer before training.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from simulator.frameworks.values import known_value
 
 _FUNCTIONS: Final = ("pretrain_recipe", "finetune_recipe")
 _FUSED_LOSS: Final = "cross_entropy_loss_fusion"
-"""On by itself (`GPTConfig`, nemo/collections/llm/gpt/model/base.py:301)."""
+"""Field that is on by default (`GPTConfig`, nemo/collections/llm/gpt/model/base.py:301)."""
 _OVERLAP: Final = "MegatronCommOverlapCallback"
 _ARGUMENTS: Final = (
     *("num_nodes", "num_gpus_per_node", "performance_mode", "peft_scheme", "seq_length", "packed_sequence"),
 )
 _FOLLOWED: Final = re.compile(r"collections\.llm\.recipes\b")
 _SHARDING: Final = "data_parallel_sharding_strategy"
-"""Read by `fsdp="megatron"` alone."""
+"""Field that only `fsdp="megatron"` reads."""
 
 
 def is_partial_recipe(text: str) -> bool:
@@ -39,10 +39,10 @@ def is_partial_recipe(text: str) -> bool:
 
 
 def partial_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonRecipe]:
-    """The recipes of a file, with `settings` laid over each: arguments (`num_nodes`), or fields by dotted names.
+    """Yield the recipes of a file, changed by `settings`: arguments (`num_nodes`), or fields by dotted names.
 
-    So does `nemo llm pretrain --factory 'llama3_8b(num_nodes=2)' trainer.strategy.tensor_model_parallel_size=4`.
-    Raises InputError for a file that is no Python.
+    As `nemo llm pretrain --factory 'llama3_8b(num_nodes=2)' trainer.strategy.tensor_model_parallel_size=4` does. Raises
+    InputError for a file that is not Python.
     """
     reader = PythonReader(Outside, lambda name: _FOLLOWED.search(name) is not None)
     module = reader.module(path)
@@ -65,7 +65,7 @@ def partial_recipes(path: Path, settings: Mapping[str, str]) -> Iterator[PythonR
 
 
 def _plain(text: str) -> Any:
-    """A setting as its value."""
+    """Return the value of a setting's text."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -73,13 +73,13 @@ def _plain(text: str) -> Any:
 
 
 def is_setting(name: str) -> bool:
-    """Whether the name of a setting is an argument of recipes, or a field of one."""
+    """Whether a setting names an argument of recipes, or a field of one."""
     section, dot, _ = name.partition(".")
     return name in _ARGUMENTS or (bool(dot) and section in ("trainer", "data", "optim", "model", "peft"))
 
 
 def _replace(instance: Instance, path: list[str], value: Any) -> None:
-    """Set a field by its path, where that is one of the recipe's."""
+    """Set a field by its path, if the recipe has that part."""
     part: Any = instance
     for name in path[:-1]:
         part = part.fields.get(name) if isinstance(part, Instance) else None
@@ -88,7 +88,7 @@ def _replace(instance: Instance, path: list[str], value: Any) -> None:
 
 
 def _keys(recipe: Instance) -> Iterator[Key]:
-    """The keys of a recipe's parts, what plugins and callbacks set last."""
+    """Yield the keys of a recipe's parts; those of plugins and callbacks come last."""
     trainer = recipe.fields["trainer"]
     yield from _named(recipe.fields.get("model"))
     for name in ("num_nodes", "devices"):
@@ -112,7 +112,7 @@ def _keys(recipe: Instance) -> Iterator[Key]:
 
 
 def _replicas(trainer: Instance, strategy: Instance) -> Iterator[Key]:
-    """The keys of data parallelism, with what plugins and the overlap's callback lay over them before training."""
+    """Yield the keys of data parallelism, as plugins and the overlap callback change them before training."""
     for replicas in _parts(strategy.fields.get("ddp")):
         if strategy.fields.get("fsdp") is None:
             replicas.fields.pop(_SHARDING, None)
@@ -132,7 +132,7 @@ def _overlaps(trainer: Instance) -> list[Instance]:
 
 
 def _named(model: Any) -> Iterator[Key]:
-    """The class of the model's configuration, and the fields that the recipe sets itself."""
+    """Yield the class of the model's configuration, and the fields that the recipe sets."""
     config = _config(model)
     if isinstance(config, Instance):
         kind = _class(config)
@@ -153,7 +153,7 @@ def _parts(value: Any) -> list[Instance]:
 
 
 def _class(part: Instance) -> str:
-    """The class that `run.Config` is to make, without its module."""
+    """Return the name of the class that `run.Config` creates, without its module."""
     first = part.arguments[0] if part.arguments else None
     named = first.name if isinstance(first, Outside | OpenValue) else part.kind
     return named.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Keys of NeMo and Megatron-Bridge as the Megatron flags they stand for. Megatron's reader does the rest."""
+"""Keys of NeMo and Megatron-Bridge, translated into Megatron's flags, which Megatron's reader interprets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.megatron.framework import no_decoder
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.names import plain
-from simulator.frameworks.nemo.runs import RESTORED, note_part, other_run, restored, reward_options
+from simulator.frameworks.nemo.runs import RESTORED, note_part, other_run, restored_sizes, reward_options
 from simulator.frameworks.remarks import Place, Remark
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.unread import remark_keys
@@ -26,15 +26,15 @@ from simulator.question.specs.documents import read_yaml
 
 _OWN: Final = table_of("nemo", "bridge")
 _RENAMED: Final = {flag.name: other for flag in _OWN.values() for other, text in flag.aliases() if not text}
-"""Keys that are Megatron's flags, by their names there; others are looked up among its flags as they are."""
+"""Megatron's flags by the keys that name them differently; other keys are looked up by their own names."""
 _SPECIAL: Final = (
     *("num_nodes", "devices", "num_gpus_per_node", "nnodes", "nproc_per_node", "precision", "mixed_precision", "fp8"),
     *("grad_sync_dtype", "megatron_amp_O2", "fsdp", "type", "activation", "bias", "num_query_groups", "name", "dim"),
     *("share_embeddings_and_output_weights", "_target_", "overlap_p2p_comm", "peft_scheme", "adapter_dim"),
 )
-"""Keys that are looked for by name."""
+"""Keys with code of their own."""
 _PADDLE: Final = frozenset(["per_device_train_batch_size", "tensor_parallel_degree", "fp16_opt_level"])
-"""Keys of Paddle's trainers, whose sections may look alike."""
+"""Keys of Paddle's trainers, whose files may have similar sections."""
 _CLASS: Final = re.compile(
     r"(Llama|Qwen|Mixtral|Mistral|DeepSeek|Gemma|Phi|Baichuan|ChatGLM)(\w{0,40}?)"
     r"(?:Config|ModelProvider|Provider)(\w{0,40})"
@@ -42,9 +42,9 @@ _CLASS: Final = re.compile(
 _OTHER_MODEL: Final = re.compile(
     r"vision|vit|image|video|audio|speech|projector|teacher|draft|reward|critic|reference|ref_policy"
 )
-"""Parts of the path of a model beside the one that is trained."""
+"""Parts of the path of a model beside the trained one."""
 _OTHER_RUN: Final = re.compile(r"valid|test|eval|inference|generat")
-"""Parts of the path of what does not train."""
+"""Parts of the path of keys that do not concern training."""
 _PRECISIONS: Final = ("precision", "mixed_precision")
 _LORA_RANK: Final = 32
 _DISTRIBUTED: Final = ("distributed_fused_adam", "mcore_distributed_optim")
@@ -53,13 +53,13 @@ _PLAIN: Final = ("fused_adam", "adam", "adamw")
 
 
 def is_nemo(names: Collection[str]) -> bool:
-    """Whether keys are of NeMo or Megatron-Bridge."""
+    """Whether keys belong to NeMo or Megatron-Bridge."""
     return _PADDLE.isdisjoint(names) and any(name.endswith(".tensor_model_parallel_size") for name in names)
 
 
 def read_nemo(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file."""
-    filled = Interpolation([*restored(Path(arguments.file), keys), *keys], arguments.settings)
+    """Return the run of a configuration file."""
+    filled = Interpolation([*restored_sizes(Path(arguments.file), keys), *keys], arguments.settings)
     run, chosen = read_filled(arguments, filled, None)
     arguments.used |= filled.used
     note_part(arguments, run, {key.path[0] for key in chosen if len(key.path) > 1})
@@ -79,13 +79,13 @@ _PARTS: Final = {
     "cpu_offloading": ("cpu_offloading_weights", "cpu_offloading_activations", "cpu_offloading_num_layers"),
     "tp_comm_overlap": ("tp_comm_overlap_ag", "tp_comm_overlap_rs", "tp_comm_overlap_cfg"),
 }
-"""Flags that say how another one works, and nothing where that one is off."""
+"""Flags that only configure another one, and have no effect where that one is off."""
 
 
 def read_filled(
     arguments: Arguments, filled: Interpolation, environment: Mapping[str, PlainValue] | None
 ) -> tuple[AskedRun, list[Key]]:
-    """The run of keys whose texts are filled in, and those of them that count; a launch has an environment."""
+    """Return the run of keys with resolved references, and the keys that count; only a launch has an environment."""
     shared = True
     target = ""
     unread: list[tuple[str, Key]] = []
@@ -121,7 +121,7 @@ def read_filled(
 
 
 def _trained(arguments: Arguments, key: Key, text: str) -> bool:
-    """Take what a key tells of the kind of model and of its samples; False where it tells neither."""
+    """Take a key on the kind of model or its samples; False for other keys."""
     if key.path == ("name",):
         if other := no_decoder(text):
             arguments.remark_key(key, other)
@@ -135,7 +135,7 @@ def _trained(arguments: Arguments, key: Key, text: str) -> bool:
 
 
 def _add_samples(arguments: Arguments, key: Key) -> None:
-    """The longest sample, where the weights that are restored keep how long a sequence is."""
+    """Add the longest sample as sequence length, where the restored weights' configuration has it."""
     if arguments.has("seq-length") or not key.values or not key.values[0].known:
         return
     arguments.add("--seq-length", key.values, key.line, key.file)
@@ -153,7 +153,7 @@ _COUNTS: Final = {
 
 
 def _count(arguments: Arguments, key: Key, option: str) -> int | None:
-    """Nodes, or devices of a node; None where the run decides, as for `devices: auto`."""
+    """Return nodes, or devices per node; None where the run decides, as for `devices: auto`."""
     value = key.values[0] if key.values else known_value("", key.line)
     arguments.places[option] = Place(key.file or arguments.file, max(key.line, 1))
     if not value.known:
@@ -162,7 +162,7 @@ def _count(arguments: Arguments, key: Key, option: str) -> int | None:
 
 
 def _chosen(keys: Iterable[Key], arguments: Arguments) -> list[Key]:
-    """The keys that count: of a name that several sections have, the model's own, else the one nearest the top."""
+    """Return the keys that count: where sections share a name, the model's own, else the one nearest the top."""
     nearest: dict[str, Key] = {}
     rest: list[Key] = []
     others: dict[str, Key] = {}
@@ -194,14 +194,14 @@ def _is_flag(arguments: Arguments, name: str) -> bool:
 
 
 def _is_rank(key: Key, scheme: str, *, inside: bool) -> bool:
-    """Whether a key is LoRA's rank: in NeMo's sections, or by FlagScale's name."""
+    """Whether a key is LoRA's rank, by NeMo's sections or FlagScale's name."""
     return key.name == "lora_dim" or (
         inside and key.name in ("dim", "adapter_dim") and "lora" in f"{scheme}{key.path}".lower()
     )
 
 
 def _lora(arguments: Arguments, keys: Iterable[Key]) -> int | None:
-    """LoRA rank, where the run trains adapters only."""
+    """Return the LoRA rank; None where all weights are trained."""
     rank: int | None = None
     scheme = ""
     for key in keys:
@@ -219,7 +219,7 @@ def _lora(arguments: Arguments, keys: Iterable[Key]) -> int | None:
 
 
 def _in_wide_weights(run: AskedRun, keys: Iterable[Key]) -> AskedRun:
-    """The run, with weights in fp32 where O2 is off: NeMo then casts them for each product."""
+    """Return the run with fp32 weights where O2 is off: NeMo then casts them for each product."""
     off = any(key.name == "megatron_amp_O2" and key.values and key.values[0].text.lower() in OFF for key in keys)
     if not off or run.precision in (None, "fp32"):
         return run
@@ -228,21 +228,21 @@ def _in_wide_weights(run: AskedRun, keys: Iterable[Key]) -> AskedRun:
 
 
 def _in_full_precision(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> AskedRun:
-    """The run, whose precision is known only where a key says 32: a configuration leaves it to the script else."""
+    """Return the run as fp32 only where a key says 32; otherwise the script decides the precision."""
     in_full = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in keys if key.values)
     arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "full-precision"]
     return dataclasses.replace(run, precision="fp32" if in_full else None)
 
 
 def _as_restored(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> AskedRun:
-    """The run with the model of the weights that it starts from, where the launcher's name for them tells it."""
+    """Return the run with the model of the restored weights, if the launcher's name for them identifies it."""
     name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
     known = run.model is not None or "num_hidden_layers" in run.model_fields
-    return run if known else named(arguments, run, name)
+    return run if known else with_named_model(arguments, run, name)
 
 
 def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
-    """The run with the model that a class name means, where nothing else tells it."""
+    """Return the run with the model that a class name means, if nothing else identifies one."""
     match = _CLASS.search(target)
     if run.model is not None or match is None:
         return run
@@ -251,11 +251,11 @@ def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
     size = re.sub(r"(?<=\d)P(?=\d)", ".", re.sub(r"^(\d)00M$", r"0.\1B", size))
     dotted = ".".join(re.findall(r"\d", version))
     names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
-    return named(arguments, run, *names)
+    return with_named_model(arguments, run, *names)
 
 
-def named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
-    """The run with the first model that one of the names means; its experts are split like its other layers.
+def with_named_model(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
+    """Return the run with the first model that a name means; its experts are split like its other layers.
 
     Megatron-Bridge 067f987 sets no dropout in its providers (models/llama/llama_bridge.py and its neighbours).
     """
@@ -313,12 +313,12 @@ def _translate_parts(arguments: Arguments, key: Key, lowered: str) -> bool:
 def _add_activation(arguments: Arguments, key: Key, lowered: str) -> None:
     if lowered in ("swiglu", "geglu", "squared-relu"):
         arguments.add(f"--{lowered}", [], key.line, key.file)
-    elif lowered not in ("gelu", "silu", ""):  # what is gated has a key of its own
+    elif lowered not in ("gelu", "silu", ""):  # gating has a key of its own
         arguments.remark_key(key, f"activation {lowered[:40]}: networks with this activation are not modelled")
 
 
 def _add_optimizer(arguments: Arguments, key: Key, lowered: str) -> None:
-    """Take the optimizer's name, and what it shards."""
+    """Add the optimizer's name, and whether it shards its state."""
     if lowered in _DISTRIBUTED:
         arguments.add("--use-distributed-optimizer", [], key.line, key.file)
     adam = lowered in (*_DISTRIBUTED, *_PLAIN)
@@ -334,7 +334,7 @@ def _add_precision(arguments: Arguments, key: Key, lowered: str) -> None:
 
 
 def _flag_of(arguments: Arguments, name: str) -> Flag | None:
-    """Megatron's flag that a key stands for, unless it says nothing of memory or speed."""
+    """Return Megatron's flag of a key; None without one or where it changes neither memory nor speed."""
     own = _OWN.get(plain(name))
     if own is not None and own.effect == "no_effect":
         return None
@@ -343,9 +343,9 @@ def _flag_of(arguments: Arguments, name: str) -> Flag | None:
 
 
 def _add_flag(arguments: Arguments, key: Key, lowered: str) -> bool:
-    """Take a key that is spelled as a flag; one that is off is not there. False: the key is not taken."""
+    """Add a key that is spelled like a flag, unless it is off; False for a key that should be remarked."""
     if key.name == "mamba_ssm_ngroups":
-        # Its model fills this stack whatever else is said: megatron_mamba_model.py of 022622e.
+        # A Mamba model always uses this stack: megatron_mamba_model.py of 022622e.
         arguments.add("--spec", [known_value(".mamba_layer_specs mamba_stack_spec", key.line)], key.line, key.file)
     flag = _flag_of(arguments, key.name)
     if flag is None:

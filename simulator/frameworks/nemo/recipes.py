@@ -1,9 +1,9 @@
-"""Recipes of Megatron-Bridge that Python functions return, as the keys of the configuration that they make.
+"""Megatron-Bridge recipes that Python functions return, as the keys of the configuration that they build.
 
-Megatron-Bridge v0.6.0: `src/megatron/bridge/perf_recipes` and `recipes`; before it `scripts/performance/configs`. What
-training makes of a configuration before it starts is done here too: types of numbers over model, optimizer and replicas
-(`MixedPrecisionConfig.setup`, training/mixed_precision.py), overlap over both (`CommOverlapConfig.setup`,
-training/comm_overlap.py). Runs no recipe.
+Megatron-Bridge v0.6.0: `src/megatron/bridge/perf_recipes` and `recipes`; before it `scripts/performance/configs`.
+Changes that training makes to a configuration before it starts are applied here: number types of model, optimizer and
+replicas (`MixedPrecisionConfig.setup`, training/mixed_precision.py), and their overlap (`CommOverlapConfig.setup`,
+training/comm_overlap.py). Executes no recipe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.interpolation import Interpolation
-from simulator.frameworks.nemo.read import named, read_filled
+from simulator.frameworks.nemo.read import read_filled, with_named_model
 from simulator.frameworks.nemo.vision import VisionTower, sample_pixels, tower_of
 from simulator.frameworks.python import PythonReader
 from simulator.frameworks.python_values import Instance, Module, OpenValue, Outside, PythonFunction, RaisedError
@@ -36,7 +36,7 @@ from simulator.question.units import GIGA
 _FOLLOWED: Final = re.compile(
     r"recipes\b|^configs\b|^utils\b|mixed_precision|flex_dispatcher|comm_overlap|token_drop|cuda_graph"
 )
-"""Modules that recipes are made of; what they configure is not read."""
+"""Modules that recipes are made of; the modules that they configure are not read."""
 _RECIPE: Final = re.compile(r"[a-z]\w*_config")
 _DEFINED: Final = re.compile(r"^(?:def \w+_config\(|\w+_config = \w)", re.MULTILINE)
 _SETUP: Final = re.compile(r"_(?P<devices>\d+)gpu_(?P<device>[a-z]+\d+)_(?P<precision>bf16|fp8\w{2}|nvfp4)")
@@ -44,40 +44,40 @@ _HUB: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _SECTIONS: Final = ("model", "train", "optimizer", "ddp", "dataset", "mixed_precision", "comm_overlap", "peft")
 """Parts of a configuration that memory and speed depend on."""
 _WHOLE: Final = {"mixed_precision": ("model", "optimizer", "ddp"), "comm_overlap": ("model", "ddp")}
-"""Parts that are laid over others before training."""
+"""Parts whose fields override those of other parts before training."""
 _SAME: Final = ("fp8_param", "fp4_param")
-"""Other names of `fp8_param_gather` and `fp4_param_gather`, which follow them where they are not set."""
+"""Other names of `fp8_param_gather` and `fp4_param_gather`, which follow these where unset."""
 _OFF_DEFAULTS: Final = ("overlap_grad_reduce", "overlap_param_gather")
-"""Overlap that is on with a distributed optimizer where nobody says otherwise (`_get_optimizer_overlap_cfgs`)."""
+"""Overlap that is on by default with a distributed optimizer (`_get_optimizer_overlap_cfgs`)."""
 _LETTERS: Final = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-"""Parts of a pipeline's chunk as Megatron's text of a layout has them."""
+"""Letters of a pipeline chunk's parts in Megatron's layout text."""
 _LAYOUT: Final = "pipeline_model_parallel_layout"
 
 
 @dataclass(frozen=True, slots=True)
 class PythonRecipe:
-    """One function's configuration."""
+    """The configuration that one function returns."""
 
     name: str
     keys: tuple[Key, ...]
     environment: Mapping[str, PlainValue]
     hub: str
-    """Name of the model on Hugging Face; empty where none is named."""
+    """Name of the model on Hugging Face; empty without one."""
     devices: int | None
     device: str
-    """What its name says that it runs on: `gb300`."""
+    """Device in the recipe's name: `gb300`."""
     place: Place
     sample_pixels: int | None = None
-    """Pixels of a sample, where its data are made-up images."""
+    """Pixels per sample, for mock images."""
 
 
 _OF_THE_MODEL: Final = ("num_moe_experts", "num_experts", "num_layers", "hidden_size", "num_attention_heads")
-"""Fields that a model from Hugging Face has whether or not the recipe sets them."""
+"""Fields that a model from Hugging Face has even where the recipe does not set them."""
 
 
 @functools.cache
 def _defaults() -> Mapping[str, Any]:
-    """Fields that nobody sets, by the tables of Megatron-Bridge and Megatron-LM."""
+    """Return defaults of fields, from the tables of Megatron-Bridge and Megatron-LM."""
     config: dict[str, Any] = {}
     for flag in (*table_of("megatron").values(), *table_of("bridge").values()):
         if flag.name in _OF_THE_MODEL or "model." in flag.sets:
@@ -98,10 +98,11 @@ def is_python_recipe(text: str) -> bool:
 
 
 def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Iterator[PythonRecipe]:
-    """The recipes of a file, in order, with `settings` such as `model.tensor_model_parallel_size` laid over each.
+    """Yield the recipes of a file in order, with `settings` such as `model.tensor_model_parallel_size` applied to each.
 
-    As Megatron-Bridge does with what follows a recipe on its command line (v0.6.0, training/utils/omegaconf_utils.py,
-    `process_config_with_overrides`). Raises InputError for a file that is no Python.
+    Megatron-Bridge applies the words after a recipe on its command line the same way (v0.6.0,
+    training/utils/omegaconf_utils.py, `process_config_with_overrides`). Raises InputError for a file that is not
+    Python.
     """
     reader = PythonReader(_default, lambda name: _FOLLOWED.search(name) is not None)
     module = reader.module(path)
@@ -114,17 +115,17 @@ def python_recipes(path: Path, settings: Mapping[str, str] | None = None) -> Ite
 
 
 def _is_own(name: str, function: PythonFunction, module: Module) -> bool:
-    """Whether a recipe is of this file: written there, or another file's under a name for other devices."""
+    """Whether a recipe belongs to this file: defined there, or another file's renamed for other devices."""
     return function.module is module or (name != function.name and _SETUP.search(name) is not None)
 
 
 def is_override(name: str) -> bool:
-    """Whether the name of a setting is a field of a configuration's part."""
+    """Whether a setting names a field of a configuration's part."""
     return name.partition(".")[0] in _SECTIONS and name.count(".") == 1
 
 
 def _replace(instance: Instance, settings: Mapping[str, str]) -> None:
-    """Put settings in the place of what a recipe's parts hold. Raises InputError for a value that is no plain one."""
+    """Apply settings to a recipe's parts. Raises InputError for a value that is neither plain nor a list."""
     for name, text in settings.items():
         section, _, field = name.partition(".")
         part = instance.fields.get(section)
@@ -141,7 +142,7 @@ def _replace(instance: Instance, settings: Mapping[str, str]) -> None:
 
 
 def _returned(reader: PythonReader, function: PythonFunction, module: Module) -> Instance | None:
-    """The configuration that a function without arguments returns."""
+    """Return the configuration that a function without required arguments returns; None without one."""
     arguments = function.node.args
     if len(arguments.args) > len(arguments.defaults) or not isinstance(function.node, ast.FunctionDef):
         return None
@@ -173,7 +174,7 @@ def _recipe(name: str, instance: Instance, place: Place) -> PythonRecipe:
 
 
 def _lay_over(instance: Instance) -> None:
-    """Lay types of numbers and overlap over the parts that training lays them over."""
+    """Apply number types and overlap to the parts that they override before training."""
     _recomputes_nothing(instance.fields["model"])
     for part, others in _WHOLE.items():
         own = instance.fields.get(part)
@@ -194,13 +195,13 @@ def _lay_over(instance: Instance) -> None:
 
 
 def _recomputes_nothing(model: Instance) -> None:
-    """Take an empty list as no recompute: Megatron's core fills in the attention for None alone."""
+    """Turn recompute off for an empty list of modules: Megatron's core fills in the attention only for None."""
     if model.fields.get("recompute_modules") == []:
         model.put("recompute_granularity", None, model.places["recompute_modules"])
 
 
 def _overlap(instance: Instance, own: Instance) -> None:
-    """Overlap of replicas, on unless the recipe says otherwise, and of tensor parallelism, where there is any."""
+    """Turn on overlap of replicas unless the recipe decides; drop tensor parallel overlap for a size of 1."""
     ddp, model = instance.fields.get("ddp"), instance.fields["model"]
     if isinstance(ddp, Instance) and ddp.fields.get("use_distributed_optimizer") is True:
         for name in _OFF_DEFAULTS:
@@ -226,7 +227,7 @@ def _keys(instance: Instance) -> Iterator[Key]:
 
 
 def keys_of(path: tuple[str, ...], part: Instance) -> Iterator[Key]:
-    """The keys of one part of a configuration, each with the line that sets it."""
+    """Yield the keys of one part of a configuration, each with the line that sets it."""
     for name, value in part.fields.items():
         place = part.places[name]
         if isinstance(value, Instance) or (name in _DTYPES and getattr(value, "name", None) in _HALVES):
@@ -240,7 +241,7 @@ def keys_of(path: tuple[str, ...], part: Instance) -> Iterator[Key]:
 
 
 def _plain(value: Any, place: Place, path: tuple[str, ...]) -> PlainValue:
-    """A value as text."""
+    """Return a value as text."""
     if isinstance(value, OpenValue):
         return unknown_value(value.name, place.line, [Cause(place.line, ".".join(path))])
     if isinstance(value, Outside):
@@ -250,7 +251,7 @@ def _plain(value: Any, place: Place, path: tuple[str, ...]) -> PlainValue:
 
 
 _DTYPES: Final = ("params_dtype", "pipeline_dtype", "autocast_dtype")
-"""What follows from the precision."""
+"""Fields that follow from the precision."""
 _HALVES: Final = ("torch.bfloat16", "torch.float16", "torch.half")
 _TYPES: Final = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float": "fp32", "torch.half": "fp16"} | {
     "torch.float16": "fp16",
@@ -259,7 +260,7 @@ _TYPES: Final = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float
 
 
 def _layout_text(value: Any) -> Any:
-    """A pipeline's chunks as Megatron's text has them, of a list with a list of parts for each."""
+    """Return pipeline chunks, a list of lists of parts, as Megatron's layout text."""
     if not isinstance(value, list):
         return value
     if not all(isinstance(chunk, list) and all(word in _LETTERS for word in chunk) for chunk in value):
@@ -268,7 +269,7 @@ def _layout_text(value: Any) -> Any:
 
 
 def _with_sizes(recipe: PythonRecipe) -> tuple[tuple[Key, ...], str | None]:
-    """The keys that count, and the shipped model that is meant: of its name, or a hybrid one of its sizes.
+    """Return the keys that count, and the shipped model: that of its name, or a hybrid one of the same sizes.
 
     A cut that counts embedding and loss as layers needs the number of layers.
     """
@@ -312,17 +313,17 @@ _HYBRID: Final = frozenset(
         ),
     ]
 )
-"""What a shipped hybrid model of the same layers and width says itself."""
+"""Keys that restate a shipped hybrid model with the same layers and width."""
 
 
 def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
-    """The run of one recipe, with the model that it takes from Hugging Face and the devices of its name."""
+    """Return the run of one recipe, with its model from Hugging Face and the devices in its name."""
     keys, model = _with_sizes(recipe)
     filled = Interpolation([key for key in keys if key.values], arguments.settings)
     run, _ = read_filled(arguments, filled, recipe.environment)
     arguments.used |= filled.used
     if model is not None or recipe.hub:
-        run = named(arguments, run, model or recipe.hub)
+        run = with_named_model(arguments, run, model or recipe.hub)
         if run.model is None:
             message = f"{recipe.hub} is no model that is shipped: the recipe takes all of its sizes from there"
             arguments.remark_line("not-modelled", "error", message, recipe.place.line, fix="--model NAME")
@@ -334,7 +335,7 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
 
 
 def _with_tower(arguments: Arguments, run: AskedRun, tower: VisionTower, recipe: PythonRecipe) -> AskedRun:
-    """The run with what the vision tower beside its decoder may add; refused where only the run knows its images."""
+    """Return the run with a bound for its vision tower; refused where only the run knows its images."""
     if recipe.sample_pixels is None or run.layout is None:
         message = f"{recipe.hub}: how many pixels a batch has is not in the recipe; its vision tower is not priced"
         arguments.remark_line("not-modelled", "error", message, recipe.place.line)
@@ -355,14 +356,14 @@ _WORDS: Final = ("bf16", "fp8_cs", "fp8_mx", "fp8_sc", "nvfp4")
 """Precisions of performance scripts before v0.6.0."""
 _VARIANTS: Final = ("v2", "v1")
 _SCRIPTS_ENVIRONMENT: Final = {"PYTORCH_CUDA_ALLOC_CONF": known_value("expandable_segments:True", 1)}
-"""What the scripts start with (`PERF_ENV_VARS` of scripts/performance/utils/executors.py, v0.3.1 to v0.5.1)."""
+"""Environment of these scripts (`PERF_ENV_VARS` of scripts/performance/utils/executors.py, v0.3.1 to v0.5.1)."""
 
 
 def variants(path: Path) -> Iterator[PythonRecipe]:
-    """Recipes that functions of a file make for a precision and a variant, as performance scripts before v0.6.0 did.
+    """Yield the recipes that a file's functions return per precision, as performance scripts before v0.6.0 used them.
 
-    `scripts/performance/utils/overrides.py` changes what the functions return; the newest variant of each precision
-    counts, which the scripts' own tables of configurations name.
+    `scripts/performance/utils/overrides.py` changes the returned recipes; for each precision the newest variant counts
+    that the scripts' tables of configurations name.
     """
     reader = PythonReader(_default, lambda name: _FOLLOWED.search(name) is not None)
     module = reader.module(path)
@@ -377,7 +378,7 @@ def variants(path: Path) -> Iterator[PythonRecipe]:
 
 
 def _variant(reader: PythonReader, function: PythonFunction, word: str, variant: str) -> PythonRecipe | None:
-    """One precision and variant of a function, as the script starts it."""
+    """Return one precision and variant of a function, as the script starts it; None where there is none."""
     module, base = function.module, None
     recipe, _, device = function.name.rpartition("_config_")
     table = f"{recipe}_config_{device}_{word}_{variant}".upper()
@@ -405,7 +406,7 @@ def _variant(reader: PythonReader, function: PythonFunction, word: str, variant:
 
 
 def _start(instance: Instance, reader: PythonReader, word: str) -> None:
-    """Lay over a configuration what the performance script does before it starts."""
+    """Apply the changes that the performance script makes to a configuration before it starts."""
     overrides = next((each for path, each in reader.modules.items() if path.name == "overrides.py"), None)
     common = overrides.names.get("_set_common_perf_overrides") if overrides else None
     if isinstance(common, PythonFunction):

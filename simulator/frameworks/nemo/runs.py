@@ -1,4 +1,4 @@
-"""Runs of NeMo that train more than a decoder on its next tokens, told by keys that only such a run has."""
+"""NeMo runs that train more than a decoder on its next tokens, recognised by keys that only such runs have."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _KEYS: Final = {
     "vision_pretraining_type": "a vision model is not modelled",
 }
 _PAIR: Final = {("model", "vision"), ("model", "text")}
-"""Of CLIP: an image's encoder and a text's."""
+"""Sections of CLIP: an image encoder and a text encoder."""
 _TWO: Final = "an encoder of images and one of text are not modelled"
 _REWARD: Final = ("trainer", "rm")
 _KIND: Final = "reward_model_type"
 
 
 def other_run(keys: Iterable[Key]) -> tuple[Key, str] | None:
-    """The key that tells another kind of run, and what is said of it; None where a decoder is trained."""
+    """Return the key that marks another kind of run, and the remark on it; None where a decoder is trained."""
     sections: dict[tuple[str, ...], Key] = {}
     for key in keys:
         sections.setdefault(key.path[:2], key)
@@ -47,7 +47,7 @@ def other_run(keys: Iterable[Key]) -> tuple[Key, str] | None:
 
 
 def reward_options(keys: Iterable[Key]) -> dict[str, str]:
-    """Switches of a reward model: a score instead of the logits; pairs, unless it is fitted to given scores.
+    """Return the switches of a reward model: a score in place of the logits, and pairs unless it fits given scores.
 
     NeMo-Aligner's megatron_gpt_reward_model.py puts the chosen and the rejected answers of a micro batch into one.
     """
@@ -60,7 +60,7 @@ def reward_options(keys: Iterable[Key]) -> dict[str, str]:
 
 
 def note_part(arguments: Arguments, run: AskedRun, sections: set[str]) -> None:
-    """Remark a file of Megatron-Bridge that names no model and gives none of its sizes as a part."""
+    """Remark a file of Megatron-Bridge that states neither a model nor sizes: it is only part of a recipe."""
     sized = run.model is not None or {"num_hidden_layers", "hidden_size"} & run.model_fields.keys()
     if not sized and {"train", "model"} <= sections:
         message = "no class and no sizes of a model: Megatron-Bridge lays such a file over a recipe in Python"
@@ -68,7 +68,7 @@ def note_part(arguments: Arguments, run: AskedRun, sections: set[str]) -> None:
 
 
 RESTORED: Final = ("run", "model_train_name")
-"""What the launcher of NeMo 1 calls the weights that a run starts from."""
+"""Key in which NeMo 1's launcher names the weights that a run starts from."""
 _SIZES: Final = frozenset(
     [
         *("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels"),
@@ -77,13 +77,13 @@ _SIZES: Final = frozenset(
         *("num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size", "rotary_percentage", "add_qkv_bias"),
     ]
 )
-"""What a run keeps of its weights' configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)."""
+"""Keys taken from the weights' own configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)."""
 
 
-def restored(path: Path, keys: Iterable[Key]) -> list[Key]:
-    """The sizes of the model that a run starts from, of the launcher's own training file of that name.
+def restored_sizes(path: Path, keys: Iterable[Key]) -> list[Key]:
+    """Return the size keys of the model that a run starts from, found in the launcher's training file of that name.
 
-    Runs name it as `training/gpt3/5b.yaml` and `training/falcon/falcon_7b.yaml` name themselves: gpt3_5b, falcon_7b
+    A run's name `gpt3_5b` means `training/gpt3/5b.yaml`, `falcon_7b` means `training/falcon/falcon_7b.yaml`
     (launcher_scripts/conf of 26e42fa).
     """
     name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")

@@ -1,8 +1,8 @@
-"""Vision towers beside a decoder: how many bytes one adds to a device at most. Their time is not priced.
+"""Vision towers beside a decoder: an upper bound of the bytes that one adds to a device. Their time is not priced.
 
 Shapes: `Qwen3VLVisionModel` of transformers 4.57, which Megatron-Bridge v0.6.0 builds of Megatron's layers
-(models/qwen_vl/modelling_qwen3_vl/vision_model.py). Images: `MockVLMSFTDatasetConfig`
-(data/builders/mock_vlm_sft.py), whose processor leaves 256 x 256 pixels as they are.
+(models/qwen_vl/modelling_qwen3_vl/vision_model.py). Images: `MockVLMSFTDatasetConfig` (data/builders/mock_vlm_sft.py),
+whose processor leaves 256 x 256 pixels as they are.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from simulator.question.specs.documents import read_yaml
 
 _MOCK: Final = "MockVLMSFTDatasetConfig"
 _IMAGE_SIZE, _IMAGES = (256, 256), 1
-"""Of each sample, where nobody says otherwise."""
+"""Default size in pixels and number of images per sample."""
 _WHOLE_BYTES, _SHARDED_BYTES = 6, 12
-"""Bytes of a parameter that is trained: weight and gradient; master copy and two moments, which replicas may share."""
+"""Bytes per trained parameter: weight and gradient; then master copy and two moments, which replicas may shard."""
 
 
 class VisionTower(NamedTuple):
-    """Sizes of the tower of one model."""
+    """Sizes of the vision tower of one model."""
 
     hub: str
     """Name of the whole model on Hugging Face."""
@@ -35,35 +35,36 @@ class VisionTower(NamedTuple):
     """Side of a patch, in pixels."""
     temporal_patch_size: int
     positions: int
-    """Learned positions."""
+    """Number of learned positions."""
     merge_size: int
-    """Side of a square of patches that becomes one token."""
+    """Side of the square of patches that becomes one token."""
     mergers: int
-    """Networks that make tokens of patches: at the end, and one of each layer whose output the decoder adds."""
+    """Number of networks that turn patches into tokens: one at the end, and one per layer whose output the decoder
+    adds."""
     out_size: int
     """Width of a token."""
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
+        """Number of parameters of the tower."""
         hidden, wide = self.hidden_size, self.intermediate_size
         patch = 3 * self.temporal_patch_size * self.patch_size**2 * hidden + hidden
         layer = 4 * hidden * hidden + 2 * hidden * wide + 9 * hidden + wide
         merged = hidden * self.merge_size**2
         merger = merged * merged + merged + merged * self.out_size + self.out_size
-        # The last merger's norm is over a patch, the others' over what is merged.
+        # The last merger normalises a patch, the others the merged patches.
         norms = 2 * hidden + 2 * merged * (self.mergers - 1)
         return patch + self.positions * hidden + self.layers * layer + self.mergers * merger + norms
 
     def kept_bytes(self, pixels: int) -> float:
-        """Bytes that a micro batch of `pixels` keeps in 16 bits: ten tensors of the width and two wide ones a layer."""
+        """Return the bytes kept for `pixels` in 16 bits: ten tensors of the width and two wide ones a layer."""
         patches = pixels / self.patch_size**2
         layer = 20 * self.hidden_size + 4 * self.intermediate_size
         merger = 8 * self.hidden_size + self.out_size
         return patches * (self.layers * layer + self.mergers * merger)
 
     def most_bytes(self, pixels: int, passes: int, replicas: int) -> float:
-        """Most bytes on one device, with `passes` micro batches in flight and the optimizer's state over `replicas`."""
+        """Return the most bytes on a device: `passes` micro batches in flight, optimizer state over `replicas`."""
         return (_WHOLE_BYTES + _SHARDED_BYTES / replicas) * self.parameters + passes * self.kept_bytes(pixels)
 
 
@@ -74,12 +75,12 @@ def _towers() -> dict[str, VisionTower]:
 
 
 def tower_of(hub: str) -> VisionTower | None:
-    """The tower of a model by its name on Hugging Face; None of one without."""
+    """Return the tower of a model by its name on Hugging Face; None without one."""
     return _towers().get(hub)
 
 
 def sample_pixels(dataset: object) -> int | None:
-    """Pixels of a sample of Megatron-Bridge's made-up images; None of other data, whose images only a run knows."""
+    """Return the pixels of a sample of Megatron-Bridge's mock images; None for other data, which only a run knows."""
     if not isinstance(dataset, Instance) or not dataset.kind.endswith(_MOCK):
         return None
     size = dataset.fields.get("image_size", _IMAGE_SIZE)

@@ -1,7 +1,7 @@
-"""A configuration of Megatron-Bridge: the flags of Megatron-LM under the keys that `bridge.csv` and `words.csv` give.
+"""Megatron-Bridge configurations: Megatron-LM's flags as keys, by `bridge.csv` and `words.csv`. Chooses no layout.
 
-It is laid over the recipe `vanilla_gpt_pretrain_config`, whose fields are Megatron-LM's defaults (Megatron-Bridge
-03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`). Chooses no layout.
+A configuration overrides the recipe `vanilla_gpt_pretrain_config`, whose fields are Megatron-LM's defaults
+(Megatron-Bridge 03b0450, `recipes/gpt/vanilla_gpt.py` and `training/utils/omegaconf_utils.py`).
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _NEMO: Final = table_of("nemo")
 _RENAMED: Final = {
     f"decoder_{end}_pipeline_num_layers": f"num_layers_in_{end}_pipeline_stage" for end in ("first", "last")
 }
-"""Fields of Megatron's own configuration that its flags name otherwise."""
+"""Fields of Megatron's own configuration by the names of their flags, where these differ."""
 _TITLE: Final = "Megatron-Bridge"
 _SECTIONS: Final = {
     "train": ("global_batch_size", "micro_batch_size"),
     "ddp": ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
     "optimizer": ("optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer"),
 }
-"""Keys that are of no `model`."""
+"""Keys outside the section `model`."""
 _IMPLIED: Final = frozenset(
     ("group_query_attention", "transformer_impl", "moe_grouped_gemm", "max_position_embeddings")
 )
-"""Flags that other keys say, that this recipe has anyway, or that set nothing in it."""
+"""Flags that other keys imply, that this recipe has anyway, or that set nothing in it."""
 _INSTEAD: Final[dict[str, dict[str, Any]]] = {
     "swiglu": {"gated_linear_unit": True, "activation_func": "silu"},
     "disable_bias_linear": {"add_bias_linear": False},
     "untie_embeddings_and_output_weights": {"share_embeddings_and_output_weights": False},
     "recompute_activations": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
 }
-"""Keys in the place of flags."""
+"""Keys that replace flags."""
 _LAID_OVER: Final = "pretrain(process_config_with_overrides(vanilla_gpt_pretrain_config(), THIS_FILE), forward_step)"
 _PRECISIONS: Final = {"bf16": "bf16_mixed", "fp16": "fp16_mixed"}
 
 
 def bridge_config(scenario: Scenario, layout: Layout, head: Head) -> str:
-    """The configuration. Raises UnsupportedError for what is not written."""
+    """Return the configuration. Raises UnsupportedError for settings that cannot be written."""
     if scenario.precision not in _PRECISIONS or scenario.framework.gradient_dtype != "fp32":
         message = f"--precision {scenario.precision}, gradients in {scenario.framework.gradient_dtype}"
         raise UnsupportedError(f"{message}: configurations of {_TITLE} are written in bf16 or fp16 with fp32 gradients")
@@ -70,12 +70,12 @@ def bridge_config(scenario: Scenario, layout: Layout, head: Head) -> str:
 
 
 def bridge_words(scenario: Scenario, layout: Layout) -> Iterator[tuple[str, str]]:
-    """The keys with their texts. Raises UnsupportedError."""
+    """Yield the keys with their texts. Raises UnsupportedError."""
     yield from ((key, str(value)) for key, value in _keys(scenario, layout))
 
 
 def _keys(scenario: Scenario, layout: Layout) -> Iterator[tuple[str, Any]]:
-    """Every key with its value."""
+    """Yield every key with its value."""
     for name, text in chain.from_iterable(megatron_parts(scenario, layout)):
         if name in _IMPLIED or name == scenario.precision:
             continue
@@ -90,7 +90,7 @@ def _keys(scenario: Scenario, layout: Layout) -> Iterator[tuple[str, Any]]:
 
 
 def _key(name: str) -> str:
-    """The key of a flag: another name that it has there, else its own. Raises UnsupportedError where it has none."""
+    """Return the key of a flag, renamed where needed. Raises UnsupportedError where there is none."""
     own = _RENAMED.get(name) or next((flag.name for flag, text in _BRIDGE.aliases.get(name, ()) if not text), name)
     row = _BRIDGE.get(own) or _NEMO.get(own)
     if name.startswith("no_") or (row is not None and row.effect != "priced"):
@@ -99,5 +99,5 @@ def _key(name: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """The value of a flag's text; a switch has none."""
+    """Return the value of a flag's text; True for a switch."""
     return yaml.safe_load(text.strip("'")) if text else True

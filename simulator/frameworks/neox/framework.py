@@ -1,4 +1,4 @@
-"""GPT-NeoX' folder: which files are its own. `read` says what they mean."""
+"""GPT-NeoX' folder: the files that are its own. `read` interprets them."""
 
 from typing import Final
 

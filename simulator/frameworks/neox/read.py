@@ -1,6 +1,6 @@
-"""GPT-NeoX' configuration files: its keys as the flags of Megatron that they stand for, and what DeepSpeed does below.
+"""GPT-NeoX' configuration files: keys translated into Megatron's flags, and DeepSpeed's engine below.
 
-Read as GPT-NeoX at ea7aefd reads them (`megatron/neox_arguments`), whose defaults count where a key is absent.
+Read as GPT-NeoX at ea7aefd reads them (`megatron/neox_arguments`), whose defaults apply where a key is absent.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _OWN: Final = frozenset(
     ["pipe_parallel_size", "model_parallel_size", "attention_config", "no_weight_tying", "gpt_j_residual", "pos_emb"]
 )
 _TOKENIZER: Final = "GPT2BPETokenizer"
-"""Where no key names one."""
+"""Tokenizer where no key names one."""
 _BATCH: Final = frozenset(["train_batch_size", "train_micro_batch_size_per_gpu"])
 _TRAINS: Final = frozenset([*_PRECISION_KEYS, "optimizer.type"])
-"""Keys of which every run has some."""
+"""Keys of which every run has at least one."""
 
 
 def is_neox(names: Collection[str]) -> bool:
-    """Whether keys are of GPT-NeoX."""
+    """Whether keys belong to GPT-NeoX."""
     own = set(map(plain, names))
     return "pipe_parallel_size" in own or ({"num_layers", "hidden_size"} <= own and bool(own & _OWN))
 
 
 def read_neox(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file.
+    """Return the run of a configuration file.
 
-    GPT-NeoX puts several files together; what is in another one is told by the user's settings, under the key's name.
+    GPT-NeoX merges several files; the user's settings state keys of the others, by their names.
     """
     table = table_of("neox")
     own = {key.dotted.replace("-", "_"): key for key in keys}
@@ -83,7 +83,7 @@ def _remark_unread(arguments: Arguments, own: Keys) -> None:
 
 
 def _need_rest(arguments: Arguments, own: Keys) -> None:
-    """Ask for what another file gives, and say so where this one is but a part."""
+    """Note what another file must state, and remark a file that is only a part."""
     if not _BATCH & own.keys():
         arguments.need([Cause(1, "train_micro_batch_size_per_gpu")], "micro_batch_size")
     if not set(_PRECISION_KEYS) & own.keys():
@@ -94,13 +94,13 @@ def _need_rest(arguments: Arguments, own: Keys) -> None:
 
 
 def _passed_on(key: Key) -> str:
-    """The name that a key counts by: its section's, or what is handed to DeepSpeed, where that has no effect."""
+    """Return the name in the tables of a key: its section, or a key passed to DeepSpeed that has no effect."""
     inner = key.path[1] if key.path[0] == "deepspeed_extra_args" and len(key.path) > 1 else ""
     return inner if table_of("neox").passes(inner) else key.path[0]
 
 
 def _tokenizer(own: Keys) -> str:
-    """The default, or the one whose file is GPT-NeoX-20B's."""
+    """Return the default tokenizer, or the one whose file is GPT-NeoX-20B's."""
     return "GPTNeoX20B" if "20b_tokenizer" in _text(own.get("vocab_file")).lower() else _TOKENIZER
 
 
@@ -113,7 +113,7 @@ def _on(key: Key | None) -> bool:
 
 
 def _count(key: Key | None) -> int:
-    """A positive whole number; 0 for anything else."""
+    """Return a key's whole number; 0 for anything else."""
     text = _text(key)
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) else 0
 
@@ -124,7 +124,7 @@ def _add(arguments: Arguments, name: str, key: Key | None, text: str | None = No
 
 
 def _add_shape(arguments: Arguments, own: Keys) -> None:
-    """Take what a layer is made of."""
+    """Add the flags of a layer's parts."""
     activation = own.get("activation")
     gated = _text(activation).lower() in _GATED
     if gated:
@@ -133,7 +133,7 @@ def _add_shape(arguments: Arguments, own: Keys) -> None:
     if hidden and (size is not None or gated):
         inner = _count(size) or 4 * hidden
         if gated:
-            # The size is that of three matrices: gate, up and down share it.
+            # The stated size covers three matrices: gate, up and down.
             step = _count(own.get("mlp_multiple_of")) or 1
             inner = -(-(int(inner * 2 / 3) // 2) // step) * step
         _add(arguments, "ffn-hidden-size", size or own["hidden_size"], str(inner))
@@ -152,7 +152,7 @@ def _add_shape(arguments: Arguments, own: Keys) -> None:
 
 
 def _add_state(arguments: Arguments, own: Keys) -> None:
-    """Take precision, recompute and optimizer."""
+    """Add the flags of precision, recompute and optimizer."""
     for half in ("fp16", "bf16"):
         if _on(own.get(f"{half}.enabled")):
             _add(arguments, half, own[f"{half}.enabled"])
@@ -175,14 +175,35 @@ def _stage(own: Keys) -> int:
     return _count(own.get("zero_optimization.stage") or own.get("zero_stage"))
 
 
+def _kinds(arguments: Arguments) -> set[str]:
+    """Return the kinds of layers that `attention_config` lists."""
+    named = {plain(str(name)): value for name, value in read_document(Path(arguments.file)).items()}
+    return set(re.findall(r"[a-z_]+", str(named.get("attention_config", "global")).lower())) - {"all"}
+
+
+def _selective(own: Keys, fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of pure Mamba-1 layers (megatron/model/mamba/mamba.py: 16 states per channel, 4 taps)."""
+    hidden = fields.get("hidden_size")
+    return {
+        "architecture": "nemotron_h",
+        "mixers": ("selective_scan",),
+        "feed_forwards": ("none",),
+        "mamba_heads": _count(own.get("intermediate_size")) or (2 * hidden if isinstance(hidden, int) else 0),
+        "mamba_state": 16,
+        "convolution": 4,
+        "convolution_bias": "mamba_use_bias_in_conv" not in own or _on(own["mamba_use_bias_in_conv"]),
+    }
+
+
 def _add_attention(arguments: Arguments, own: Keys) -> None:
-    """Take how attention is computed: `attention_config` lists kinds with how many layers have each."""
-    document = read_document(Path(arguments.file))
-    named = {plain(str(name)): value for name, value in document.items()}
-    text = str(named.get("attention_config", "global")).lower()
-    kinds = set(re.findall(r"[a-z_]+", text)) - {"all"}
+    """Add the flags of the attention; `attention_config` lists kinds with the number of layers of each."""
+    kinds = _kinds(arguments)
     line = own["num_layers"].line if "num_layers" in own else 1
-    if kinds - {"flash", "global"}:
+    if kinds == {"mamba"} and _on(own.get("mamba_inner_func_fusion")) and not _on(own.get("mamba_use_bias_in_linears")):
+        # No layer has attention, so that any number of heads will do.
+        arguments.entries["num_attention_heads"] = []
+        _add(arguments, "num-attention-heads", own.get("num_layers"), "1")
+    elif kinds - {"flash", "global"}:
         shown = ", ".join(sorted(kinds))[:60]
         message = f"attention_config {shown}: only flash and global attention are modelled"
         arguments.remark_line("not-modelled", "error", message, line)
@@ -191,12 +212,14 @@ def _add_attention(arguments: Arguments, own: Keys) -> None:
 
 
 def _with_deepspeed(run: AskedRun, own: Keys, arguments: Arguments) -> AskedRun:
-    """The run with what GPT-NeoX and DeepSpeed do otherwise than Megatron."""
+    """Return the run with GPT-NeoX' and DeepSpeed's differences from Megatron."""
     wide = _text(own.get("data_types.grad_accum_dtype")) == "fp32"
     options = {**run.options, "gradient_dtype": "fp32" if wide or run.precision == "fp32" else "bf16"}
     fields = dict(run.model_fields)
     if _on(own.get("gpt_j_residual")):
         fields |= {"parallel_residual": True, "shared_norm": _on(own.get("gpt_j_tied"))}
+    if _kinds(arguments) == {"mamba"}:
+        fields |= _selective(own, fields)
     layout = run.layout
     offload = _text(own.get("zero_optimization.offload_optimizer.device")) or "none"
     if layout is not None and _stage(own) > 1:

@@ -1,6 +1,6 @@
-"""Configuration files of OLMo's trainer, which spell the whole network. Prices nothing.
+"""OLMo's configuration files, which state the whole network. Prices nothing.
 
-Read at 59a53e3 as `olmo/config.py`, `olmo/model.py` and `scripts/train.py` read them, whose defaults count where a key
+Read at 59a53e3 as `olmo/config.py`, `olmo/model.py` and `scripts/train.py` read them, whose defaults apply where a key
 is absent.
 """
 
@@ -25,7 +25,7 @@ _EMBEDDING: Final = 50304
 _MLP_RATIO: Final = 4
 _STEPS: Final = {"two": 2, "three": 3, "four": 4, "eight": 8}
 _ONE_IN: Final = re.compile(r"one_in_(two|three|four|eight)")
-"""Checkpoints of every n-th block, from the first on (`should_checkpoint_block`)."""
+"""Checkpoint every n-th block, beginning with the first (`should_checkpoint_block`)."""
 _STAGES: Final = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "_hybrid_shard_zero2": 2, "no_shard": 0}
 _REPLICAS: Final = "fsdp.hybrid_sharding_num_model_replicas"
 _SUFFIXES: Final = (".yaml", ".yml")
@@ -33,18 +33,18 @@ _NORMS: Final = {"rms": "rms_norm", "default": "layer_norm", "low_precision": "l
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether keys are of OLMo's trainer."""
+    """Whether keys belong to OLMo's trainer."""
     return {"model.d_model", "model.n_layers", "device_train_microbatch_size"} <= set(names)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch is of OLMo's trainer with a configuration file."""
+    """Whether a launch starts OLMo's trainer with a configuration file."""
     files = any(value.text.endswith(_SUFFIXES) and "=" not in value.text for value in launch.arguments[:1])
     return files and launch.script.text.endswith("scripts/train.py")
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file; `--key=value` counts over it."""
+    """Take the configuration file; `--key=value` overrides it."""
     if words[0].known:
         take_file(arguments, launch, words[0], _add_keys)
     else:
@@ -57,12 +57,12 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
 
 
 def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
-    """The run of a launch."""
+    """Return the run of a launch."""
     return _read(arguments)
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file."""
+    """Return the run of a configuration file."""
     _add_keys(arguments, keys, "")
     message = (
         "launches of OLMo replace keys of the file, its micro batch and its checkpoints among them (scripts/beaker)"
@@ -90,7 +90,7 @@ def _read(arguments: Arguments) -> AskedRun:
 
 
 def _shape(arguments: Arguments, targets: Targets) -> dict[str, Any]:
-    """The network's fields, as far as the file gives its sizes."""
+    """Return the network's fields, as far as the file states its sizes."""
     shape = part(targets, "model")
     width, heads = shape.get("hidden_size"), shape.get("num_attention_heads")
     if not width or not heads:
@@ -98,7 +98,7 @@ def _shape(arguments: Arguments, targets: Targets) -> dict[str, Any]:
     inner = arguments.integer("intermediate_size", "model.mlp_hidden_size", high=2**20)
     ratio = arguments.integer("intermediate_size", "model.mlp_ratio", high=2**10) or _MLP_RATIO
     inner = inner or ratio * width
-    # The one product before the activation makes both its parts.
+    # One product computes gate and up together.
     shape["intermediate_size"] = inner // 2 if shape["gated"] else inner
     shape["head_dim"] = width // heads
     shape.setdefault("num_key_value_heads", 1 if arguments.switch("kv", "model.multi_query_attention") else heads)
@@ -121,7 +121,7 @@ def _shape(arguments: Arguments, targets: Targets) -> dict[str, Any]:
 
 
 def _zero_stage(arguments: Arguments) -> int:
-    """What FSDP shards; nothing under DDP."""
+    """Return the ZeRO stage of FSDP's strategy; 0 under DDP."""
     if (arguments.text("zero_stage", "distributed_strategy") or "fsdp").lower() != "fsdp":
         return 0
     strategy = (arguments.text("zero_stage", "fsdp.sharding_strategy") or "FULL_SHARD").lower()
@@ -156,13 +156,13 @@ def _precision(arguments: Arguments) -> str | None:
 
 
 def _options(arguments: Arguments) -> dict[str, str]:
-    """Switches: q, k and v are one product, gate and up too; the RMS norm is composed of operations in fp32."""
+    """Return the switches: fused q, k, v and gate, up products; an RMS norm of separate operations in fp32."""
     options = {"fused_projections": "true", "foreach_optimizer": "false"}
     if arguments.text("norm", "model.layer_norm_type") == "rms":
         options["fused_rms_norm"] = "false"
     replicas = arguments.integer("sharding_replicas", _REPLICAS, high=2**20)
     if "hybrid" in (arguments.text("zero_stage", "fsdp.sharding_strategy") or "").lower():
-        # scripts/train.py: a replica on each node where their number is not given.
+        # scripts/train.py: by default one replica per node.
         options |= {"sharding_replicas": str(replicas)} if replicas else {"sharding_degree": A_NODE}
     # LionW: Lion with decoupled weight decay.
     return options | read_optimizer(arguments, "optimizer.name", "torch", default="lionw", own={"lionw": "lion"})

@@ -1,4 +1,4 @@
-"""open-instruct's folder: which files and launches are its own. `read` says what they mean."""
+"""open-instruct's folder: the files and launches that are its own. `read` interprets them."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
-"""open-instruct's files and launches in the words of Hugging Face's Trainer, whose meaning `frameworks.trl` says.
+"""open-instruct's files and launches, in the words of Hugging Face's Trainer, which `frameworks.trl` reads.
 
-Four scripts at commit e6c3044 are known. They load 16-bit weights whatever a file says, and their own launchers start
+Knows four scripts of commit e6c3044. They load 16-bit weights whatever a file says, and open-instruct's launchers start
 them with accelerate and ZeRO 3.
 """
 
@@ -31,24 +31,24 @@ _SECTIONS: Final = ("dataset_mixer", "hf_metadata_dataset")
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether keys are of open-instruct."""
+    """Whether keys belong to open-instruct."""
     own = set(names)
     return {"model_name_or_path", "per_device_train_batch_size"} <= own and not _OWN.isdisjoint(own)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch is of fine-tuning or of DPO."""
+    """Whether a launch starts one of open-instruct's training scripts."""
     return PurePath(launch.script.text).parts[-2:] in _SCRIPTS
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a launch."""
+    """Return the run of a launch."""
     arguments.add_defaults(("torch_dtype=bfloat16",), launch.line)
     return read_trainer(arguments, launch)
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file."""
+    """Return the run of a configuration file."""
     for key in keys:
         if key.path[0] not in _SECTIONS:
             arguments.add(key.dotted, key.values, key.line, key.file)

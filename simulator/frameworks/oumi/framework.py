@@ -1,4 +1,4 @@
-"""oumi's folder: which files, jobs and command lines are its own. `read` says what they mean."""
+"""oumi's folder: the files, jobs and command lines that are its own. `read` interprets them."""
 
 from typing import Final
 

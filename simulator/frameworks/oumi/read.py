@@ -1,6 +1,6 @@
-"""oumi's configurations, as words of Hugging Face's Trainer, which trains what is read here. Prices nothing.
+"""oumi's configurations, translated into the words of Hugging Face's Trainer. Prices nothing.
 
-Read at d8ed077: `src/oumi/core/configs/params` and `core/distributed.py`, whose defaults count where a key is absent.
+Read at d8ed077: `src/oumi/core/configs/params` and `core/distributed.py`, whose defaults apply where a key is absent.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from simulator.frameworks.values import known_value
 
 _TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
 _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
-"""The configuration that a job's command trains by, lines that are continued joined."""
+"""The configuration file in a job's training command, with continued lines joined."""
 _LENGTHS: Final = ("model.model_max_length", *(f"training.trainer_kwargs.max_{kind}length" for kind in ("", "seq_")))
 _FILE_FLAGS: Final = ("-c", "--config")
 _COUNT: Final = re.compile(r"\w[\w-]*:(\d{1,4})", re.ASCII)
-"""Devices of a node: `A100:4`."""
+"""Devices per node: `A100:4`."""
 _DROPPED: Final = ("training.verl_config_overrides.", "training.grpo.", "training.gold.", "training.gkd.")
 _SHARDS: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 _PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
 
 
 def is_training(names: Collection[str]) -> bool:
-    """Whether keys are of a training configuration of oumi."""
+    """Whether keys belong to a training configuration of oumi."""
     return {"model.model_name", "training"} <= set(names) and (
         "training.trainer_type" in names or "training.enable_gradient_checkpointing" in names
     )
 
 
 def is_job(names: Collection[str]) -> bool:
-    """Whether keys are of a job that oumi's launcher starts."""
+    """Whether keys belong to a job of oumi's launcher."""
     return {"resources", "run", "working_dir"} <= set(names) or {"resources", "run", "envs"} <= set(names)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a command line trains by a file: `oumi train -c FILE`, alone or behind `oumi distributed torchrun`."""
+    """Whether a command line trains by a file: `oumi train -c FILE`, alone or after `oumi distributed torchrun`."""
     trains = launch.script.text == "train" or any(value.text == "train" for value in launch.arguments)
     return launch.program == "oumi" and trains and any(value.text in _FILE_FLAGS for value in launch.arguments)
 
 
 def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """One process, or as many as `oumi distributed` finds on its machines, which nobody states."""
+    """Return one process, or unknown sizes for `oumi distributed`, which detects its machines."""
     return (1, 1) if launch.script.text == "train" else (None, None)
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a command line, whose flags count over the file's keys."""
+    """Return the run of a command line; flags override the file's keys."""
     named = arguments.entry("config") or arguments.entry("c")
     flags, arguments.entries = arguments.entries, {}
     if named is None or not named.values or not named.values[0].known:
@@ -72,7 +72,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
 
 
 def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
-    """The run of a job: that of the configuration that its command names, on the job's machines; None of other jobs."""
+    """Return the run of the configuration that a job's command names, on the job's machines; None for other jobs."""
     texts = {key.dotted: key for key in keys if key.values}
     command = texts["run"].values[0].text if "run" in texts else ""
     started = _STARTED.search(command.replace("\\\n", " "))
@@ -95,7 +95,7 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
 
 
 def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
-    """The run of a training configuration."""
+    """Return the run of a training configuration."""
     for key in keys:
         if not key.dotted.startswith(_DROPPED):
             arguments.add(key.dotted, key.values, key.line, key.file or file)
@@ -103,7 +103,7 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
     if trainer not in _TRAINERS:
         arguments.not_modelled(f"trainer {trainer[:30]} is not modelled", "training.trainer_type")
     bounded = not trainer.startswith("trl_") or any(arguments.has(name) for name in _LENGTHS)
-    # Else TRL's own bound counts (v0.24, the first that oumi takes: trainer/dpo_config.py, sft_config.py).
+    # TRL's default otherwise (v0.24, the oldest that oumi allows: trainer/dpo_config.py, sft_config.py).
     arguments.add_defaults(("training.use_peft=false", *(() if bounded else ("max_length=1024",))), 1)
     if arguments.has("model.freeze_layers"):
         arguments.not_modelled("models that see images are not modelled", "model.freeze_layers")
@@ -127,7 +127,7 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
 
 
 def _datasets(file: Path) -> list[str]:
-    """Names of the data sets that are trained on, a list of mappings in the file."""
+    """Return the names of the training data sets, listed as mappings in the file."""
     section: Any = read_document(file)
     for name in ("data", "train", "datasets"):
         section = section.get(name) if isinstance(section, dict) else None
@@ -136,7 +136,7 @@ def _datasets(file: Path) -> list[str]:
 
 
 def _engine(arguments: Arguments) -> bool:
-    """Whether DeepSpeed trains; its section then counts as its configuration."""
+    """Whether DeepSpeed trains; its section is then added as its configuration."""
     if not arguments.switch("zero_stage", "deepspeed.enable_deepspeed"):
         return False
     stage = arguments.text("zero_stage", "deepspeed.zero_stage") or "ZERO_0"

@@ -1,8 +1,8 @@
 """Logs of PaddleNLP's, PaddleFormers' and ERNIEKit's trainers. Fits and prices nothing.
 
-Three kinds of line count: the configuration dump (`name : value` under a heading of the arguments' kind), the model's
-configuration as JSON, and the line of each logged step. Memory is in GiB, by the trainer's 2**30. The dump has flags
-and what the program makes of them, all by name: those that the tables have are words of the run.
+Three kinds of line are read: the configuration dump (`name : value` under a heading of the arguments' kind), the
+model's configuration as JSON, and the line of each logged step. Memory is in GiB (2**30 bytes). The dump lists flags
+and derived values alike; names in the tables are words of the run.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from simulator.frameworks.logs import (
     LoggedRun,
     LoggedStep,
     LogLine,
-    fuller,
+    longer_line,
     number,
-    whole,
+    parse_count,
 )
 from simulator.frameworks.paddle.read import paddle_run
 from simulator.frameworks.remarks import Place
@@ -56,7 +56,7 @@ def _is_step(text: str) -> bool:
 
 @dataclass(slots=True)
 class _PaddleLines:
-    """The lines of one run, sorted as they come."""
+    """The lines of one run, sorted by kind."""
 
     begin: LogLine
     dump: dict[str, tuple[LogLine, str]] = field(default_factory=dict)
@@ -66,30 +66,30 @@ class _PaddleLines:
 
     @property
     def ended(self) -> bool:
-        """Whether another heading begins another run."""
+        """Whether the next heading begins another run."""
         return bool(self.steps or self.out_of_memory)
 
     def take(self, line: LogLine) -> None:
-        """Take what a line says."""
+        """Take one line."""
         if self.config.take(line):
             return
         if _is_step(line.text) and (step := _STEP.search(line.text)):
-            self.out_of_memory = None  # a run that goes on did not run out
+            self.out_of_memory = None  # the run continued
             self.steps.append((line, int(step[1]), dict(_PAIR.findall(line.text))))
         elif OUT_OF_MEMORY.search(line.text):
-            self.out_of_memory = fuller(self.out_of_memory, line)
+            self.out_of_memory = longer_line(self.out_of_memory, line)
         elif not self.steps and (setting := _SETTING.search(line.text)):
-            # The first value counts: later dumps repeat names with what became of them per rank.
+            # The first value counts: later dumps repeat names with values of single ranks.
             self.dump.setdefault(setting[1], (line, setting[2].strip()))
 
     def count(self, name: str) -> int:
-        """A count of the dump; 0 without one."""
+        """Return a count of the dump; 0 without one."""
         line, text = self.dump.get(name, (self.begin, ""))
-        return 0 if text in _BLANK else whole(line.where, name, text)
+        return 0 if text in _BLANK else parse_count(line.where, name, text)
 
 
 def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
-    """Every run that logged steps or ran out of memory. Raises InputError naming the line."""
+    """Yield every run that logged steps or ran out of memory. Raises InputError naming the line."""
     runs: list[_PaddleLines] = []
     for line in lines:
         if _HEADING.search(line.text) and (not runs or runs[-1].ended):
@@ -119,17 +119,17 @@ def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
 
 
 def _steps(run: _PaddleLines) -> Iterator[LoggedStep]:
-    """The logged intervals as time per step."""
+    """Yield the logged intervals as time per step."""
     before, interval = 0, run.count("logging_steps") or 1
     for line, iteration, values in run.steps:
-        if iteration == before:  # another rank's line
+        if iteration == before:  # a line of another rank
             covered = interval
         else:
             covered = iteration - before if before else min(interval, max(iteration, 1))
         if covered < 1:
             raise InputError(f"{line.where}: global_step {iteration} after {before}; expected steps in order")
         if "interval_runtime" not in values:
-            if line is run.steps[-1][0]:  # cut where the run or the copy ended
+            if line is run.steps[-1][0]:  # the log may end within a line
                 continue
             raise InputError(f"{line.where}: step without its time; expected 'interval_runtime: 1.0'")
         seconds = number(line.where, "interval_runtime", values["interval_runtime"]) / covered
@@ -139,7 +139,7 @@ def _steps(run: _PaddleLines) -> Iterator[LoggedStep]:
 
 
 def _samples(run: _PaddleLines) -> float | None:
-    """Sequences of a step by the speeds of the last logged interval."""
+    """Return the sequences per step by the speeds of the last logged interval; None without them."""
     line, _, values = run.steps[-1] if run.steps else (run.begin, 0, {})
     names = ("interval_samples_per_second", "interval_steps_per_second")
     if not values.keys() >= set(names):
@@ -149,7 +149,7 @@ def _samples(run: _PaddleLines) -> float | None:
 
 
 def _most(run: _PaddleLines, units: dict[str, int]) -> float | None:
-    """The most bytes of all logged steps, by the first of the names that they have."""
+    """Return the most bytes of all logged steps, by the first of the names that any step has; None without one."""
     for name, unit in units.items():
         sizes = [number(line.where, name, values[name]) for line, _, values in run.steps if name in values]
         if sizes:
@@ -158,7 +158,7 @@ def _most(run: _PaddleLines, units: dict[str, int]) -> float | None:
 
 
 def _arguments(run: _PaddleLines, table: FlagTable) -> Arguments:
-    """The dump as arguments. Raises InputError where it contradicts itself."""
+    """Return the dump as arguments. Raises InputError where it contradicts itself."""
     where = run.begin.where
     arguments = Arguments(where.rpartition(":")[0], table)
     half = [run.dump[name][1] for name in ("bf16", "fp16") if name in run.dump]
@@ -184,7 +184,7 @@ def _arguments(run: _PaddleLines, table: FlagTable) -> Arguments:
 
 
 def read_dump(arguments: Arguments) -> AskedRun:
-    """The run that a dump asks for: its batch is that of all replicas."""
+    """Return the run that a dump describes, with the batch of all replicas."""
     run = paddle_run(arguments, "", whole_sends=False)
     layout, steps = run.layout, run.gradient_accumulation_steps
     if layout is None or run.global_batch_size is not None or steps is None or not arguments.devices:

@@ -1,7 +1,7 @@
-"""Launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers as runs. Prices nothing.
+"""Launches and configuration files of ERNIEKit, PaddleNLP and PaddleFormers. Prices nothing.
 
-The tables say most of it. Here is what needs several words at once, or the model that they name: recompute, experts,
-the cut, the loss, and which text of a launch names a configuration file.
+The tables cover most words. This module reads settings that depend on several words or on the model: recompute,
+experts, the cut, the loss, and the file that a launch names.
 """
 
 from __future__ import annotations
@@ -34,39 +34,40 @@ _OWN_FLAGS: Final = frozenset(
 _OWN_WITH_MODEL: Final = frozenset(
     ("sharding", "recompute", "recompute_granularity", "unified_checkpoint", "amp_master_grad", "dataset_name_or_path")
 )
-"""Keys that say so beside a model: PaddleNLP 2.8.1, paddlenlp/trainer/training_args.py, llm/utils/argument.py."""
+"""Keys that mark a file as Paddle's beside a model: PaddleNLP 2.8.1, paddlenlp/trainer/training_args.py,
+llm/utils/argument.py."""
 _LENGTHS: Final = ("max_seq_len", "max_seq_length", "max_length", "seq_length")
-"""Words of the sequence length, the one that counts first."""
+"""Words of the sequence length, by precedence."""
 _STAGES: Final = ("SFT", "PT", "PRETRAIN", "ERNIE_PRETRAIN", "DSV3_PRETRAIN")
 _PREFERENCE: Final = re.compile(r"(?:^|[_\W])(dpo|kto|simpo|orpo|ppo|grpo|rlhf|reward)(?:[_\W]|$)", re.ASCII)
-"""Names of scripts and files that train on preferences."""
+"""Names of scripts and files of training on preferences."""
 _REFERENCE: Final = ("dpo", "kto")
-"""Those priced: answers lie in one packed sequence of `max_seq_len`, and a frozen copy of the model scores them, or
-where adapters are trained the model without them. PaddleNLP 037e4a6, llm/alignment/dpo/run_dpo.py; 4596ac3,
+"""Preference losses that are priced: answers are packed into a sequence of `max_seq_len`, scored by a frozen copy of
+the model, or under adapters by the model without them. PaddleNLP 037e4a6, llm/alignment/dpo/run_dpo.py; 4596ac3,
 kto/run_kto.py; 136516b, paddlenlp/trl/dpo_trainer.py (`_wrap_ref_model`: 16-bit weights, cut as the model is)."""
 _NO_REFERENCE: Final = ("or", "orpo", "simpo")
-"""Losses of DPO's trainer that have no such copy: the same file."""
+"""Losses of DPO's trainer without a frozen copy: the same file."""
 _REWARD: Final = ("reward", "rm")
-"""Reward models: one score a token in place of logits, of pairs in one packed sequence. PaddleNLP ee302b6,
+"""Reward models: one score per token in place of logits, on pairs packed into one sequence. PaddleNLP ee302b6,
 llm/alignment/rm/flashmask/reward_model.py."""
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether flags or keys are of a Paddle trainer."""
+    """Whether flags or keys belong to a Paddle trainer."""
     own = set(names)
     parallel = {"per_device_train_batch_size", "tensor_model_parallel_size"} <= own
     return bool(own & _OWN_FLAGS) or parallel or ("model_name_or_path" in own and bool(own & _OWN_WITH_MODEL))
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch is of a Paddle trainer: by its launcher, or by its flags."""
+    """Whether a launch starts a Paddle trainer, by its launcher or its flags."""
     if launch.launcher == "paddle":
         return bool(launch.flags) or any(value.text.endswith((".json", ".yaml", ".yml")) for value in launch.arguments)
     return launch.launcher not in ("accelerate", "other") and is_file(launch.flags)
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file of a launch, by itself or behind `--config`; `key=value` and flags replace its keys.
+    """Take the configuration file of a launch, alone or after `--config`; `key=value` and flags override its keys.
 
     `--config`: PaddleFormers, examples/experiments/ernie_pretrain/ernie/pretrain.py.
     """
@@ -85,25 +86,25 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a launch."""
+    """Return the run of a launch."""
     title = PurePath(launch.script.text).name
     return _recipe(arguments, title, whole_sends=launch.program == "erniekit")
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file on its own."""
+    """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
     return _recipe(arguments, "", whole_sends=False)
 
 
 def _recipe(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedRun:
-    """The run of a recipe, which leaves words to the trainer's defaults."""
+    """Return the run of a recipe, with the trainer's defaults for words that it omits."""
     run = paddle_run(arguments, title, whole_sends=whole_sends)
     return replace(run, options={**usual_options(arguments), **run.options})
 
 
 def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedRun:
-    """The run; `whole_sends` says that its trainer ends where a pipeline would send parts, as those of pairs do."""
+    """Return the run; `whole_sends` says that its trainer fails where a pipeline sends partial tensors."""
     arguments.complete_names()
     require_training_switches(arguments)
     targets = take(arguments)
@@ -138,7 +139,7 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedR
 
 
 def _network(spec: ModelSpec | None) -> dict[str, str]:
-    """What Paddle's own network of a model does whatever the flags say: ChatGLM2's has no flash kernel.
+    """Return the switches of Paddle's own network for a model: ChatGLM2's has no flash kernel.
 
     `CoreAttention` of paddlenlp/transformers/chatglm_v2/modeling.py, 2.8.1.
     """
@@ -161,7 +162,7 @@ def _precision(arguments: Arguments) -> str | None:
 
 
 def _lora(arguments: Arguments) -> int | None:
-    """The rank of the adapters that are trained; None where all weights are."""
+    """Return the rank of the trained adapters; None where all weights are trained."""
     kind = (arguments.text("lora_rank", "fine_tuning") or "").lower()
     adapters = arguments.switch("lora_rank", "lora") or kind == "lora"
     arguments.forget("lora_rank")
@@ -169,9 +170,9 @@ def _lora(arguments: Arguments) -> int | None:
 
 
 def _purpose(arguments: Arguments, names: str, lora_rank: int | None) -> dict[str, str]:
-    """The switches of a frozen copy of the model, on every pipeline rank of its own stage, and of its pass.
+    """Return the switches of the training's purpose, such as a frozen copy of the model and its forward pass.
 
-    What trains neither a language model nor on preferences is refused.
+    Purposes other than language modelling, preferences and rewards are refused.
     """
     stage = (arguments.text("stage", "stage") or "").upper()
     named = _PREFERENCE.search(names)
@@ -196,7 +197,7 @@ def _purpose(arguments: Arguments, names: str, lora_rank: int | None) -> dict[st
 
 
 def _note_schedule(arguments: Arguments, layout: Layout) -> None:
-    """Refuse a pipeline schedule with other activations in flight than 1F1B and the interleaved one."""
+    """Refuse pipeline schedules other than 1F1B and the interleaved one, which keep other activations."""
     if layout.pipeline_parallel == 1:
         return
     mode = (arguments.text("schedule", "pipeline_schedule_mode") or "1F1B").upper()
@@ -208,7 +209,7 @@ def _note_schedule(arguments: Arguments, layout: Layout) -> None:
 
 
 def _note_contradictions(arguments: Arguments, layout: Layout, *, whole_sends: bool) -> None:
-    """Say what the flags have against each other."""
+    """Remark flags that contradict each other."""
     sequence, tensor = "sequence_parallel", layout.tensor_parallel
     asked = arguments.switch(sequence, sequence)
     if asked and tensor == 1 and "tp" not in arguments.incomplete:

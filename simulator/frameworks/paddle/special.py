@@ -1,4 +1,4 @@
-"""Words of Paddle's trainers that act on each other, so that no row of the tables can say them: layout and switches."""
+"""Words of Paddle's trainers that depend on each other and so have no row in the tables: layout and switches."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from simulator.question.specs.model import ModelSpec
 
 _MICRO_BATCH_SIZE: Final = 8
 _CHUNK_TOKENS: Final = 8192
-"""Tokens per chunk of ERNIE's fused head and loss when the recipe names none."""
+"""Tokens per chunk of ERNIE's fused head and loss, by default."""
 _DEGREE: Final = "sharding_parallel_degree"
 _PADDLEFORMERS_DEGREES: Final = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "sharding_parallel_size")
-"""Degrees as PaddleFormers spells them; without a word it shards as stage 1 (trainer/training_args.py of 1.2.0)."""
+"""Degrees as PaddleFormers spells them; it shards as stage 1 by default (trainer/training_args.py of 1.2.0)."""
 _GRANULARITIES: Final = {"full": "full", "full_attn": "attention", "core_attn": "selective", "selective": "selective"}
 _RELEASES: Final = "enable_release_grads"
 
 
 def layout_of(arguments: Arguments, targets: Targets, spec: ModelSpec | None) -> Layout:
-    """The layout that a run asks for, of a model whose sizes are known or not."""
+    """Return the layout of a run; `spec` is None for a model whose sizes are not known."""
     layers = targets.get("model.num_hidden_layers") or (spec.num_hidden_layers if spec else None)
     sizes: dict[str, Any] = {"micro_batch_size": _MICRO_BATCH_SIZE, **part(targets, "layout")}
     tensor = sizes.get("tensor_parallel", 1)
@@ -46,7 +46,7 @@ def layout_of(arguments: Arguments, targets: Targets, spec: ModelSpec | None) ->
 
 
 def _experts(arguments: Arguments, degrees: tuple[int | None, int], tensor: int, spec: ModelSpec) -> tuple[int, int]:
-    """Expert parallel size and tensor parallel size of an expert, by those that the words have.
+    """Return expert parallel size and expert tensor parallel size, by the stated `degrees` or the group.
 
     PaddleNLP 3.0.0b4 splits Mixtral's experts over the tensor parallel group (transformers/mixtral/modeling.py) and
     keeps DeepSeek's whole on every rank (transformers/deepseek_v2/modeling.py).
@@ -65,10 +65,10 @@ def _experts(arguments: Arguments, degrees: tuple[int | None, int], tensor: int,
 
 
 def _default_group(arguments: Arguments, spec: ModelSpec) -> str | None:
-    """Where ERNIE's experts are in PaddleFormers without a word, told from ERNIEKit by how it spells the degrees.
+    """Return the default group of ERNIE's experts in PaddleFormers, recognised by its spelling of the degrees.
 
-    Its tuning leaves the model's own default, the tensor parallel group: transformers/ernie4_5_moe/configuration.py and
-    nn/pp_model.py of 321f3a8. ERNIEKit hands over `moe_group`, by default "dummy".
+    Its tuning keeps the model's default, the tensor parallel group: transformers/ernie4_5_moe/configuration.py and
+    nn/pp_model.py of 321f3a8. ERNIEKit passes `moe_group`, by default "dummy".
     """
     tuned = arguments.has(*_PADDLEFORMERS_DEGREES) and not arguments.has("use_expert_parallel", "moe_group")
     return "mp" if tuned and spec.architecture == "ernie4_5_moe" else None
@@ -87,7 +87,7 @@ def _zero_stage(arguments: Arguments, sharding: str) -> int:
 
 
 def _recompute(arguments: Arguments, layers: int | None) -> dict[str, Any]:
-    """Which layers are done again, or which part of each."""
+    """Return the layout fields of recompute: whole layers, some of them, or a part of each."""
     name = "recompute_granularity"
     granularity = arguments.text("recompute", name) or "full"
     others = arguments.integers("recompute_layers", "no_recompute_layers")
@@ -120,9 +120,9 @@ def _recompute(arguments: Arguments, layers: int | None) -> dict[str, Any]:
 
 
 def _gate_up(arguments: Arguments, mode: str, layers: int | None) -> dict[str, Any]:
-    """Layers whose routed experts do gate and up again, in ERNIE's fused node of experts; listed where not all do.
+    """Return the layers whose routed experts recompute gate and up in ERNIE's fused node; listed unless all do.
 
-    Beside another recompute they are priced where both are of every layer, and nothing but the core is done again.
+    Beside another recompute it is priced only where both cover every layer and the other recomputes only the core.
     """
     name = "recompute_fwd_gate_up"
     text = (arguments.text("recompute", name) or "false").lower()
@@ -144,7 +144,7 @@ def _gate_up(arguments: Arguments, mode: str, layers: int | None) -> dict[str, A
 
 
 def _cut(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int, ...]:
-    """Layers per stage of a list over the model's items: embedding, layers, norm, head."""
+    """Return layers per stage from a list of first items among embedding, layers, norm and head."""
     name = "pp_seg_method"
     text = arguments.text("stage_layers", name) or ""
     if not re.match(r"\s*(?:\[\s*)?[0-9]", text):
@@ -162,7 +162,7 @@ def _cut(arguments: Arguments, layers: int | None, pipeline: int) -> tuple[int, 
 
 
 def options_of(arguments: Arguments, targets: Targets, layout: Layout) -> dict[str, str]:
-    """Switches of the framework profile as the recipe sets them."""
+    """Return the switches of the framework profile that the recipe sets."""
     options: dict[str, str] = part(targets, "option")
     if arguments.text("parameter_dtype", "fp16_opt_level") == "O1":
         options |= {"parameter_dtype": "fp32", "master_weights": "false", "gradient_dtype": "fp32"}
@@ -171,7 +171,7 @@ def options_of(arguments: Arguments, targets: Targets, layout: Layout) -> dict[s
     if _RELEASES in pipeline_config(arguments):
         options["release_grads"] = "true"
     if layout.zero_stage >= 2:
-        # The trainer turns it off where gradients are sharded.
+        # The trainer disables it with sharded gradients.
         options.pop("release_grads", None)
     degree = arguments.integer("sharding_degree", _DEGREE, low=-1, high=2**20)
     if degree is not None and degree > 1 and layout.zero_stage:
@@ -181,7 +181,7 @@ def options_of(arguments: Arguments, targets: Targets, layout: Layout) -> dict[s
 
 
 def usual_options(arguments: Arguments) -> dict[str, str]:
-    """Switches of a recipe that has keys of PaddleFormers or ERNIEKit, where it says nothing of them.
+    """Return the default switches of a recipe with keys of PaddleFormers or ERNIEKit.
 
     `fuse_rms_norm` is on by default: erniekit/hparams/model_args.py of ERNIEKit 1.3.0.
     """
@@ -196,9 +196,9 @@ def _has_fp8_experts(arguments: Arguments) -> bool:
 
 
 def _fp8_experts(arguments: Arguments) -> dict[str, str]:
-    """What experts in fp8 keep.
+    """Return the switches of the tensors that fp8 experts keep.
 
-    The fused node keeps its input in 8 bits (`dequant_input`) and what gate and up put out, unless that is done again
+    The fused node keeps its input in 8 bits (`dequant_input`) and the output of gate and up, unless that is recomputed
     (`ExpertsGroupGemmContiguousNode`, fp8 utilities of the ERNIE pre-training toolkit). Its README says that weighting
     inside the experts saves their outputs (`use_combine_before_a2a`), and the norm before q, k and v its own
     (`use_rms_qkv_recompute`), one of a layer's two.
@@ -217,7 +217,7 @@ def _fp8_experts(arguments: Arguments) -> dict[str, str]:
 
 
 def _overlap(arguments: Arguments) -> dict[str, str]:
-    """What runs under the computation."""
+    """Return the switches of communication that overlaps computation."""
     text = arguments.text("overlap_grad_reduce", "sharding_parallel_config") or ""
     options = {}
     if "enable_stage1_overlap" in text or "enable_sharding_comm_overlap" in text:
@@ -228,7 +228,7 @@ def _overlap(arguments: Arguments) -> dict[str, str]:
 
 
 def _loss(arguments: Arguments) -> dict[str, str]:
-    """How many tokens the head and the loss work on at a time."""
+    """Return the tokens that head and loss process at a time, as a switch."""
     sparse, fused = "use_sparse_head_and_loss_fn", "use_fused_head_and_loss_fn"
     on = {name: arguments.switch("loss", name) for name in (sparse, fused)}
     if all(on.values()):
@@ -247,10 +247,10 @@ def _loss(arguments: Arguments) -> dict[str, str]:
 
 
 def pipeline_config(arguments: Arguments) -> str:
-    """The words of the pipeline's configuration."""
+    """Return the words of the pipeline's configuration."""
     option = "pipeline_parallel_config"
     text = arguments.text(option, option) or ""
-    # PaddleFormers' later spelling: each word a key of its own, the other way round.
+    # PaddleFormers' later spelling: a key per word, with the opposite meaning.
     if not arguments.switch(option, "partial_send_recv", default=True):
         text += " disable_partial_send_recv"
     arguments.forget(option)

@@ -1,4 +1,4 @@
-"""A launch script of ERNIEKit or PaddleNLP for a layout. Refuses what there is no word for; chooses no layout."""
+"""Launch scripts of ERNIEKit and PaddleNLP. Refuses settings without a flag; chooses no layout."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
 
 _BY_NAME = ("flash_attention", "fused_rms_norm", "fused_swiglu", "cp_communication")
-"""Switches written in another word than their row's, or also where they are as usual."""
+"""Switches written in another flag than their row's, or written even at their default."""
 _EXPRESSIBLE = ("overlap_grad_reduce", "overlap_param_gather", "cross_entropy_chunk_tokens", "sharding_degree")
 
 
 def paddle_script(scenario: Scenario, layout: Layout, head: Head) -> str:
-    """The script. Raises UnsupportedError for what the trainer has no flag for."""
+    """Return the script. Raises UnsupportedError for settings that the trainer has no flag for."""
     case = _writing(scenario, layout)
     case.refuse_switches(_EXPRESSIBLE, "Paddle")
     name = case.shipped_name("Paddle", layers=True)
@@ -40,7 +40,7 @@ def paddle_script(scenario: Scenario, layout: Layout, head: Head) -> str:
     script = "examples/post-training/sft/train.py" if ernie else "llm/run_pretrain.py"
     parts = (_workload(case, ernie=ernie), _layout(case), _recompute(case), _switches(case, ernie=ernie))
     arguments = [
-        # Of each node its own: all nodes call their logs by the same names.
+        # One folder per node: all nodes use the same names for their logs.
         "--log_dir $OUTPUT_PATH/logs/$NODE_RANK",
         f"--devices {devices}",
         f"--master $MASTER_ADDR:$MASTER_PORT --nnodes {head.nodes} --nproc_per_node {head.devices_per_node}",
@@ -155,12 +155,12 @@ def _recompute(case: Writing) -> Iterator[WordPair]:
             yield "recompute_granularity", "full_attn"
         case "full":
             yield "recompute_granularity", "full"
-            yield from _layers_done_again(case)
+            yield from _recomputed_layers(case)
         case _:
             raise UnsupportedError(f"--recompute {mode}: the trainer recomputes the attention or whole layers")
 
 
-def _layers_done_again(case: Writing) -> Iterator[WordPair]:
+def _recomputed_layers(case: Writing) -> Iterator[WordPair]:
     layout = case.layout
     if layout.recompute_method == "list":
         others = [x for x in range(case.scenario.model.num_hidden_layers) if x not in layout.recompute_layer_list]
@@ -173,7 +173,7 @@ def _layers_done_again(case: Writing) -> Iterator[WordPair]:
 
 
 def paddle_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
-    """The flags that say how a question is laid out. Raises UnsupportedError for what there is none for."""
+    """Yield the flags of a layout. Raises UnsupportedError for settings without one."""
     case = _writing(scenario, layout)
     yield from _workload(case, ernie=scenario.model.architecture.startswith("ernie"))
     yield from _layout(case)

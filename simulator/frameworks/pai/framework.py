@@ -1,4 +1,4 @@
-"""Pai-Megatron-Patch's folder: a table of flags beside Megatron-LM's, whose reader takes them."""
+"""Pai-Megatron-Patch's folder: a table of flags beside Megatron-LM's, which Megatron's reader takes."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""Primus: a file that names a framework, a model in another file, and what it changes of both.
+"""Primus' experiments: a file that names a framework and a model's file, and overrides both.
 
-Read as Primus at fd1eeab reads it: `${NAME:default}` comes from the environment, and the files that it names stand in
-`primus/configs` of its checkout. Where those are not beside the recipe, their values that matter are taken from here.
+Read as Primus at fd1eeab reads it: `${NAME:default}` comes from the environment, and the named files are in
+`primus/configs` of its checkout. Where those are not beside the recipe, the constants here replace them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import models
@@ -22,27 +22,29 @@ from simulator.frameworks.home import require_inside
 from simulator.frameworks.megatron.keys import add_layers, take_model
 from simulator.frameworks.megatron.model import LATENT
 from simulator.frameworks.megatron.read import read
+from simulator.frameworks.megatron.special import sharding_room
 from simulator.frameworks.named import named_model
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.torchtitan.read import add_keys, torchtitan_run
 from simulator.frameworks.values import known_value
 from simulator.frameworks.variables import Variables
+from simulator.question.specs.documents import read_yaml
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
     *("micro-batch-size=2", "global-batch-size=16", "seq-length=1024", "attention-dropout=0.0", "hidden-dropout=0.0"),
 )
-"""What `modules/megatron/pre_trainer.yaml` and `models/megatron/language_model.yaml` set, of what matters;
-dropout is that of `models/megatron/llama_base.yaml`, on which most models build."""
+"""Settings of `modules/megatron/pre_trainer.yaml` and `models/megatron/language_model.yaml` that change memory or
+speed; dropout is that of `models/megatron/llama_base.yaml`, on which most models build."""
 _TORCHTITAN: Final = ("activation_checkpoint.mode=none", "optimizer.implementation=fused", "compile.enable=true")
-"""What `modules/torchtitan/pre_trainer.yaml` sets otherwise than torchtitan."""
+"""Settings of `modules/torchtitan/pre_trainer.yaml` that differ from torchtitan's defaults."""
 _RENAMED: Final = {"fp8": "fp8_format"}
 _BASES: Final = ("primus/configs/modules/", "primus/configs/models/megatron/language_model.yaml")
 _DEFAULTS: Final = {
     name: flag.default if flag.file.startswith(_BASES) else "" for name, flag in table_of("primus").items()
 }
-"""What Primus' own files set for every model: no setting of a recipe. What a model's file sets is one."""
+"""Values that Primus' own files set for every model, which count as defaults; those of a model's file do not."""
 _TABLE: Final = FlagTable(
     {
         name: dataclasses.replace(flag, default=_DEFAULTS.get(name, flag.default))
@@ -50,22 +52,25 @@ _TABLE: Final = FlagTable(
     }
 )
 _HEAD: Final = re.compile(r"modules\.[^.]+\.(\w+)")
-"""A key of a module itself, below its name."""
+"""A key directly below a module's name."""
 _DEPTH: Final = "model.n_layers"
 _TURBO_LINEAR: Final = ("enable_primus_turbo", "use_turbo_float8_linear")
 """Keys of `primus_turbo` that are on in `modules/torchtitan/pre_trainer.yaml`."""
 _DEEPEST: Final = 8
+_STACKS: Final = "primus.backends.megatron.core.models.hybrid.hybrid_mamba_mla_layer_specs "
+_LOSS_CHUNKS: Final = 32
+_TOKENIZER: Final = "meta-llama/Llama-3.2"
 _LORA_RANK: Final = 16
 
 
 def is_primus(names: Collection[str]) -> bool:
-    """Whether keys are those of an experiment of Primus."""
+    """Whether keys belong to an experiment of Primus."""
     parts = {match[1] for name in names if (match := _HEAD.fullmatch(name))}
     return {"framework", "config"} <= parts
 
 
 def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
-    """The run of an experiment on Megatron-LM; None of one on another framework.
+    """Return the run of an experiment on Megatron-LM; None for another framework.
 
     Raises UnsupportedError for a model of another kind, and InputError for a file outside the repository.
     """
@@ -74,9 +79,9 @@ def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
 
 
 def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
-    """The run of an experiment on torchtitan; None of a file that is no experiment.
+    """Return the run of an experiment on torchtitan; None for a file that is no experiment.
 
-    Raises UnsupportedError for one on another framework, and InputError for a file outside the repository.
+    Raises UnsupportedError for another framework, and InputError for a file outside the repository.
     """
     experiment = _experiment(arguments, keys)
     if experiment is not None and experiment.framework != "torchtitan":
@@ -99,7 +104,7 @@ class _Experiment:
 
 
 def _experiment(arguments: Arguments, keys: Iterable[Key]) -> _Experiment | None:
-    """The experiment; None where its first module names no framework."""
+    """Return the experiment; None where its first module names no framework."""
     variables = Variables(arguments.settings)
     inside = [key for key in variables.keys(keys) if key.path[0] == "modules" and len(key.path) > 2]
     arguments.used |= variables.used
@@ -125,7 +130,7 @@ def _refuse_other_models(file: str, heads: Mapping[str, Key]) -> None:
 
 
 def _files(recipe: str, experiment: _Experiment) -> tuple[list[Key], bool]:
-    """The keys of the files that the experiment names, and whether the model's is among them."""
+    """Return the keys of the files that the experiment names, and whether the model's file is among them."""
     keys: list[Key] = []
     modelled = False
     for head, folder in (("config", "modules"), ("model", "models")):
@@ -145,7 +150,7 @@ def _files(recipe: str, experiment: _Experiment) -> tuple[list[Key], bool]:
 
 
 def _extended(file: Path, recipe: Path, depth: int) -> list[Key]:
-    """The keys of a file after those of the files that it extends. Raises InputError for one outside the repository."""
+    """Return the keys of a file after those of the files it extends. Raises InputError outside the repository."""
     document = read_document(file)
     bases = document.pop("extends", None) or []
     keys: list[Key] = []
@@ -156,7 +161,7 @@ def _extended(file: Path, recipe: Path, depth: int) -> list[Key]:
 
 
 def _last(keys: Iterable[Key]) -> list[Key]:
-    """Of keys of one name the last."""
+    """Return the last of the keys with the same path."""
     return list({key.path: key for key in keys}.values())
 
 
@@ -171,7 +176,9 @@ def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
         if key.path[0] != "lora":
             arguments.add_key(_RENAMED.get(key.name, key.name), key.values, key.line, key.file)
     model = None
-    if not modelled and "model" in heads:
+    plain = (arguments.text("spec", "spec") or "").endswith("_no_te")
+    hybrid = {} if modelled else _hybrid(arguments, heads.get("model"))
+    if not modelled and "model" in heads and not hybrid:
         model = _model(arguments, heads["model"])
         add_layers(arguments, model, heads["model"].line)
     stated = {key.name.lower() for key in (*base, *overrides)}
@@ -179,11 +186,13 @@ def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
     if arguments.has("fp16"):
         arguments.entries.pop("bf16", None)
     if not arguments.has("fp8_format"):
-        # Primus' files name a way to scale also where nothing is scaled.
+        # Primus' files name a scaling recipe even without fp8.
         arguments.entries.pop("fp8_recipe", None)
     arguments.note_unset(experiment.variables.assumed_unset)
     run = read(arguments, None)
-    if not modelled:
+    if hybrid:
+        run = _as_hybrid(arguments, run, hybrid, plain=plain)
+    elif not modelled:
         run = take_model(arguments, run, model)
         off = any(key.name == "multi_latent_attention" and key.first.text.lower() in OFF for key in overrides)
         run = dataclasses.replace(run, model_fields=_whole_heads(run)) if off else run
@@ -193,8 +202,56 @@ def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
     return run
 
 
+def _hybrid(arguments: Arguments, key: Key | None) -> Mapping[str, Any]:
+    """Return the fields of a model of Primus' own stacks; none for others, and where the recipe names another stack.
+
+    `spec` lists a module and the stack in it. Of Kimi's delta attention only the kernel is priced, not PyTorch's way.
+    """
+    known: Mapping[str, Any] = read_yaml(Path(__file__).with_name("hybrids.yaml"))
+    own = known.get(PurePosixPath(key.first.text).stem) if key is not None and key.first.known else None
+    spec = (arguments.text("spec", "spec") or "").removeprefix(_STACKS)
+    arguments.forget("spec")
+    if own is None or spec not in own["stacks"] or arguments.has("use_fla_triton_kda_hybrid"):
+        return {}
+    if "kimi_delta" in own["fields"]["mixers"] and not arguments.switch("mixers", "use_fla_triton_kda"):
+        return {}
+    arguments.forget("mixers")
+    arguments.entries.pop("spec")
+    # The model's file names the same tokenizer.
+    tokenizer = arguments.text("vocab_size", "tokenizer_model") or _TOKENIZER
+    arguments.forget("vocab_size")
+    return {
+        "architecture": "nemotron_h",
+        "tie_word_embeddings": True,
+        **({"vocab_size": 128256} if tokenizer.startswith(_TOKENIZER) else {}),
+        "feed_forwards": ("none", "gated"),
+        "convolution": 4,
+        **own["fields"],
+        "mixers": tuple(own["fields"]["mixers"]),
+    }
+
+
+def _as_hybrid(arguments: Arguments, run: AskedRun, fields: Mapping[str, Any], *, plain: bool) -> AskedRun:
+    """Return the run with those layers and a loss in as many parts as it says; `plain` norms may be torch's."""
+    options = dict(run.options)
+    chunks = arguments.integer("cross_entropy", "fused_ce_chunks") or _LOSS_CHUNKS
+    if arguments.text("cross_entropy", "fused_ce_mode") == "1" and run.layout is not None and run.seq_length:
+        options["cross_entropy_chunk_tokens"] = str(-(-run.layout.micro_batch_size * run.seq_length // chunks))
+    if plain and not arguments.switch("cross_entropy", "use_fla_fused_rmsnorm"):
+        options["fused_rms_norm"] = "false"
+    arguments.forget("cross_entropy")
+    own = {name: value for name, value in run.model_fields.items() if name in arguments.places}
+    whole = {**fields, **own}
+    if "vocab_size" in fields:
+        arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
+    sizes = {f"model.{name}": whole[name] for name in ("hidden_size", "intermediate_size")}
+    sharded = {f"option.{name}": text for name, text in options.items()}
+    room = sharding_room(arguments, {**sizes, **sharded}, whole.get("vocab_size"))
+    return dataclasses.replace(run, model=None, model_fields=whole, options=options, unpriced_bytes=room)
+
+
 def _whole_heads(run: AskedRun) -> dict[str, object]:
-    """The fields of a model whose latent attention a recipe switches off: whole heads, normed, as its file has them.
+    """Return the fields of a model without its latent attention: whole heads with norms, as in its file.
 
     `models/megatron/deepseek_v*.yaml`: `kv_channels` is the width of a value, `qk_layernorm` is on.
     """
@@ -207,7 +264,7 @@ def _whole_heads(run: AskedRun) -> dict[str, object]:
 
 
 def _model(arguments: Arguments, key: Key) -> str | None:
-    """The shipped model that the name of a model's file means."""
+    """Return the shipped model that the name of a model's file means; None if unknown."""
     arguments.places.setdefault("model", Place(arguments.file, key.line))
     if not key.first.known:
         arguments.need(key.first.causes, "model")
@@ -240,18 +297,18 @@ def _torchtitan(arguments: Arguments, experiment: _Experiment) -> AskedRun:
 
 
 def _depth(layers: int | None, run: AskedRun) -> dict[str, object]:
-    """The model's fields with as many layers as `model.n_layers` asks for (patches/model_override_patches.py)."""
+    """Return the model's fields with the layers of `model.n_layers` (patches/model_override_patches.py)."""
     if layers is None or run.model is None:
         return dict(run.model_fields)
     return models.differing(run.model, {**run.model_fields, "num_hidden_layers": layers})
 
 
 def _turbo_products(arguments: Arguments) -> dict[str, str]:
-    """fp8 by Primus-Turbo's linear layers, which take the place of torchao's (patches/turbo/fp8_linear_patches.py).
+    """Return the switches of fp8 by Primus-Turbo's linear layers in place of torchao's.
 
-    Inputs are kept for the backward pass in 8 bits, and so are weights, but of layers that are done again (Primus-Turbo
-    a6a16cd, pytorch/ops/gemm_fp8.py: FP8GemmTensorFunction). Weights are gathered in 16 bits: the converter takes no
-    other setting of fp8. Two copies of the weights are priced, of which one is kept.
+    patches/turbo/fp8_linear_patches.py. Inputs are kept for the backward pass in 8 bits, and so are weights, except in
+    recomputed layers (Primus-Turbo a6a16cd, pytorch/ops/gemm_fp8.py: FP8GemmTensorFunction). Weights are gathered in 16
+    bits: the converter takes no other setting of fp8. Two copies of the weights are priced, of which one is kept.
     """
     on = [arguments.text("fp8_inputs", f"primus_turbo.{name}") or "true" for name in _TURBO_LINEAR]
     converters = arguments.text("precision", "model.converters") or ""
@@ -262,7 +319,7 @@ def _turbo_products(arguments: Arguments) -> dict[str, str]:
 
 
 def _flavor(arguments: Arguments, key: Key) -> None:
-    """Take model and flavor as the name of a model's file has them: `llama3.1_70B-fp8.yaml`."""
+    """Add model and flavor from the name of a model's file: `llama3.1_70B-fp8.yaml`."""
     stem = PurePosixPath(key.first.text).name.removesuffix(".yaml")
     plain = stem.removesuffix("-fp8")
     name, _, flavor = plain.rpartition("_")

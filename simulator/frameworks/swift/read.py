@@ -1,7 +1,7 @@
-"""ms-swift's words, as those of Megatron-LM (`megatron sft`) and of Hugging Face's Trainer (`swift sft`).
+"""ms-swift's words, translated into those of Megatron-LM (`megatron sft`) and Hugging Face's Trainer (`swift sft`).
 
 Read as ms-swift 4.6 at 3602360 reads them (`swift/megatron/arguments/megatron_args.py`, `swift/arguments`), whose
-defaults count where a flag is absent. Prices nothing.
+defaults apply where a flag is absent. Prices nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.megatron.keys import add_layers, settle, take_model
+from simulator.frameworks.megatron.keys import add_layers, normalize_flags, take_model
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.named import QUANTIZED, named_model, note_fewer_bits
 from simulator.frameworks.run import AskedRun
+from simulator.frameworks.samples import with_longest_sample
 from simulator.frameworks.transformers.read import note_samples, trainer_run
 from simulator.frameworks.values import PlainValue
 
@@ -34,7 +35,7 @@ _DEFAULTS: Final = (
     *("cross-entropy-loss-fusion", "attention-backend=flash", "use-flash-attn", "swiglu", "group-query-attention"),
     *("attention-dropout=0.0", "hidden-dropout=0.0"),
 )
-"""What `MegatronArguments` sets, of what matters."""
+"""Defaults of `MegatronArguments` that change memory or speed."""
 _TRAINER_DEFAULTS: Final = (
     "tuner_type=lora",
     "per_device_train_batch_size=1",
@@ -42,22 +43,22 @@ _TRAINER_DEFAULTS: Final = (
     "torch_dtype=bfloat16",
 )
 _STEP: Final = 16
-"""Sequences that ms-swift fills a step with where nobody says how many micro batches it has."""
+"""Sequences per step that ms-swift aims at where accumulation is not stated."""
 _LORA_RANK: Final = 8
 
 
 def is_swift(launch: LaunchCommand) -> bool:
-    """Whether a launch is one of ms-swift that trains."""
+    """Whether a launch starts a program of ms-swift."""
     return launch.program in ("swift", "megatron")
 
 
 def is_on_megatron(launch: LaunchCommand) -> bool:
-    """Whether it trains on Megatron-LM."""
+    """Whether a launch of ms-swift trains on Megatron-LM."""
     return launch.program == "megatron"
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take a configuration file that stands for flags, which count over it."""
+    """Take the configuration file that replaces flags; flags override it."""
     if launch.script.text == "rlhf":
         where = f"{arguments.file}:{launch.line}: {launch.program} rlhf"
         raise UnsupportedError(f"{where}: a second model or another loss is not modelled; read are pt and sft")
@@ -73,16 +74,16 @@ def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[Plai
 
 
 def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None]:
-    """Nodes, and processes of a node, as the environment says."""
+    """Return nodes and processes per node, from the environment."""
     nodes = _count(arguments, launch, "NNODES", "nodes")
     return nodes, _count(arguments, launch, "NPROC_PER_NODE", "devices_per_node")
 
 
 def _count(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> int | None:
-    """Processes or nodes of the environment; one where it says nothing."""
+    """Return nodes or processes from the environment, 1 by default; None where unknown."""
     value = launch.environment.get(name)
     if value is None:
-        # Several nodes without a number of processes: the platform that counts the nodes counts those too.
+        # Several nodes without a number of processes: a platform sets both.
         return None if name == "NPROC_PER_NODE" and "NNODES" in launch.environment else 1
     if not value.known:
         arguments.need(value.causes, option)
@@ -91,17 +92,25 @@ def _count(arguments: Arguments, launch: LaunchCommand, name: str, option: str) 
 
 
 def _pack(arguments: Arguments, length: str) -> None:
-    """Samples that are packed are as long as `packing_length` says, else as `length` (base_args.py); others may be."""
+    """Set the length of packed samples, `packing_length` or else `length` (base_args.py); remark unpacked ones."""
     if not arguments.switch("packing", "packing"):
         note_samples(arguments, length)
     elif arguments.has("packing_length"):
         arguments.entries[length] = arguments.entries.pop("packing_length")
 
 
-def _task(arguments: Arguments) -> dict[str, str]:
-    """Scores of `num_labels` in place of the output layer (model/register.py); other tasks have several texts a sample.
+def _bounded(arguments: Arguments, run: AskedRun) -> AskedRun:
+    """Return the run with padded samples bounded by those of its data sets, `name:subset#count`."""
+    entry = arguments.entry("dataset")
+    if entry is None or entry.causes or arguments.switch("packing", "packing") or "seq_length" in arguments.incomplete:
+        return run
+    return with_longest_sample(arguments, run, {re.split("[:#]", value.text)[0] for value in entry.values})
 
-    How many passages go with an anchor or a query, only the data says.
+
+def _task(arguments: Arguments) -> dict[str, str]:
+    """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts.
+
+    How many passages belong to an anchor or a query, only the data tell.
     """
     task = arguments.text("score_head", "task_type") or "causal_lm"
     arguments.forget("score_head")
@@ -112,9 +121,9 @@ def _task(arguments: Arguments) -> dict[str, str]:
 
 
 def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of `megatron sft`, by Megatron's flags."""
+    """Return the run of `megatron sft`, by Megatron's flags."""
     stated = frozenset(arguments.entries)
-    settle(arguments, _RENAMED)
+    normalize_flags(arguments, _RENAMED)
     line = launch.line
     granularity = arguments.entry("recompute_granularity")
     if granularity is not None and granularity.text == "none":
@@ -132,12 +141,12 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
         if arguments.has(name):
             arguments.not_modelled(QUANTIZED if name.startswith("quant") else f"{name}: no flag of megatron sft", name)
     task = _task(arguments)
-    run = take_model(arguments, read(arguments, launch.environment), model)
+    run = _bounded(arguments, take_model(arguments, read(arguments, launch.environment), model))
     return replace(run, lora_rank=rank, options={**run.options, **task})
 
 
 def read_trainer(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of `swift sft`, by the Trainer's words."""
+    """Return the run of `swift sft`, by the Trainer's words."""
     arguments.add_defaults(_TRAINER_DEFAULTS, launch.line)
     kind = arguments.text("precision", "torch_dtype")
     if not (arguments.has("bf16") or arguments.has("fp16")) and kind in ("bfloat16", "float16"):
@@ -155,7 +164,7 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     if arguments.has("optimizer"):
         arguments.not_modelled("optimizer: an optimizer of ms-swift's own is not modelled", "optimizer")
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
-    run = trainer_run(arguments, deepspeed=deepspeed)
+    run = _bounded(arguments, trainer_run(arguments, deepspeed=deepspeed))
     note_fewer_bits(arguments, run)
     run = replace(run, options={**run.options, **task})
     if arguments.has("gradient_accumulation_steps") or run.layout is None or not (nodes and devices):

@@ -1,4 +1,4 @@
-"""The cut of layers over pipeline ranks and model chunks by torchtitan's keys, and keys of a cut. Checks no rule."""
+"""The cut of layers into pipeline stages, as torchtitan's keys state it, and the keys of a cut. Checks no rule."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ _LAST: Final = "parallelism.pipeline_parallel_last_stage_less_layers"
 _PER_STAGE: Final = "parallelism.pipeline_parallel_layers_per_stage"
 _POINTS: Final = "parallelism.pipeline_parallel_split_points"
 RULE: Final = "torchtitan-stages"
-"""Rule of stages that torchtitan does not build."""
+"""Rule of stages that torchtitan cannot build."""
 _LAYER: Final = re.compile(r"layers\.(\d{1,5})", re.ASCII)
 
 
 def cut_of(
     arguments: Arguments, layers: int | None, pipeline: int, schedule: ScheduleName, *, interleaved: bool
 ) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Chunks of a rank, layers of the ranks, and layers of the chunks; the latter two empty where they are equal.
+    """Return chunks per rank, layers per rank, and layers per chunk; the latter two are empty where all are equal.
 
-    Stages are two a rank where the schedule is `interleaved` and nothing says otherwise.
-
-    Embedding and output layer count as so many layers each, one unless told, and what is left over goes to the first
-    stages (torchtitan 0.2.2, distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part; so since 0.1.0).
+    An `interleaved` schedule has two stages per rank unless the keys state otherwise. Embedding and output layer count
+    as that many layers each, one by default, and the remainder goes to the first stages (torchtitan 0.2.2,
+    distributed/pipeline_parallel.py: generate_llm_fqn_per_model_part; so since 0.1.0).
     """
     chunks = 2 if interleaved else 1
     listed, points = (arguments.text("stage_layers", name) for name in (_PARTS, _POINTS))
@@ -70,7 +69,7 @@ def _count(arguments: Arguments, name: str, default: int) -> int:
 
 
 def _spread(layers: int, stages: int, first: int, last: int) -> tuple[int, ...]:
-    """Layers of every stage; nothing where torchtitan refuses to cut so."""
+    """Return the layers of every stage; empty where torchtitan refuses the cut."""
     share, left = divmod(layers + first + last, stages)
     if max(first, last) > share or share == 0:
         return ()
@@ -81,7 +80,7 @@ def _spread(layers: int, stages: int, first: int, last: int) -> tuple[int, ...]:
 
 
 def _listed(arguments: Arguments, text: str, layers: int) -> tuple[int, ...]:
-    """Layers of every part of a list of lists of modules."""
+    """Return the layers of every stage from a list of module names per stage. Raises InputError."""
     parts = re.findall(r"\[([^\[\]]*)\]", text) or [text]
     numbers = [[int(number) for number in _LAYER.findall(part)] for part in parts]
     if [number for part in numbers for number in part] != list(range(layers)):
@@ -90,7 +89,7 @@ def _listed(arguments: Arguments, text: str, layers: int) -> tuple[int, ...]:
 
 
 def cut_words(layout: Layout) -> Iterator[WordPair]:
-    """The keys by which torchtitan cuts the layers as a layout does."""
+    """Yield the keys that cut the layers as a layout does."""
     chunks = layout.virtual_stages
     per_rank = model_chunks(layout.stage_layers, chunks, layout.chunk_layers, layout.schedule)
     sizes = [count for _, count in sorted(chunk for of_rank in per_rank for chunk in of_rank)]

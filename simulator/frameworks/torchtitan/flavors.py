@@ -17,14 +17,14 @@ def _flavors() -> Mapping[str, Mapping[str, Any]]:
 
 
 def published() -> Mapping[str, tuple[str, str]]:
-    """Model and flavor by the name of a shipped model."""
+    """Return family and flavor by the name of a shipped model."""
     return {name: (family, flavor) for name, (family, flavor) in _flavors()["published"].items()}
 
 
 def shape_of(name: str, *, with_table: bool) -> dict[str, object]:
-    """The shape of a flavor that is no published model; without its vocabulary where a tokenizer decides it.
+    """Return the shape of a flavor that is no published model, as `ModelSpec` fields; empty for other names.
 
-    Fields are those of `ModelSpec`; empty where it is none of these.
+    `vocab_size` is left out unless `with_table`: a tokenizer may decide it.
     """
     shape: dict[str, object] = dict(_flavors()["own"].get(name, {}))
     if "feed_forwards" in shape:

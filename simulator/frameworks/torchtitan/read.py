@@ -1,4 +1,4 @@
-"""Readers of torchtitan's configuration files and of launches that name one; a flag overrides the file's value.
+"""torchtitan's configuration files, and launches that name one, whose flags override its keys. Prices nothing.
 
 They return runs in this project's terms. Memory and time are worked out elsewhere.
 """
@@ -9,8 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from simulator.cost.dtypes import FP32
+from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
@@ -24,6 +26,7 @@ from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.frameworks.values import PlainValue
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.documents import read_limited
+from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import RecomputeMethod, RecomputeMode, ScheduleName
 
 SCHEDULES: Final[Mapping[str, ScheduleName]] = {
@@ -33,23 +36,23 @@ SCHEDULES: Final[Mapping[str, ScheduleName]] = {
     "zbvzerobubble": "zb_v",
     "dualpipev": "dualpipev",
 }
-"""Names of torch.distributed.pipelining in small letters (`get_schedule_class` takes any)."""
+"""Schedules by their name in torch.distributed.pipelining, in lower case (`get_schedule_class` ignores case)."""
 _SEQUENCE: Final = 2048
 _CONFIG: Final = "job.config_file"
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether a document is of torchtitan."""
+    """Whether keys belong to torchtitan."""
     return "model.flavor" in names or {"training.seq_len", "model.name"} <= set(names)
 
 
 def is_launch(launch: LaunchCommand) -> bool:
-    """Whether a launch names such a file."""
+    """Whether a launch names a configuration file of torchtitan."""
     return any(re.match(r"--job[.]config[-_]file(=|$)", value.text) for value in launch.arguments)
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, _: Sequence[PlainValue]) -> None:
-    """Take the configuration file that the flags name, which is read beside the script; they count over its keys."""
+    """Take the configuration file that the flags name, beside the script; flags override its keys."""
     flags, arguments.entries = arguments.entries, {}
     place = flags.pop(_CONFIG)[-1]
     written = launch.written(place.text)
@@ -62,12 +65,12 @@ def take_words(arguments: Arguments, launch: LaunchCommand, _: Sequence[PlainVal
 
 
 def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
-    """The run of a launch."""
+    """Return the run of a launch."""
     return torchtitan_run(arguments)
 
 
 def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a configuration file."""
+    """Return the run of a configuration file."""
     add_keys(arguments, arguments.file, keys)
     return _as_commented(torchtitan_run(arguments), arguments)
 
@@ -76,7 +79,7 @@ _COMMENT: Final = re.compile(rf"^# {LAUNCH}(.*)$", re.MULTILINE)
 
 
 def _as_commented(run: AskedRun, arguments: Arguments) -> AskedRun:
-    """The run with what the comment says that `simulate emit` writes: the allocator, and nodes that no key gives."""
+    """Return the run with the allocator and nodes from the comment that `simulate emit` writes."""
     comment = _COMMENT.search(read_limited(Path(arguments.file)))
     if comment is None:
         return run
@@ -89,7 +92,7 @@ def _as_commented(run: AskedRun, arguments: Arguments) -> AskedRun:
 
 
 def add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:
-    """Take the keys of a configuration file, under the names of its newest version."""
+    """Add the keys of a configuration file, under the names of torchtitan's newest version."""
     for key in keys:
         name = re.sub(r"^experimental\.(pipeline|context|tensor)", r"parallelism.\1", key.dotted)
         name = name.replace("training.tensor_parallel", "parallelism.tensor_parallel")
@@ -97,7 +100,7 @@ def add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:
 
 
 def torchtitan_run(arguments: Arguments, layers: int | None = None) -> AskedRun:
-    """The run of torchtitan's keys; `layers` is how many the model has where not its own."""
+    """Return the run of torchtitan's keys; `layers` overrides the model's number of layers."""
     targets = take(arguments)
     model, shape = _model(arguments)
     layers = layers or (models.load_model(model).num_hidden_layers if model else _count(shape))
@@ -116,7 +119,21 @@ def torchtitan_run(arguments: Arguments, layers: int | None = None) -> AskedRun:
         | read_optimizer(arguments, "optimizer.name", "torch", bound=True)
         | part(targets, "option"),
         layout=layout,
+        unpriced_bytes=_outer_bytes(arguments, model, shape),
     )
+
+
+def _outer_bytes(arguments: Arguments, model: str | None, shape: Mapping[str, object]) -> float:
+    """Return the most bytes that fault tolerance keeps on a device: four unsharded fp32 numbers per parameter.
+
+    torchft 73dafea, local_sgd.py: momentum of the outer optimizer, local parameters, the change since the last exchange
+    and the buffer that averages it. Backup parameters stay on the host.
+    """
+    if not arguments.switch("fault_tolerance", "fault_tolerance.enable") or not (model or "vocab_size" in shape):
+        return 0.0
+    arguments.forget("fault_tolerance")
+    named: dict[str, Any] = {"name": "flavor", "architecture": "llama", "tie_word_embeddings": False, **shape}
+    return 4.0 * FP32 * total_parameters(models.load_model(model) if model else ModelSpec(**named))
 
 
 def _count(shape: Mapping[str, object]) -> int | None:
@@ -125,19 +142,19 @@ def _count(shape: Mapping[str, object]) -> int | None:
 
 
 def _model(arguments: Arguments) -> tuple[str | None, dict[str, object]]:
-    """The model of a name and a flavor: one that is shipped, or the shape of a flavor that is nobody's model."""
+    """Return the shipped model of a name and a flavor, or the shape of an unpublished flavor."""
     name, flavor = arguments.text("model", "model.name"), arguments.text("model", "model.flavor")
-    wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
-    # v0.1.0 counts the entries of the tokenizer, whose path it names so.
-    shape = shape_of(wanted.lower(), with_table=not arguments.has("model.tokenizer_path"))
+    full_name = f"{name or ''}-{flavor or ''}".replace("_", "-")
+    # v0.1.0, which has this key, sizes the vocabulary by the tokenizer.
+    shape = shape_of(full_name.lower(), with_table=not arguments.has("model.tokenizer_path"))
     if shape:
         return None, shape
-    model, guessed = models.by_name(wanted)
+    model, guessed = models.by_name(full_name)
     if model is None or guessed:
         arguments.remark(
             "unknown-model",
             "warning",
-            f"model '{wanted[:80]}' is not known",
+            f"model '{full_name[:80]}' is not known",
             "model.flavor",
             "model.name",
             fix="--model NAME",
@@ -189,7 +206,7 @@ def _layout(arguments: Arguments, layers: int | None) -> tuple[Layout, int]:
 
 
 def _data_parallel(arguments: Arguments) -> tuple[int, int]:
-    """Replicas, and ranks that share one; both 1 where the cluster decides the latter (-1)."""
+    """Return replicas and ranks per replica; both 1 where the latter depend on the cluster (-1)."""
     shards = arguments.integer("dp", "parallelism.data_parallel_shard_degree", low=-1, high=2**20)
     replicas = arguments.integer("dp", "parallelism.data_parallel_replicate_degree", low=-1, high=2**20) or 1
     if shards is None or shards < 1:
@@ -199,7 +216,7 @@ def _data_parallel(arguments: Arguments) -> tuple[int, int]:
 
 
 def _zero_stage(arguments: Arguments, pipeline: int) -> int:
-    """Nothing is sharded over one rank; gathered weights stay after a forward pass where told, or beside a pipeline."""
+    """Return the ZeRO stage: 0 over one rank, 2 where gathered weights stay after the forward pass, else 3."""
     if arguments.integer("zero_stage", "parallelism.data_parallel_shard_degree", low=-1, high=2**20) == 1:
         return 0
     policy = arguments.text("zero_stage", "parallelism.fsdp_reshard_after_forward") or "default"
@@ -223,9 +240,9 @@ def _recompute(arguments: Arguments, layers: int | None) -> tuple[RecomputeMode,
 
 
 def _compiled(arguments: Arguments) -> dict[str, str]:
-    """Layers as compiled kernels, and the loss, of which the 16-bit logits and their gradient are left.
+    """Return the switches of compiled layers, and of a compiled loss, which keeps 16-bit logits and their gradient.
 
-    torchtitan 0.1 compiles both with `training.compile`, later ones what `compile.components` lists.
+    torchtitan 0.1 compiles both with `training.compile`, later versions the parts that `compile.components` lists.
     """
     older = arguments.switch("compiled", "training.compile")
     if not older and not arguments.switch("compiled", "compile.enable"):
@@ -259,7 +276,7 @@ def _options(arguments: Arguments, layout: Layout) -> dict[str, str]:
         options |= {"sharding_degree": str(shards * layout.context_parallel)} if stated else open_ended
     rotates = arguments.text("cp_communication", "parallelism.context_parallel_rotate_method")
     if rotates == "alltoall" and layout.context_parallel > 1:
-        # Each rank sends what it holds to the next one.
+        # Each rank passes its keys and values to the next.
         options["cp_communication"] = "ring"
     if arguments.text("parameter_dtype", "training.dtype") == "bfloat16":
         options |= {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}

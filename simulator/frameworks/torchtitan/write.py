@@ -1,4 +1,4 @@
-"""A job configuration of torchtitan for a layout. Refuses what it has no key for; chooses no layout."""
+"""Job configurations of torchtitan. Refuses settings without a key; chooses no layout."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _EXPRESSIBLE: tuple[str, ...] = (
 
 
 LAUNCH = "Launch: "
-"""Begins the comment that says how a configuration is launched: the environment and the size are in no key."""
+"""Start of the comment with the launch command, which holds the environment and the size of the cluster."""
 
 
 def torchtitan_config(scenario: Scenario, layout: Layout, head: Head) -> str:
-    """The configuration. Raises UnsupportedError for what torchtitan has no key for."""
+    """Return the configuration. Raises UnsupportedError for settings that torchtitan has no key for."""
     case = _writing(scenario, layout)
     case.refuse_switches(_EXPRESSIBLE, "torchtitan")
     allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True " if scenario.framework.expandable_segments else ""
@@ -48,7 +48,7 @@ def torchtitan_config(scenario: Scenario, layout: Layout, head: Head) -> str:
 
 
 def _sections(case: Writing) -> Iterator[tuple[str, Iterator[WordPair]]]:
-    """The sections that lay a case out, with their keys."""
+    """Yield the sections of a layout with their keys."""
     yield "training", _training(case)
     yield "parallelism", _parallelism(case)
     yield "activation_checkpoint", _recompute(case)
@@ -77,7 +77,7 @@ def _training(case: Writing) -> Iterator[WordPair]:
     yield "seq_len", str(scenario.seq_length)
     size = layout.micro_batch_size
     if layout.pipeline_parallel > 1:
-        # The local batch is what a replica passes through the pipeline at once.
+        # The local batch is all that a replica passes through the pipeline per step.
         size = scenario.global_batch_size // layout.data_parallel
     yield "local_batch_size", str(size)
     yield "global_batch_size", str(scenario.global_batch_size)
@@ -116,7 +116,7 @@ def _parallelism(case: Writing) -> Iterator[WordPair]:
 
 
 def _shards(case: Writing) -> int:
-    """Ranks that share the state; -1 is torchtitan's word for all that are left."""
+    """Return the number of ranks that share the state; -1 means all remaining ones to torchtitan."""
     layout = case.layout
     if not layout.zero_stage:
         return 1
@@ -138,7 +138,7 @@ def _pipeline(case: Writing) -> Iterator[WordPair]:
 
 
 def _schedule(layout: Layout) -> str:
-    """Its name in torch.distributed.pipelining. Raises UnsupportedError for one it has none for."""
+    """Return the schedule's name in torch.distributed.pipelining. Raises UnsupportedError without one."""
     match layout.schedule:
         case "1f1b":
             return "1F1B" if layout.virtual_stages == 1 else "Interleaved1F1B"
@@ -157,7 +157,7 @@ def _schedule(layout: Layout) -> str:
 
 
 def _compile(case: Writing) -> Iterator[WordPair]:
-    """What is compiled: layers, the loss, or both."""
+    """Yield the keys of compilation: layers, the loss, or both."""
     profile = case.scenario.framework
     if profile.fused_cross_entropy != (profile.loss_bytes_per_logit == _COMPILED_LOSS_BYTES):
         raise UnsupportedError(
@@ -172,7 +172,7 @@ def _compile(case: Writing) -> Iterator[WordPair]:
 
 
 _COMPILED_LOSS_BYTES = 4
-"""The logits and their gradient, 16 bits each."""
+"""Bytes per logit: the logit and its gradient, in 16 bits each."""
 
 
 def _float8(case: Writing) -> Iterator[WordPair]:
@@ -191,7 +191,7 @@ def _recompute(case: Writing) -> Iterator[WordPair]:
         case "none":
             yield "mode", '"none"'
         case "full":
-            yield from _layers_done_again(case)
+            yield from _recomputed_layers(case)
         case "operations":
             yield "mode", '"selective"'
             yield "selective_ac_option", '"op"'
@@ -201,8 +201,8 @@ def _recompute(case: Writing) -> Iterator[WordPair]:
         yield "early_stop", str(case.scenario.framework.recompute_stops_early).lower()
 
 
-def _layers_done_again(case: Writing) -> Iterator[WordPair]:
-    """Every layer, or every n-th."""
+def _recomputed_layers(case: Writing) -> Iterator[WordPair]:
+    """Yield the keys that recompute every layer, or every n-th."""
     layout, layers = case.layout, case.scenario.model.num_hidden_layers
     if layout.recompute_method == "uniform" and layout.recompute_layers == 1:
         yield "mode", '"full"'
@@ -215,7 +215,7 @@ def _layers_done_again(case: Writing) -> Iterator[WordPair]:
 
 
 def torchtitan_words(scenario: Scenario, layout: Layout) -> Iterator[WordPair]:
-    """The keys that say a layout, by section and name. Raises UnsupportedError for what there is none for."""
+    """Yield the keys of a layout by section and name. Raises UnsupportedError for settings without one."""
     for section, keys in _sections(_writing(scenario, layout)):
         yield from ((f"{section}.{name}", text) for name, text in keys)
 

@@ -1,4 +1,4 @@
-"""torchtune's folder: which launches and files are its own. `read` says what they mean."""
+"""torchtune's folder: the launches and files that are its own. `read` interprets them."""
 
 from typing import Final
 

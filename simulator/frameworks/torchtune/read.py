@@ -1,7 +1,7 @@
 """torchtune's configuration files. Prices nothing.
 
 Read at bd2a0fc as its recipes read them (`recipes/{full_finetune,lora_finetune,full_dpo,lora_dpo}_*.py`), whose
-defaults count where a key is absent. `models.yaml` names the shipped model of each builder of `torchtune/models`, and
+defaults apply where a key is absent. `models.yaml` names the shipped model of each builder of `torchtune/models`, and
 the longest sequence that the builder makes positions for.
 """
 
@@ -30,24 +30,24 @@ _MODELS: Final = Path(__file__).with_name("models.yaml")
 _KEY: Final = "model._component_"
 _SHIPPED: Final = "recipes/configs"
 _IDLE: Final = {"tasks": "evaluates a model", "max_new_tokens": "generates text", "quantizer._component_": "quantises"}
-"""Keys of files that train nothing, where no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
+"""Keys of files that do not train, if no optimizer is named (eleuther_eval.py, generate.py, quantize.py)."""
 _LORA_RANK: Final = 8
 _HALF: Final = {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-"""All of it is stored in the type that is computed in (`training.set_default_dtype`), and there is no other copy."""
+"""All state is stored in the compute type (`training.set_default_dtype`), without a master copy."""
 _LOSS_BYTES: Final = {"LinearCrossEntropyLoss": "5", "CEWithChunkedOutputLoss": "7"}
-"""Bytes alive per logit: fp32 log-probabilities of all tokens (4), and of one of eight chunks at a time the logits in
-16 bits and their gradient in fp32 and 16 bits; the second loss gets all logits in 16 bits first. `modules/loss`."""
+"""Bytes per logit: fp32 log-probabilities of all tokens (4), and one of eight chunks at a time with its logits in 16
+bits and its gradient in fp32 and 16 bits; the second loss also has all logits in 16 bits. `modules/loss`."""
 
 
 @functools.cache
 def _models() -> Mapping[str, tuple[str | None, int]]:
-    """For each builder the shipped model, if it is one, and its longest sequence."""
+    """Return shipped model, None without one, and longest sequence by builder."""
     builders: Mapping[str, Mapping[str, Any]] = read_yaml(_MODELS)
     return {name: (builder["model"], builder["longest"]) for name, builder in builders.items()}
 
 
 def is_file(names: Collection[str]) -> bool:
-    """Whether keys are of torchtune: each part of a file names what builds it."""
+    """Whether keys belong to torchtune: each part of a file names its builder."""
     return "_component_" in names and not {"tokenizer._component_", "model._component_"}.isdisjoint(names)
 
 
@@ -57,9 +57,9 @@ def is_launch(launch: LaunchCommand) -> bool:
 
 
 def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a command line, whose `key=value` count over the keys of the file that it names.
+    """Return the run of a command line; `key=value` overrides the keys of the file that it names.
 
-    A name without a suffix is of a file that torchtune ships, where its checkout is at hand.
+    A name without a suffix means a file that torchtune ships, where its checkout is at hand.
     """
     named = arguments.entry("config")
     if named is None or not named.values or not named.values[0].known:
@@ -78,7 +78,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
 
 
 def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> AskedRun:
-    """The run of a configuration file, by the recipe of this name where one is started by hand."""
+    """Return the run of a configuration file; `recipe` names the torchtune recipe that a launch starts."""
     for key in keys:
         arguments.add(key.dotted, key.values, key.line, key.file)
     _require_training(arguments)
@@ -109,7 +109,7 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> AskedRu
 
 
 def _require_training(arguments: Arguments) -> None:
-    """Raise NoRecipeError for a file of a program that trains nothing."""
+    """Raise NoRecipeError for a file of a program that does not train."""
     if not arguments.has("optimizer._component_"):
         what = next((what for key, what in _IDLE.items() if arguments.has(key)), "")
         if what:
@@ -126,7 +126,7 @@ def _model(arguments: Arguments, builder: str) -> tuple[str | None, int | None]:
 
 
 def _alone(arguments: Arguments, recipe: str) -> dict[str, Any]:
-    """One device, without shards, where the recipe's or the file's name says so (`_recipe_registry.py`); else FSDP2."""
+    """Return the layout of a single device where recipe or file name says so (`_recipe_registry.py`), else of FSDP2."""
     if "_single_device" not in (recipe or PurePath(arguments.file).name):
         return {"zero_stage": 3}
     arguments.devices = 1
@@ -135,7 +135,7 @@ def _alone(arguments: Arguments, recipe: str) -> dict[str, Any]:
 
 
 def _sequence(arguments: Arguments, longest: int | None) -> int | None:
-    """Length of the samples: packed ones are as long as the tokenizer's bound, others at most that long."""
+    """Return the tokenizer's limit, else the model's: the length of packed samples, a bound of others."""
     bound = arguments.integer("seq_length", "tokenizer.max_seq_len", high=2**27)
     if bound is None and longest is not None and "seq_length" not in arguments.incomplete:
         message = f"tokenizer.max_seq_len is absent: samples are priced as long as the model allows, {longest}"
@@ -161,7 +161,7 @@ def _types(arguments: Arguments) -> dict[str, str]:
 
 
 def _optimizer(arguments: Arguments) -> dict[str, str]:
-    """Which it is, whether the step works on all tensors at once, and the moments of bitsandbytes' optimizers."""
+    """Return the switches of the optimizer: its kind, fused or for-each steps, types of bitsandbytes' moments."""
     kind = (arguments.text("optimizer_dtype", "optimizer._component_") or "").rpartition(".")[2].lower()
     momentum = arguments.has("optimizer.momentum")
     named = read_optimizer(
@@ -175,7 +175,7 @@ def _optimizer(arguments: Arguments) -> dict[str, str]:
 
 
 def _loss(arguments: Arguments, *, adapters: bool) -> dict[str, str]:
-    """What the loss keeps, and the frozen copy of the model that a loss of preferences is told by."""
+    """Return the switches of the loss: bytes per logit, and a frozen copy of the model for preferences."""
     name = (arguments.text("loss_bytes_per_logit", "loss._component_") or "").rpartition(".")[2]
     arguments.forget("loss_bytes_per_logit")
     if arguments.has("teacher_model._component_", "kd_loss._component_"):

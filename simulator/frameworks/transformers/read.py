@@ -1,6 +1,6 @@
-"""A run of Hugging Face's Trainer by its words: those of the trainer, of its model and of DeepSpeed's configuration.
+"""Runs of Hugging Face's Trainer, read from its words, its model's and DeepSpeed's configuration.
 
-LLaMA-Factory, ms-swift and DeepSpeed-Chat train with it too; what they have otherwise they put among the words first.
+LLaMA-Factory, ms-swift and DeepSpeed-Chat train with it too; their readers first translate their own words.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ MODEL: Final = ("model_name_or_path", "model")
 _TUNING: Final = ("finetuning_type", "tuner_type")
 _BITS: Final = ("quantization_bit", "quant_bits", "quant_method", "load_in_kbits")
 _LORA_RANK: Final = 8
+_ADAPTER_LENGTH: Final = 128
 _MICRO_BATCH_SIZE: Final = 8
 _STORED: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _HALF: Final = ("bfloat16", "float16")
 _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard": 3, "shard_grad_op": 2}
-"""The ZeRO stage of each strategy, names that hold another one first."""
+"""ZeRO stage by FSDP strategy; names that contain another one come first."""
 
 
 def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
-    """The run of a trainer's words, those of the DeepSpeed configuration among them."""
+    """Return the run of a trainer's words, DeepSpeed's configuration included."""
     targets = take(arguments)
     model = named_model(arguments, arguments.text("model", *MODEL) or "", *MODEL)
     usual = {
@@ -61,7 +62,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
 
 
 def _precision(arguments: Arguments) -> str | None:
-    """The type that is computed in: autocast's, else the one that weights are stored in."""
+    """Return the compute type: autocast's, else the type that weights are stored in."""
     bf16 = arguments.any_switch("precision", "bf16", "bf16.enabled")
     fp16 = arguments.any_switch("precision", "fp16", "fp16.enabled")
     stored = arguments.text("parameter_dtype", "torch_dtype")
@@ -72,20 +73,22 @@ def _precision(arguments: Arguments) -> str | None:
 
 
 def note_samples(arguments: Arguments, name: str) -> None:
-    """Say that samples are padded to the longest of their batch only, so that the longest sequence is a bound."""
-    message = f"{name} bounds the samples: a batch is as long as its longest one, and full ones are priced"
+    """Remark that batches are padded only to their longest sample, so that full batches are an upper bound."""
+    entry = arguments.entry(name)
+    shown = entry.spelled.lstrip("-") if entry is not None else name
+    message = f"{shown} bounds the samples: a batch is as long as its longest one, and full ones are priced"
     arguments.remark("activations-bound", "warning", message, name)
 
 
 def note_unsharded(arguments: Arguments) -> None:
-    """Say that the launcher may shard the state, of a file that does not."""
+    """Remark that the launcher may shard the state although the file does not."""
     if not arguments.has("fsdp"):
         message = "a configuration of `accelerate launch` may shard the state; priced without"
         arguments.remark("upper-bound", "warning", message, *MODEL)
 
 
 def _usual_recompute(arguments: Arguments) -> RecomputeMode:
-    """What holds where nothing says it: LLaMA-Factory recomputes unless it is told not to."""
+    """Return the default recompute: LLaMA-Factory recomputes unless it is disabled."""
     own = arguments.has("finetuning_type") and not arguments.switch("recompute", "disable_gradient_checkpointing")
     return "full" if own else "none"
 
@@ -96,15 +99,20 @@ def _fsdp_stage(arguments: Arguments) -> int:
 
 
 def _shard_group(arguments: Arguments) -> dict[str, str]:
-    """What FSDP shards over: all ranks, or those of a node (torch 2.9, distributed/fsdp/api.py, HYBRID_SHARD)."""
+    """Return the switch for FSDP within a node (torch 2.9, distributed/fsdp/api.py, HYBRID_SHARD), else none."""
     hybrid = "hybrid_shard" in (arguments.text("zero_stage", "fsdp") or "").lower()
     return {"sharding_degree": A_NODE} if hybrid else {}
 
 
 def _lora_rank(arguments: Arguments) -> int | None:
-    """The rank of the adapters that are trained; None where all weights are."""
+    """Return the rank of the trained adapters; None where all weights are trained."""
     kind = arguments.text("lora_rank", *_TUNING)
     arguments.forget("lora_rank")
+    if kind == "adapter":
+        # ms-swift 3602360, tuners/adapter.py: two matrices behind each feed-forward network; LoRA has them at all of a
+        # layer's products, and keeps more for them.
+        arguments.remark("upper-bound", "warning", "adapters at every linear layer are priced", *_TUNING)
+        return arguments.integer("lora_rank", "adapter_length", high=2**16) or _ADAPTER_LENGTH
     if kind not in (None, "full", "lora"):
         arguments.not_modelled(f"finetuning_type {kind[:40]} is not modelled", *_TUNING)
     ranks = ("lora_r", "lora_rank")
@@ -116,11 +124,11 @@ def _lora_rank(arguments: Arguments) -> int | None:
 
 
 def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
-    """Frozen weights of 4 bits, as bitsandbytes keeps them under adapters; others are not modelled.
+    """Return the switches of frozen 4-bit weights under adapters, as bitsandbytes stores them; refuse others.
 
-    bitsandbytes 0.46, functional.py: one fp32 scale for 64 weights, or (nested) 8 bits, and fp32 for 256 of them. What
-    is not quantised is fp32 where peft prepares the model (`prepare_model_for_kbit_training`), which TRL and most
-    scripts ask for and LLaMA-Factory ff6d4d1 and ms-swift 3602360 do not.
+    bitsandbytes 0.46, functional.py: one fp32 scale per 64 weights, or (nested) 8 bits, and fp32 per 256 of them. Other
+    weights are fp32 where peft prepares the model (`prepare_model_for_kbit_training`), as TRL and most scripts do and
+    LLaMA-Factory ff6d4d1 and ms-swift 3602360 do not.
     """
     names = [name for name in ("load_in_4bit", *_BITS) if arguments.has(name)]
     names = [name for name in names if arguments.text("quantization", name) not in ("16", "32")]
@@ -144,25 +152,25 @@ def _quantised(arguments: Arguments, rank: int | None) -> dict[str, str]:
 
 
 def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str, str]:
-    """The types of weights, gradients and moments."""
+    """Return the switches for the types of weights, gradients and moments."""
     if deepspeed:
         stack = next(known for known in stacks_of("torch") if known.name == "deepspeed")
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
         engine = {name: str(value).lower() for name, value in stack.switches.items()}
         return engine | {"gradient_dtype": "fp32" if wide else "bf16"}
-    # accelerate 1.15, `prepare_model`: what FSDP shards is widened to fp32 where precision is mixed.
+    # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened
     if half or arguments.switch("parameter_dtype", "pure_bf16"):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-    # LLaMA-Factory loads what it does not train in the type that it computes in.
+    # LLaMA-Factory loads frozen weights in the compute type.
     return {"parameter_dtype": "bf16"} if adapters and arguments.has(*_TUNING) else {}
 
 
 def _liger(arguments: Arguments, model: str | None, tokens: int) -> dict[str, str]:
-    """What Liger's kernels change: head and loss work on as many tokens at a time as make logits of the input's size.
+    """Return the switches of Liger's kernels: head and loss take the tokens whose logits are as large as the input.
 
-    Chunks as `ops/fused_linear_cross_entropy.py` of Liger-Kernel 0.5 cuts them.
+    Chunks as in `ops/fused_linear_cross_entropy.py` of Liger-Kernel 0.5.
     """
     on = arguments.any_switch("kernels", "use_liger_kernel")
     arguments.forget("kernels")

@@ -1,4 +1,4 @@
-"""The folder of scripts on Hugging Face's Trainer and TRL's: their launches and files. `read` says their meaning."""
+"""The folder of scripts on Hugging Face's Trainer or TRL: their launches and files. `read` interprets them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from simulator.frameworks.trl.read import OWN_MODULES, as_accelerate, read, read
 
 _MARKS: Final = frozenset(["model_name_or_path", "per_device_train_batch_size"])
 _SCRIPT: Final = re.compile(r"(?<![a-z])(?:sft|dpo|kto|orpo|reward_model|reward_modeling|reward)(?![a-z]).*\.py$")
-"""Names of TRL's scripts and of those after them, which take a file in place of flags."""
+"""Names of TRL's scripts and of scripts modelled on them, which take a file in place of flags."""
 _ENGINE: Final = frozenset(["deepspeed", "deepspeed_config", "zero_stage"])
 
 
 def _is_command(launch: LaunchCommand) -> bool:
-    """Whether a launch is TRL's own command, or starts one of its scripts as a module."""
+    """Whether a launch is the command `trl`, or starts one of TRL's scripts as a module."""
     return launch.program == "trl" or launch.script.text.startswith(OWN_MODULES)
 
 
@@ -36,7 +36,7 @@ def _is_trainer(launch: LaunchCommand) -> bool:
 
 
 def _takes_file(launch: LaunchCommand) -> bool:
-    """Whether a script of TRL's kind is told by a file."""
+    """Whether a script of TRL's kind is configured by a file."""
     script = PurePath(launch.script.text).name
     return _SCRIPT.search(script) is not None and any(value.text.endswith(SUFFIXES) for value in launch.arguments)
 

@@ -1,6 +1,6 @@
-"""Logs of Hugging Face's Trainer: its progress bar and its summary, and the batch that it prints at the start.
+"""Logs of Hugging Face's Trainer: its progress bar, its summary, and the batch sizes that it prints at the start.
 
-States patterns and the batch; the steps are read from them by `evidence.measurements`.
+Defines patterns and the batch's columns only; `evidence.measurements` extracts the steps.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from simulator.frameworks.logs import StepLogForm, counts, whole
+from simulator.frameworks.logs import StepLogForm, counts, parse_count
 
 
 def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
-    """Batch of a Hugging Face run; its ranks, which are all data parallel, follow from it."""
+    """Return the batch sizes of a run and the devices that they imply, all of them data parallel."""
     columns = counts(where, facts, {"micro_batch_size": "micro", "global_batch_size": "batch"})
     if {"micro_batch_size", "global_batch_size"} <= set(columns):
-        steps = whole(where, "gradient accumulation", facts.get("accumulation") or "1")
+        steps = parse_count(where, "gradient accumulation", facts.get("accumulation") or "1")
         columns["devices"] = columns["global_batch_size"] // max(columns["micro_batch_size"] * steps, 1)
     return columns
 

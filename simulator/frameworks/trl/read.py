@@ -1,4 +1,4 @@
-"""Runs of scripts that train with Hugging Face's Trainer or with TRL's, and of the files that stand for their flags.
+"""Runs of scripts that train with Hugging Face's Trainer or TRL, and of the files that replace their flags.
 
 TRL's trainers of preferences and rewards have a second copy of the model, pairs of answers, or a score in place of the
 output layer (TRL 1.9, `trl/trainer`). Prices nothing.
@@ -30,11 +30,11 @@ _SECTIONS: Final = frozenset(
         *("dataset_mixer", "dataset_mixture", "dataset_kwargs"),
     )
 )
-"""Keys that hold a mapping, which one row stands for."""
+"""Keys that hold a mapping, each read as one key."""
 _PREFERENCE: Final = re.compile(
     r"(?<![a-z])(dpo|kto|orpo|simpo|cpo|ppo|grpo|rloo|reward(?:_model(?:ing)?)?|rm)(?=v?\d*(?![a-z0-9]))"
 )
-"""Names of scripts and folders that train on preferences or rewards."""
+"""Names of scripts and folders of training on preferences or rewards."""
 _LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "cutoff_len", "block_size")
 
 
@@ -45,11 +45,11 @@ _SHIPPED: Final[Mapping[str, Mapping[str, str]]] = {
     **{f"fsdp{version}": _EIGHT | {"use_fsdp": "use_fsdp"} for version in (1, 2)},
     **{f"zero{stage}": _EIGHT | {"use_deepspeed": "use_deepspeed", "zero_stage": str(stage)} for stage in (1, 2, 3)},
 }
-"""Options of accelerate for the configurations that TRL ships (`trl/accelerate_configs`)."""
+"""Options of accelerate in the configurations that TRL ships (`trl/accelerate_configs`), by name."""
 
 
 def take_words(arguments: Arguments, launch: LaunchCommand, words: Sequence[PlainValue]) -> None:
-    """Take the configuration file that stands for flags, which count over it, as `HfArgumentParser` does."""
+    """Take the configuration file that replaces flags; flags override it, as in `HfArgumentParser`."""
     named = arguments.entry("config") or arguments.entry("train_args_file")
     files = [word for word in (*words, *(named.values if named is not None else ())) if word.text.endswith(SUFFIXES)]
     for word in files[:1]:
@@ -68,7 +68,7 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
 
 
 def as_accelerate(launch: LaunchCommand) -> LaunchCommand:
-    """TRL's own command as the `accelerate launch` that it stands for (TRL f2cd577, `cli/accelerate_config.py`)."""
+    """Return the `accelerate launch` that a launch of `trl` stands for (TRL f2cd577, `cli/accelerate_config.py`)."""
     if launch.program != "trl":
         return launch
     words = {word.text.removeprefix("--"): after for word, after in pairwise(launch.arguments)}
@@ -82,7 +82,7 @@ def as_accelerate(launch: LaunchCommand) -> LaunchCommand:
 
 
 def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
-    """The run of a script that trains with the Trainer."""
+    """Return the run of a script that trains with the Trainer."""
     launch = as_accelerate(launch)
     if launch.launcher == "accelerate":
         take_accelerate(arguments, launch)
@@ -94,7 +94,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
 
 
 def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
-    """The run of a file of TRL's or a script's keys; what `accelerate launch` says beside it is not there."""
+    """Return the run of a file of keys; options of `accelerate launch` are not known."""
     _add_keys(arguments, keys, arguments.file)
     deepspeed = add_deepspeed(arguments, None)
     if not deepspeed:
@@ -105,7 +105,7 @@ def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
 
 
 def _add_defaults(arguments: Arguments) -> None:
-    """Take what TRL's own scripts do where nobody says otherwise."""
+    """Add the defaults of TRL's own scripts."""
     arguments.add_defaults(("max_length=1024",) if not arguments.has(*_LENGTHS) else (), 1)
     if not arguments.has("gradient_checkpointing"):
         message = "gradient_checkpointing is absent: on by default from TRL 0.20; priced as off"
@@ -113,7 +113,7 @@ def _add_defaults(arguments: Arguments) -> None:
 
 
 def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:
-    """The run with what its loss asks for: that of a script or a folder of such a name, else of the next token."""
+    """Return the run with its loss, recognised by the name of script or folder; else the next-token loss."""
     _add_mode(arguments)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
     arguments.forget("task_type")
@@ -122,7 +122,7 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
 
 
 def _add_mode(arguments: Arguments) -> None:
-    """Take Firefly's mode (yangjianxin1/Firefly, train.py): all weights, adapters, or adapters over 4 bits nested."""
+    """Add Firefly's mode (yangjianxin1/Firefly, train.py): all weights, adapters, or adapters over nested 4 bits."""
     mode, kind = (arguments.text("lora_rank", name) for name in ("train_mode", "peft_type"))
     arguments.forget("lora_rank")
     if kind is not None and kind.lower() != "lora":
@@ -138,9 +138,9 @@ def _add_mode(arguments: Arguments) -> None:
 
 
 def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:
-    """The run of a trainer's words with a loss of preferences, or of the next token where `kind` is empty.
+    """Return the run of a trainer's words with a preference loss, or the next-token loss where `kind` is empty.
 
-    `padded` says that samples are padded to the longest of their batch only.
+    `padded` says that batches are padded only to their longest sample.
     """
     run = trainer_run(arguments, deepspeed=deepspeed)
     purpose = preference(arguments, kind, adapters=run.lora_rank is not None) if kind else {}
@@ -151,7 +151,7 @@ def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bo
 
 
 def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, str]:
-    """What a loss of preferences asks for: pairs of answers, a frozen copy of the model, scores.
+    """Return the switches of a preference loss: pairs of answers, a frozen copy of the model, scores.
 
     TRL 1.9, trainer/dpo_trainer.py and kto_trainer.py: adapters are switched off in place of a copy.
     """
@@ -172,7 +172,7 @@ def preference(arguments: Arguments, kind: str, *, adapters: bool) -> dict[str, 
 
 
 def _is_chat(arguments: Arguments) -> bool:
-    """Whether flags are of DeepSpeed-Chat, which makes its configuration itself; they then count as its keys."""
+    """Whether flags are DeepSpeed-Chat's, which then count as keys of the configuration that it generates."""
     if not arguments.has("zero_stage") or arguments.text("deepspeed", "deepspeed"):
         return False
     arguments.forget("deepspeed")

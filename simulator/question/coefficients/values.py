@@ -22,7 +22,7 @@ from simulator.question.specs.tables import TABLED, TableRow, fields_from, rows_
 from simulator.question.units import parse_bytes
 
 CoefficientKind = Literal["memory", "time"]
-"""The two kinds of coefficients; they are fitted apart."""
+"""Kinds of coefficients, which are fitted apart."""
 
 
 class Prior(NamedTuple):

@@ -21,6 +21,7 @@ Mixer = Literal[
     "gated_delta",
     "lightning",
     "mamba",
+    "selective_scan",
     "reused_grouped_query",
     "reused_sliding",
     "window_shared",
@@ -30,12 +31,13 @@ Mixer = Literal[
     "linear",
     "none",
 ]
-"""How a layer mixes tokens.
+"""Kind of a layer's mixing of tokens.
 
 `grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
 same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
 `latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes
-an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2.
+an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2,
+`selective_scan`: Mamba-1.
 `reused_grouped_query`, `reused_sliding`: queries alone, over the keys and values of an earlier layer (Gemma 4).
 `window_shared`: all heads share one tensor of keys and values, over a window; `compressed_sparse` takes compressed keys
 that an indexer chooses beside it, `heavily_compressed` all of a shorter sequence of them (DeepSeek-V4). `kimi_delta`:
@@ -77,6 +79,7 @@ TRAITS: Final[Mapping[Mixer, MixerTraits]] = MappingProxyType(
         "gated_delta": MixerTraits("none", "state", (*_DELTA, *_SCAN)),
         "lightning": MixerTraits("none", "state", ("chunk_tokens",)),
         "mamba": MixerTraits("none", "state", (*_MAMBA, *_SCAN)),
+        "selective_scan": MixerTraits("none", "state", ("mamba_heads", "mamba_state", "convolution")),
         "reused_grouped_query": MixerTraits("key_value", "all", ()),
         "reused_sliding": MixerTraits("key_value", "window", ("sliding_window",)),
         "window_shared": MixerTraits("undivided", "window", _SHARED),

@@ -1,4 +1,4 @@
-"""The user's options over a recipe: those of `simulate estimate`, each only where it was set."""
+"""The user's options over a recipe: those of `simulate estimate`, each only where it is set."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from simulator.question.vocabulary import StackName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(StatedWorkload):
-    """Values from the command line or a program, by meaning; what is None or empty is left to the recipe."""
+    """Options by meaning, from the command line or a program; None or empty leaves the value to the recipe."""
 
     hardware: str = "z2000"
     hardware_assumed: bool = False
-    """Nobody named the hardware: the default is priced, and the answer says so."""
+    """Whether the hardware is the default because none was named, which the answer remarks."""
     model: str | None = None
     model_fields: Mapping[str, object] = field(default_factory=dict)
     nodes: int | None = None
@@ -28,14 +28,14 @@ class Asked(StatedWorkload):
     framework: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     stack: StackName | None = None
-    """Named stack under the options; a recipe's own flags stand above it."""
+    """Named stack, which provides defaults of the options; a recipe's own flags override it."""
     calibration: str | None = None
     layout: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `Layout`, and `layers_per_virtual_stage`; given ones only."""
+    """Fields of `Layout` that are set, and `layers_per_virtual_stage`."""
 
 
 def asked_of(inputs: Mapping[str, Any]) -> Asked:
-    """The arguments of `simulator.estimate`, as far as they are given, in the place of options. Raises InputError."""
+    """Return the arguments of `simulator.estimate` that are set, as options. Raises InputError."""
     stated = {name: value for name, value in inputs.items() if value is not None}
     if not isinstance(stated.get("model", ""), str):
         raise InputError("model: over a file it is a name or a path")

@@ -1,4 +1,4 @@
-"""Changes of verdicts since a stored result. Compares results; judges nothing anew."""
+"""Changes of verdicts since a stored result. Judges nothing anew."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOTICED = 0.001
 """Relative change of memory or step time that counts as drift."""
 _MOST_BYTES = 100_000_000
 _LARGEST = 1e15
-"""Above every figure of memory, in MiB, and of time, in seconds, that is ever written."""
+"""Upper limit of a stored figure, in MiB or seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A result as an earlier run wrote it."""
+    """A result in a baseline file."""
 
     outcome: str
     """The verdict."""
@@ -38,46 +38,46 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """One recipe that is no longer what it was."""
+    """A recipe whose result has changed."""
 
     file: str
     """Name of the file."""
     title: str
-    """Which launch of the file."""
+    """Name of the launch within the file."""
     kind: ChangeKind
-    """What became of it."""
+    """Kind of change."""
     before: Stored | None
     after: Stored | None
 
     @property
     def name(self) -> str:
-        """File and launch, for people."""
+        """File and launch, for display."""
         return f"{self.file} ({self.title})" if self.title else self.file
 
     @property
     def memory_ratio(self) -> float | None:
-        """Need after over before."""
+        """New over old device memory."""
         return _of_both(self.before, self.after, lambda stored: stored.device_bytes)
 
     @property
     def time_ratio(self) -> float | None:
-        """Step time after over before."""
+        """New over old step time."""
         return _of_both(self.before, self.after, lambda stored: stored.step_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchKey:
-    """Which launch a result is of, however its file was named on the command line."""
+    """Identity of a launch, independent of how the command line spells its file."""
 
     path: str
-    """Absolute."""
+    """Absolute path of the file."""
     title: str
     ordinal: int
-    """From 0, among the launches of the file with that title: a loop starts the same script several times."""
+    """Number, from 0, among the file's launches of that title: a loop starts a script several times."""
 
 
 def _keys(names: Iterable[tuple[str, str]]) -> tuple[LaunchKey, ...]:
-    """The keys of results, in order, by file and title."""
+    """Return the keys of results, in order, by file and title."""
     count: Counter[tuple[str, str]] = Counter()
     keys: list[LaunchKey] = []
     for file, title in names:
@@ -88,11 +88,11 @@ def _keys(names: Iterable[tuple[str, str]]) -> tuple[LaunchKey, ...]:
 
 
 Baseline = Mapping[LaunchKey, tuple[str, Stored]]
-"""Stored results with the name that each file had."""
+"""Stored results, each with the name of its file."""
 
 
 def read_baseline(file: str) -> Baseline:
-    """The results in a file written by `simulate check --format json`. Raises InputError."""
+    """Return the results in a file written by `simulate check --format json`. Raises InputError."""
     try:
         value = parse_json(file, read_limited(Path(file), _MOST_BYTES))
     except InputError as error:
@@ -112,7 +112,7 @@ def _text(value: object) -> str:
 
 
 def _figure(value: object, lowest: float) -> float:
-    """A figure as the command writes it: finite, and neither nothing nor beyond any machine."""
+    """Return a finite figure from `lowest` to `_LARGEST`. Raises TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError
     if not lowest <= value <= _LARGEST:
@@ -133,7 +133,7 @@ def _stored(value: Mapping[str, Any]) -> Stored:
 
 
 def compared(results: Iterable[Checked], before: Baseline) -> tuple[Changed, ...]:
-    """Every recipe that differs from the stored results, new failures first."""
+    """Return every recipe that differs from the stored results, new failures first."""
     present = tuple(results)
     keys = _keys((result.file, result.title) for result in present)
     after = {key: (result.file, _present(result)) for key, result in zip(keys, present, strict=True)}
@@ -143,7 +143,7 @@ def compared(results: Iterable[Checked], before: Baseline) -> tuple[Changed, ...
 
 
 def ratcheted(results: Iterable[Checked], before: Baseline) -> tuple[Checked, ...]:
-    """Return the results with those marked known that fail as the stored ones did: with the same outcome."""
+    """Return the results; failures with the same outcome as a stored one are marked known."""
     present = tuple(results)
     keys = _keys((result.file, result.title) for result in present)
     stored = (before[key][1] if key in before else None for key in keys)

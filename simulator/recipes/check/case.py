@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any
 
 from simulator.cluster import cluster
 from simulator.errors import InputError
+from simulator.frameworks.home import asking
 from simulator.frameworks.run import A_NODE
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.releases import usual_profile
@@ -22,25 +22,25 @@ from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import ContradictionError, needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
-from simulator.recipes.rules.frameworks import held_key_value_heads, uneven_stages
+from simulator.recipes.rules.frameworks import replicated_key_value_heads, uneven_stages
 from simulator.recipes.rules.launch import LaunchFacts, Mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A recipe as a priceable question."""
+    """A recipe as a question that can be priced."""
 
     recipe: Recipe
     asked: Asked
     model: ModelSpec
-    """As the recipe gives it; the scenario's holds key-value heads as often as all ranks of the layout do."""
+    """Model as in the recipe; the scenario's counts the key-value heads of all the layout's ranks."""
     scenario: Scenario
     layout: Layout
     remarks: tuple[Remark, ...] = ()
-    """What the recipe's reader remarked, and what was found on the way here."""
+    """Remarks of the recipe's reader and of this module."""
 
     def launch(self, marks: frozenset[Mark]) -> LaunchFacts:
-        """What the rules of the framework look at."""
+        """Return the facts that the framework's rules refer to."""
         replaced = frozenset(self.asked.layout)
         return LaunchFacts(
             scenario=self.scenario, layout=self.layout, recipe=self.recipe, marks=marks, replaced=replaced
@@ -53,21 +53,21 @@ class Blocked:
 
     recipe: Recipe
     missing: tuple[Remark, ...]
-    """What has to be told, each with the option that tells it."""
+    """Missing values, each with the option that sets it."""
     remarks: tuple[Remark, ...] = ()
 
 
 class OtherHardwareError(InputError):
-    """A recipe starts more processes on a node than the hardware that is asked about has devices."""
+    """A recipe starts more processes on a node than the hardware has devices."""
 
     settings = ("devices_per_node", "nodes")
 
 
 def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Blocked:
-    """The question that a recipe asks.
+    """Return the question that a recipe asks.
 
-    `like` is a case of the same recipe, model and hardware: what was read for it is not read again. Raises InputError
-    for what contradicts itself (a cluster that the degrees do not fill) and UnsupportedError for what cannot be priced.
+    `like` is a case of the same recipe, model and hardware, whose model and cluster are reused. Raises InputError for
+    contradictions (a cluster that the degrees do not fill) and UnsupportedError for what cannot be priced.
     """
     if like is None:
         model, remarks = recipe_model(recipe, asked.model, asked.model_fields, asked.num_layers)
@@ -92,7 +92,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         accumulation_steps=steps,
     )
     if layout.chunk_layers and not base.chunk_layers and not recipe.is_question:
-        # A launch cuts its layers by its flags alone.
+        # Only its flags cut a launch's layers.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(joint, replace(layout, virtual_stages=_virtual_stages(joint, layout)))
@@ -104,41 +104,41 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
 def _profile(  # noqa: PLR0913, PLR0917  what decides it
     joint: _Joint, framework: str, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
 ) -> FrameworkProfile:
-    """The profile: what a launch leaves out its framework does by itself; a question is of a cluster's usual stack."""
+    """Return the framework's profile: a launch has the framework's defaults, a question the cluster's usual stack."""
     stack, question = joint.asked.stack or joint.recipe.stack, joint.recipe.is_question
     case = model.name, machines.hardware.name if question and not machines.groups else "", precision
     return usual_profile(framework, options, stack, machines.stacks if question else (), case, machines.hardware.family)
 
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
-    """The question with the key-value heads that all ranks hold together, where a network keeps them whole on each."""
-    held, name = held_key_value_heads(scenario, layout)
-    if not held:
+    """Return the question with the key-value heads of all ranks, where a network keeps them whole on each."""
+    heads, name = replicated_key_value_heads(scenario, layout)
+    if not heads:
         return scenario, ()
     shared = scenario.model.num_key_value_heads
     message = (
         f"{shared} key-value heads do not divide by tensor parallel {layout.tensor_parallel}: Paddle's {name} keeps "
-        f"them whole on every rank, {held} in all"
+        f"them whole on every rank, {heads} in all"
     )
-    model = scenario.model.model_copy(update={"num_key_value_heads": held})
+    model = scenario.model.model_copy(update={"num_key_value_heads": heads})
     return replace(scenario, model=model), (Remark("whole-key-values", "note", message),)
 
 
 @dataclass(frozen=True)
 class _Joint:
-    """What recipe and user say together; the user wins."""
+    """Settings of recipe and user together; the user's take precedence."""
 
     recipe: Recipe
     asked: Asked
 
     def value(self, name: str) -> Any:
-        """A setting that both know by the same name."""
+        """Return a setting that both have under the same name."""
         own = getattr(self.asked, name)
         return getattr(self.recipe, name) if own is None else own
 
     @cached_property
     def layout(self) -> Layout | None:
-        """The recipe's layout with the user's fields, before data parallelism and the cut are worked out."""
+        """The recipe's layout with the user's fields, before data parallelism and the cut are resolved."""
         base = self.recipe.layout
         if base is None:
             return None
@@ -148,7 +148,7 @@ class _Joint:
 
 
 def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's fields, and those that follow them in a launch script."""
+    """Return the user's fields with those that follow from them in a launch script."""
     fields = dict(changes)
     if "stage_layers" in fields:
         fields.setdefault("pipeline_parallel", len(fields["stage_layers"]))
@@ -176,7 +176,7 @@ def _consistent(recipe: Recipe, base: Layout, changes: Mapping[str, Any]) -> dic
 
 
 def _recut(base: Layout, fields: dict[str, Any], pipeline: int) -> None:
-    """Drop the recipe's cut where the user gives another, or sizes that it does not go with."""
+    """Drop the recipe's cut where the user sets another, or sizes that do not match it."""
     if pipeline != base.pipeline_parallel and "stage_layers" not in fields:
         fields["stage_layers"] = ()
     if "chunk_layers" in fields:
@@ -188,7 +188,7 @@ def _recut(base: Layout, fields: dict[str, Any], pipeline: int) -> None:
 
 
 def _missing(joint: _Joint, model: ModelSpec | None) -> Iterator[Remark]:
-    """Everything that has to be told before the recipe can be priced."""
+    """Yield every value that must be set before the recipe can be priced."""
     sized = bool(joint.asked.nodes or joint.asked.devices or ":" in joint.asked.hardware)
     open_settings: set[str] = set()
     for unknown in joint.recipe.unknowns:
@@ -209,7 +209,7 @@ def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
         severity="error",
         message=f"{name} is not known before the launch; it decides {names}",
         place=unknown.place,
-        fix=f"--set {shlex.quote(f'{unknown.name}=VALUE')}",
+        fix=asking(unknown.name),
     )
 
 
@@ -217,7 +217,7 @@ _Absence = tuple[str, bool, str, str, frozenset[str]]
 
 
 def _absences(joint: _Joint, model: ModelSpec | None) -> tuple[_Absence, ...]:
-    """What a question needs: (name, whether it is absent, message, fix, settings that would tell it)."""
+    """Return what a question needs: (name, whether absent, message, fix, settings that would supply it)."""
     recipe = joint.recipe
     batch = joint.value("global_batch_size") is None and recipe.gradient_accumulation_steps is None
     reason = "the recipe does not say"
@@ -242,7 +242,7 @@ def _absences(joint: _Joint, model: ModelSpec | None) -> tuple[_Absence, ...]:
 
 CLUSTER_SETTINGS = frozenset({"nodes", "devices", "devices_per_node", "dp"})
 LAYOUT_SETTINGS = frozenset(setting.key for setting in SETTINGS) - CLUSTER_SETTINGS
-"""Settings without which a recipe's reader gives no layout: they are told with `--set` only."""
+"""Settings without which a recipe's reader returns no layout; only `--set` supplies them."""
 _MODEL_SETTINGS = frozenset({"model", "tokenizer", *ModelSpec.model_fields})
 _SEQUENCE = frozenset({"seq_length"})
 _PRECISION = frozenset({"precision"})
@@ -250,7 +250,7 @@ _BATCH = frozenset({"global_batch_size", "gradient_accumulation_steps", "micro_b
 
 
 def _settled(joint: _Joint, name: str, *, sized: bool) -> bool:
-    """Whether the user's options replace a setting that the recipe leaves open, or it does not matter."""
+    """Whether a setting that the recipe leaves open is set by the user, or does not matter."""
     asked = joint.asked
     if name == "launch":
         return True
@@ -267,7 +267,7 @@ def _settled(joint: _Joint, name: str, *, sized: bool) -> bool:
 
 
 def _size(joint: _Joint) -> int | None:
-    """Nodes of the recipe's own launch, or its devices where only the degrees give them."""
+    """Return the nodes of the recipe's launch, else the devices that its degrees state; None without either."""
     recipe = joint.recipe
     if recipe.nodes is not None or recipe.layout is None or "dp" not in recipe.places:
         return recipe.nodes
@@ -275,7 +275,7 @@ def _size(joint: _Joint) -> int | None:
 
 
 def _cluster(joint: _Joint, like: Case | None, model: ModelSpec) -> Cluster:
-    """The machines: as the user says, else as many nodes as the recipe launches, else as few as its degrees fill."""
+    """Return the machines: the user's, else the recipe's nodes, else the fewest nodes that its degrees fill."""
     recipe, asked = joint.recipe, joint.asked
     if like is not None:
         return _resized(joint, like)
@@ -298,7 +298,7 @@ def _cluster(joint: _Joint, like: Case | None, model: ModelSpec) -> Cluster:
 
 
 def _fewest_nodes(layout: Layout | None, model: ModelSpec, per_node: int) -> int:
-    """The fewest whole nodes that the degrees fill; 1 where none do."""
+    """Return the fewest whole nodes that the degrees fill; 1 where none do."""
     if layout is None:
         return 1
     replica = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
@@ -312,11 +312,11 @@ def _fewest_nodes(layout: Layout | None, model: ModelSpec, per_node: int) -> int
 
 
 _MOST_ASSUMED = 1024
-"""Most nodes that are assumed where nobody says how many."""
+"""Most nodes that are assumed where none are stated."""
 
 
 def _resized(joint: _Joint, like: Case) -> Cluster:
-    """The machines of a case, as many as the user says now."""
+    """Return the machines of a case with the user's present number of nodes."""
     scenario, asked = like.scenario, joint.asked
     devices = scenario.devices
     if asked.nodes is not None and asked.nodes != like.asked.nodes:
@@ -332,7 +332,7 @@ def _resized(joint: _Joint, like: Case) -> Cluster:
 
 
 def _with_experts(joint: _Joint, layout: Layout, model: ModelSpec) -> Layout:
-    """Megatron's experts are split like the other layers unless told: so for a model whose experts no flag gives.
+    """Return the layout with Megatron's default: experts are split like the other layers, unless a flag decides.
 
     Without experts their tensor parallel size makes groups that nothing uses (initialize_model_parallel in
     megatron/core/parallel_state.py of core_r0.12.0); an expert parallel size is refused.
@@ -349,7 +349,7 @@ def _with_experts(joint: _Joint, layout: Layout, model: ModelSpec) -> Layout:
 
 
 def _as_launched(joint: _Joint, layout: Layout) -> tuple[Layout, list[Remark]]:
-    """What the framework makes of the flags: sequence parallelism is off where nothing is tensor parallel."""
+    """Return the layout without sequence parallelism where nothing is tensor parallel, as frameworks do."""
     if not layout.sequence_parallel or layout.tensor_parallel > 1:
         return layout, []
     remark = Remark(
@@ -362,9 +362,9 @@ def _as_launched(joint: _Joint, layout: Layout) -> tuple[Layout, list[Remark]]:
 
 
 def _as_sharded(joint: _Joint, layout: Layout) -> tuple[Layout, list[Remark]]:
-    """Paddle empties `sharding` where nothing is left to shard over (training_args.py:922 of paddlenlp 2.8.1)."""
+    """Return the layout without sharding over one rank, as in Paddle (training_args.py:922 of paddlenlp 2.8.1)."""
     alone = layout.data_parallel * layout.context_parallel == 1
-    # Stage 1 over one replica is no other question; only higher ones would be refused beside a pipeline.
+    # Stage 1 over one replica changes nothing; only higher stages would be refused beside a pipeline.
     if layout.zero_stage < 2 or not alone or joint.recipe.framework != "paddle":
         return layout, []
     remark = Remark(
@@ -377,7 +377,7 @@ def _as_sharded(joint: _Joint, layout: Layout) -> tuple[Layout, list[Remark]]:
 
 
 def _fields(joint: _Joint, layout: Layout) -> dict[str, Any]:
-    """The layout's fields; replicas only where user or recipe fix them for these devices."""
+    """Return the layout's fields; data parallel only where user or recipe fix it for these devices."""
     fields = {field.name: getattr(layout, field.name) for field in FIELDS}
     fields["data_parallel"] = named(joint.asked.layout).get("data_parallel")
     if fields["data_parallel"] is None and "dp" in joint.recipe.places and joint.recipe.layout is not None:
@@ -386,7 +386,7 @@ def _fields(joint: _Joint, layout: Layout) -> dict[str, Any]:
 
 
 def _words(recipe: Recipe) -> Wording:
-    """Errors of a recipe: its file in front, and what to change behind sizes that its cluster does not take."""
+    """Return the wording of errors: the recipe's file in front, and which sizes to change."""
 
     def refusal(message: str, *keys: str) -> InputError:
         if keys[:1] == ("tp",):
@@ -401,7 +401,7 @@ def _words(recipe: Recipe) -> Wording:
 
 
 _SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")
-"""Settings that make the sizes of a layout and of its cluster, those that weigh most first."""
+"""Settings that make up the sizes of layout and cluster, the most likely first."""
 
 
 def _same_cluster(joint: _Joint) -> bool:
@@ -410,7 +410,7 @@ def _same_cluster(joint: _Joint) -> bool:
 
 
 def _virtual_stages(joint: _Joint, layout: Layout) -> int:
-    """Chunks per rank; layers that do not divide give a number that the rule on virtual stages refuses."""
+    """Return chunks per rank; layers that do not divide give a number that the rule on virtual stages refuses."""
     asked, cut = named(joint.asked.layout), layout.stage_layers
     chunk = asked.get("layers_per_virtual_stage")
     if chunk is None and "virtual_stages" not in asked:
@@ -425,7 +425,7 @@ def _virtual_stages(joint: _Joint, layout: Layout) -> int:
 
 
 def _options(joint: _Joint, layout: Layout, machines: Cluster) -> dict[str, str]:
-    """Switches as recipe and user set them; one that has no effect on the layout stays as the framework has it."""
+    """Return the switches of recipe and user, without those that have no effect on the layout."""
     options = dict(joint.recipe.options)
     if options.get("sharding_degree") == A_NODE:
         options["sharding_degree"] = str(joint.recipe.devices_per_node or machines.hardware.devices_per_node)
@@ -435,13 +435,13 @@ def _options(joint: _Joint, layout: Layout, machines: Cluster) -> dict[str, str]
 
 
 HARDWARE_ASSUMED = "hardware-assumed"
-"""Rule of the remark that nobody named the hardware."""
+"""Rule of the remark that no hardware was named."""
 NODES_ASSUMED = "nodes-assumed"
-"""Rule of the remark that nobody said how many nodes run it."""
+"""Rule of the remark that no number of nodes is stated."""
 
 
 def _assumed_machines(joint: _Joint, scenario: Scenario) -> Iterator[Remark]:
-    """The nodes, and the devices of a node, that nobody told."""
+    """Yield remarks on nodes, and devices per node, that are not stated."""
     recipe, asked = joint.recipe, joint.asked
     if asked.devices is not None or ":" in asked.hardware:
         return
@@ -457,7 +457,7 @@ def _assumed_machines(joint: _Joint, scenario: Scenario) -> Iterator[Remark]:
 
 
 def _notes(joint: _Joint, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
-    """What the answer rests on and nobody said."""
+    """Yield remarks on the assumptions of the answer."""
     if joint.asked.hardware_assumed:
         yield Remark(
             rule=HARDWARE_ASSUMED,
@@ -480,7 +480,7 @@ def _notes(joint: _Joint, scenario: Scenario, layout: Layout) -> Iterator[Remark
         )
     layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
     uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
-    # Megatron refuses such a cut where nobody asked for it: a rule says so.
+    # Megatron refuses such a cut unless it is stated: a rule covers it.
     if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(joint, layout):
         yield Remark(
             rule="uneven-stages",
@@ -495,6 +495,6 @@ def _notes(joint: _Joint, scenario: Scenario, layout: Layout) -> Iterator[Remark
 
 
 def _cut_by_hand(joint: _Joint, layout: Layout) -> bool:
-    """Whether recipe or user cut the layers so."""
+    """Whether recipe or user state this cut of the layers."""
     stage_layers = joint.recipe.layout.stage_layers if joint.recipe.layout else ()
     return layout.stage_layers == stage_layers or "stage_layers" in joint.asked.layout

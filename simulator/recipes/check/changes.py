@@ -1,4 +1,4 @@
-"""The smallest changes after which a recipe passes, each priced as the recipe would be. Writes none; `emit` does."""
+"""The smallest changes with which a recipe passes, each priced like the recipe. Writes no patch; `emit` does."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from simulator.recipes.rules.launch import Mark
 from simulator.search.build import bare_estimates, fit, with_intervals
 
 MOST_SHOWN, MOST_WIDER = 5, 2
-"""Sets of changes shown, on the same devices and on more."""
+"""Most sets of changes shown, on the same devices and on more."""
 _LARGEST_STEP = 4
-"""Sizes up to this many times the recipe's are tried; nodes up to the fourth doubling."""
+"""Number of doublings of a size that are tried, the size itself included."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """One candidate: the options that were added, and the question that the recipe asks with them."""
+    """A candidate: the added options, and the recipe's question with them."""
 
     options: tuple[str, ...]
     case: Case
@@ -35,10 +35,10 @@ _Tries = list[tuple[_Try, Change]]
 
 
 def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates) -> tuple[Change, ...]:
-    """The smallest sets of changes with which the recipe passes: on the same devices, then on more nodes.
+    """Return the smallest sets of changes with which the recipe passes: on the same devices, then on more nodes.
 
-    Sets of one change, where there are none of two, where there are none of three with full recompute among them; the
-    fastest of each kind. More nodes are no help where memory is not what fails and one change does it.
+    Sets of one change; if none passes, sets of two; else sets of three with full recompute among them. Of each kind the
+    fastest. More nodes are not tried where a single change suffices and memory is not what fails.
     """
     start = _Try((), case, frozenset())
 
@@ -62,13 +62,13 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
 
 
 def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -> Iterator[_Try]:
-    """Every candidate with one more change."""
+    """Yield every candidate with one more change."""
     for first in candidates:
         yield from (second for second in _single(first, marks) if len(second.options) == changes)
 
 
 def _best(tries: _Tries, limit: int) -> Iterator[Change]:
-    """The fastest of each kind of change, fastest first."""
+    """Yield the fastest of each kind of change, fastest first."""
     seen: set[frozenset[str]] = set()
     for candidate, change in sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
         if candidate.axes not in seen and len(seen) < limit:
@@ -77,7 +77,7 @@ def _best(tries: _Tries, limit: int) -> Iterator[Change]:
 
 
 def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
-    """Each set of changes once, however it was reached; of several the one in fewest words."""
+    """Return each set of changes once, in its shortest wording."""
     by_need: dict[Any, _Try] = {}
     for candidate in candidates:
         scenario = candidate.case.scenario
@@ -95,7 +95,7 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
         case = candidate.case
         if bare.verdict != "fits" or not bare.memory.fits or findings(case.launch(marks), bare.violations):
             continue
-        # Without a gate on it, only what is shown is judged.
+        # Intervals are costly: without this gate only shown changes get them.
         estimate = bare if gates.min_fit_probability is None else with_intervals(case.scenario, [bare])[0]
         if gates.broken(estimate):
             continue
@@ -106,7 +106,7 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
 
 
 def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]]:
-    """The candidates that fit by their memory, few of many, priced in full; without those that cannot be."""
+    """Yield the candidates that fit by their memory with their full estimates; skip those that raise."""
     together: dict[Any, list[_Try]] = {}
     for candidate in candidates:
         scenario = candidate.case.scenario
@@ -122,7 +122,7 @@ def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]
 
 
 def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
-    """Those of one question that fit by their memory."""
+    """Return the candidates of one question that fit by their memory, with their estimates."""
     scenario = members[0].case.scenario
     fits = fit(scenario, [member.case.layout for member in members])
     keepers = [member for member, right in zip(members, fits, strict=True) if right]
@@ -132,7 +132,7 @@ def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
 
 
 def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
-    """The candidates one change away, on the same devices."""
+    """Yield the candidates one change away, on the same devices."""
     yield from _allocator(start)
     yield from _recompute(start)
     yield from _offload(start, marks)
@@ -152,7 +152,7 @@ def _with(  # noqa: PLR0913  what an option may change
     *,
     switches: Mapping[str, str] | None = None,
 ) -> Iterator[_Try]:
-    """One more change, where it is not of a kind that was made already: the recipe is asked anew with the option."""
+    """Yield the candidate with one more option, unless that kind of change was made or cannot be priced."""
     axes = {axis} if isinstance(axis, str) else set(axis)
     if axes & start.axes:
         return
@@ -172,7 +172,7 @@ def _with(  # noqa: PLR0913  what an option may change
 
 
 def _allocator(start: _Try) -> Iterator[_Try]:
-    """Segments that grow, where the recipe's environment leaves PyTorch's allocator as it is."""
+    """Yield expandable segments, where the recipe does not enable them in PyTorch's allocator."""
     scenario = start.case.scenario
     has_them = scenario.framework.name in _TORCH_ALLOCATOR and scenario.hardware.vendor != "Iluvatar"
     if has_them and not scenario.framework.expandable_segments:
@@ -185,7 +185,7 @@ _TORCH_ALLOCATOR = ("megatron", "torch")
 
 
 def _recompute(start: _Try) -> Iterator[_Try]:
-    """Full recompute of every layer, or of the fewest layers of each chunk that suffice (the fastest one wins)."""
+    """Yield full recompute of every layer, or of a share of each chunk's layers."""
     layout = start.case.layout
     if layout.recompute == "full" and layout.recompute_method == "uniform":
         return
@@ -203,7 +203,7 @@ def _recompute(start: _Try) -> Iterator[_Try]:
 
 
 def _offload(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
-    """What the framework moves off the device by itself, or only under flags of its later versions."""
+    """Yield the kinds of offload that the framework has, some only in its later versions."""
     present = start.case.layout.offload
     if present == "activations":
         yield from _with(start, "offload", "--offload none", {"offload": "none"})
@@ -215,7 +215,7 @@ def _offload(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:
 
 
 def _offloads_optimizer(case: Case, marks: frozenset[Mark]) -> bool:
-    """Whether the launch's framework could have the flags for it.
+    """Whether the launch's framework may have flags to offload the optimizer.
 
     Megatron: NVIDIA's own from Megatron-core 0.12 on. Paddle: ERNIEKit and PaddleFormers; PaddleNLP 2.8.1 has none.
     """
@@ -237,7 +237,7 @@ _OFFLOAD_FLAGS = (
 
 
 _OWN_MEGATRON = ("Huawei", "Iluvatar")
-"""Makers of devices that run forks with flags of their own."""
+"""Vendors whose devices run forks of Megatron with flags of their own."""
 
 
 def _micro_batch(start: _Try) -> Iterator[_Try]:
@@ -252,7 +252,7 @@ _SIZES = (("tensor_parallel", "--tp"), ("context_parallel", "--cp"), ("pipeline_
 
 
 def _sizes(start: _Try) -> Iterator[_Try]:
-    """Other tensor, context and pipeline sizes on the same devices."""
+    """Yield other tensor, context and pipeline parallel sizes on the same devices."""
     layout, scenario = start.case.layout, start.case.scenario
     node = min(hardware.devices_per_node for hardware in scenario.kinds_of_device)
     for field, option in _SIZES:
@@ -269,14 +269,14 @@ def _sizes(start: _Try) -> Iterator[_Try]:
 
 
 def _data_parallel(start: _Try, size: int) -> tuple[str, dict[str, Any]]:
-    """Data parallelism follows from the devices, unless the user gave it: then it is named too."""
+    """Return option and field of data parallelism where the user set it; else it follows from the devices."""
     if "data_parallel" not in start.case.asked.layout:
         return "", {}
     return f" --dp {size}", {"data_parallel": size}
 
 
 def _pipelines(start: _Try, size: int, data_parallel: int, nodes: int | None = None) -> Iterator[_Try]:
-    """Another pipeline, with the recipe's chunks as they come out and without chunks."""
+    """Yield another pipeline size, with the recipe's chunks and without chunks."""
     layers = start.case.scenario.model.num_hidden_layers
     if size > layers:
         return
@@ -284,7 +284,7 @@ def _pipelines(start: _Try, size: int, data_parallel: int, nodes: int | None = N
     fields["pipeline_parallel"] = size
     axes = ("pipeline_parallel",) if nodes is None else ("nodes", "pipeline_parallel")
     option = f"{'' if nodes is None else f'--nodes {nodes} '}--pp {size}{more}"
-    # Megatron wants to be told which stages have fewer layers.
+    # Megatron needs to know which stages have fewer layers.
     uneven = start.case.scenario.framework.name == "megatron" and layers % size > 0
     if uneven or "stage_layers" in start.case.asked.layout:
         fields["stage_layers"] = default_cut(layers, size)
@@ -295,14 +295,14 @@ def _pipelines(start: _Try, size: int, data_parallel: int, nodes: int | None = N
 
 
 def _steps(size: int, limit: int) -> list[int]:
-    """Sizes up to a few doublings above, and the divisors below."""
+    """Return a few doublings of a size up to a limit, and its divisors."""
     above = [size * 2**n for n in range(1, _LARGEST_STEP) if size * 2**n <= limit]
     below = [n for n in range(1, size) if size % n == 0]
     return above + below
 
 
 def _experts(start: _Try) -> Iterator[_Try]:
-    """Experts spread over more ranks of a stage."""
+    """Yield larger expert parallel sizes."""
     layout, model = start.case.layout, start.case.scenario.model
     ranks = layout.tensor_parallel * layout.context_parallel * layout.data_parallel
     for size in range(layout.expert_parallel + 1, model.num_experts + 1):
@@ -327,7 +327,7 @@ def _chunks(start: _Try) -> Iterator[_Try]:
 
 
 def _nodes(start: _Try) -> Iterator[_Try]:
-    """More nodes: as more replicas, or as a deeper pipeline."""
+    """Yield more nodes, as more replicas or as a longer pipeline."""
     scenario, layout = start.case.scenario, start.case.layout
     per_node = start.case.recipe.devices_per_node or scenario.hardware.devices_per_node
     present = max(scenario.devices // per_node, 1)

@@ -1,4 +1,4 @@
-"""Files of a folder that may be recipes, by their names alone. Opens none of them."""
+"""Files of a folder that may be recipes, chosen by name alone. Opens none of them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Final
 from simulator.errors import InputError, NoRecipeError
 
 SUFFIXES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".json")
-"""Ends of the names of files that may be recipes."""
+"""Suffixes of files that may be recipes."""
 _MOST_BYTES: Final = 1 << 20
-"""Above it a file is no recipe: a tokenizer, a data set."""
+"""Size above which a file is no recipe but data, such as a tokenizer."""
 _MOST_FILES: Final = 100_000
 _OTHERS: Final = frozenset(["node_modules", "site-packages", "__pycache__"])
-"""Folders whose content is not the repository's own; hidden ones are left out too."""
+"""Folders of content from elsewhere, skipped like hidden ones."""
 
 
 def expanded(files: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each file, and for each folder the files below it that may be recipes, with whether a folder gave it.
+    """Yield each file, and each possible recipe below a folder, with whether a folder yielded it.
 
     A pattern that no shell has expanded, such as `recipes/**/*.sh`, stands for the files that match it. A file is
     yielded once, however often it is named; a folder without any file is yielded itself. Links to folders are not
@@ -44,16 +44,16 @@ def expanded(files: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _matching(file: str) -> list[str]:
-    """The files that a pattern matches; a name that is there, or that nothing matches, itself."""
+    """Return the files that a pattern matches; an existing or unmatched name itself."""
     if "\0" in file or not glob.has_magic(file) or os.path.lexists(file):
         return [file]
     return sorted(glob.glob(file, recursive=True)) or [file]  # noqa: PTH207  names as they are given
 
 
 def _below(folder: str) -> Iterator[str]:
-    """Yield the files below a folder by name, each as it is reached from there, and folders that cannot be listed.
+    """Yield the paths of possible recipes below a folder, sorted by name, and folders that cannot be listed.
 
-    A link that leads nowhere is yielded; pipes, sockets and devices are not.
+    A dangling link is yielded; pipes, sockets and devices are not.
     """
     closed: list[str] = []
     for place, folders, names in os.walk(folder, onerror=lambda error: closed.append(str(error.filename))):

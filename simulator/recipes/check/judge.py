@@ -1,6 +1,6 @@
-"""Verdicts on recipe files: each read, asked, priced and compared with what passes. Every file gets an answer.
+"""Verdicts on recipe files: each is read, priced and compared with the gates. Every file gets an answer.
 
-Calls what reads, asks and prices; holds no rule of a framework and writes no text of an answer but the reasons.
+Calls readers and pricing; holds no framework's rule, and of an answer's text only the reasons.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from simulator.question.frameworks.stacks import framework as framework_profile
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS, NARROW
+from simulator.recipes.check.any_value import of_any_stage, of_any_vocabulary
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
 from simulator.recipes.check.changes import changes_for
@@ -26,8 +27,8 @@ from simulator.recipes.check.folders import expanded, require_size
 from simulator.recipes.check.machines import (
     Reread,
     launched_devices,
-    on_others,
-    others,
+    nodes_remark,
+    other_machines,
     unstated,
 )
 from simulator.recipes.check.marks import marks_of
@@ -58,12 +59,11 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
     *,
     progress: Progress | None = None,
 ) -> tuple[Checked, ...]:
-    """Judge every launch of every file, in order; a folder stands for the files below it that may be recipes.
+    """Judge every launch of every file, in order; a folder stands for the possible recipes below it.
 
-    An error in one file is its result and does not stop the others. Nothing outside `root`, by default the repository
-    of each file, is read. `progress` is called with how many files are judged, of how many.
-
-    Raises InputError for what is wrong with the question itself, whatever the file.
+    An error in one file becomes its result and does not stop the others. Nothing outside `root`, by default the
+    repository of each file, is read. `progress` is called with the number of judged files and of all. Raises InputError
+    for errors of the question itself, whatever the file.
     """
     _check_asked(asked)
     reading = Reading(asked=asked, settings=settings or {}, environment=environment, root=root)
@@ -77,7 +77,7 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
 
 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
-    """The verdict on every launch of a file; `skips` passes over one that starts no training."""
+    """Yield the verdict on every launch of a file; `skips` passes over one that starts no training."""
     try:
         if skips:
             require_size(file)
@@ -93,7 +93,7 @@ def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Itera
 
 
 def _check_asked(asked: Asked) -> None:
-    """Raise InputError for hardware, a model or a switch that there is not."""
+    """Raise InputError for unknown hardware, an unknown model or an invalid switch."""
     cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration)
     if asked.model is not None:
         load_model(asked.model)
@@ -113,7 +113,7 @@ def _switch_error(framework: str, name: str, value: str) -> SimulateError | None
 
 
 def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
-    """The results with a value that no file asks for remarked once, and not where another file asks for it."""
+    """Return the results, with a setting that no file uses remarked once; drop the remark if one uses it."""
     read = [result for result in results if result.framework]
     unused = [{remark for remark in result.remarks if remark.rule == UNUSED_SETTING} for result in read]
     left = set.intersection(*unused) if unused else set()
@@ -125,43 +125,46 @@ def _with_unused_once(results: Sequence[Checked]) -> tuple[Checked, ...]:
     return tuple(results_once)
 
 
-SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
-"""Between them lie the vocabularies of language models, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
 UPPER_BOUND = "upper-bound"
-"""Rule of what only lessens the need and is not priced: what does not fit without it may fit with it."""
+"""Rule of an unpriced setting that only lowers the need: what does not fit without it may fit with it."""
 ACTIVATIONS_BOUND = "activations-bound"
-"""The same of what lessens what the passes hold alone: a state that is over the capacity by itself stays so."""
+"""The same for a setting that only lowers activations: state above the capacity stays so."""
+DEVICE_BOUND = "device-bound"
+"""The same for a setting that only lowers the devices' need: a host that is too small stays so."""
 BOUND_DECIDES = "bound-decides"
-"""Rule of such a setting where what is priced without it does not fit, so that nothing firm is said."""
+"""Rule of such a setting where the recipe without it does not fit, so that no verdict is firm."""
 UNDECIDED = "interval-reaches-capacity"
 """Rule of a need whose range reaches the capacity: a run decides."""
 WEIGHT_CACHE = "fp8-weight-cache"
-"""Rule of a verdict that hangs on 8-bit copies of weights between micro batches."""
+"""Rule of a verdict that depends on 8-bit copies of weights between micro batches."""
 UNUSED_SETTING = "unused-setting"
-"""Rule of what a reader remarks on a `--set` that its file does not need."""
+"""Rule of the remark on a `--set` that the file does not use."""
 
 
 def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = lambda _values, _asked: None) -> Checked:
-    """Judge one launch; `reread` is the same one with other values for what its file leaves to the run."""
+    """Judge one launch; `reread` reads it again with other settings and machines."""
     judged = _judged_alone(recipe, asked, gates)
+    if judged.outcome == "cannot_tell":
+        anyway = of_any_stage(recipe, asked, reread, lambda other: _judged_alone(other, asked, gates))
+        judged = judged if anyway is None else replace(anyway, remarks=_ordered(anyway.remarks))
     if judged.passed or (judged.outcome not in FIRM and not _is_bound(judged)):
         return _advised(judged, gates)
     missing = unstated(recipe, asked, reread)
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
     bound: str | None = None
-    for option, other in others(recipe, asked, missing, devices) if missing else ():
+    for option, other in other_machines(recipe, asked, missing, devices) if missing else ():
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
-            return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
+            return _elsewhere(judged, recipe, nodes_remark(f"with {option} it passes", _on(devices, judged), missing))
         if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED, WEIGHT_CACHE):
             bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
-        return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
+        return _elsewhere(judged, recipe, nodes_remark(bound, _on(devices, judged), missing))
     return _advised(judged, gates)
 
 
 def _elsewhere(judged: Checked, recipe: Recipe, remark: Remark) -> Checked:
-    """The answer to a recipe whose verdict hangs on machines that nobody states."""
+    """Return the answer for a recipe whose verdict depends on unstated machines."""
     remarks = judged.case.remarks if judged.case else recipe.remarks
     return _blocked(Blocked(recipe=recipe, missing=(remark,), remarks=remarks))
 
@@ -171,16 +174,13 @@ def _on(devices: int, judged: Checked) -> str:
 
 
 def _is_bound(judged: Checked, *allowed: str) -> bool:
-    """Whether nothing stands in the way of a verdict but settings that only lessen a need that is over the capacity.
-
-    `allowed` are the rules of what may stand in the way, where it may be more.
-    """
+    """Whether a case was priced and all of its errors have rules in `allowed`, by default `BOUND_DECIDES`."""
     rules = {remark.rule for remark in judged.remarks if remark.severity == "error"}
     return judged.case is not None and bool(rules) and rules <= {*(allowed or (BOUND_DECIDES,))}
 
 
 def _failure(judged: Checked) -> str:
-    """What keeps a recipe from passing, in a few words."""
+    """Return in a few words what keeps a recipe from passing."""
     if judged.outcome not in FIRM:
         return f"it is not known to pass ({judged.reasons[0][:200]})"
     if judged.outcome == "refused" or judged.estimate is None:
@@ -192,13 +192,14 @@ def _failure(judged: Checked) -> str:
 
 
 def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
-    """The verdict on a launch on the machines as they are taken, whoever states them."""
+    """Return the verdict on a launch on the assumed machines, stated or not."""
     if recipe.dialect == UNREAD:
         return _blocked(Blocked(recipe=recipe, missing=(), remarks=recipe.remarks))
     try:
         case = case_of(recipe, asked)
         if isinstance(case, Blocked):
-            return _of_any_vocabulary(recipe, asked, gates) or _blocked(case)
+            judged = of_any_vocabulary(recipe, asked, lambda each: _with_or_without_weight_cache(each, gates))
+            return _blocked(case) if judged is None else replace(judged, remarks=_ordered(judged.remarks))
         return _with_or_without_weight_cache(case, gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
@@ -211,44 +212,16 @@ def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
             framework=recipe.framework,
             dialect=recipe.dialect,
             outcome=_unread(recipe.remarks) or ("refused" if refused else failed.outcome),
-            reasons=(*_unread_said(recipe), *failed.reasons),
+            reasons=(*_unread_messages(recipe), *failed.reasons),
             blame=blame,
             remarks=_ordered(recipe.remarks),
         )
 
 
-def _of_any_vocabulary(recipe: Recipe, asked: Asked, gates: Gates) -> Checked | None:
-    """The verdict where only the vocabulary is missing and any that models have leaves the same one; else None."""
-    if "vocab_size" in asked.model_fields:
-        return None
-    cases: list[Case] = []
-    for size in (SMALLEST_VOCABULARY, LARGEST_VOCABULARY):
-        case = case_of(recipe, replace(asked, model_fields={**asked.model_fields, "vocab_size": size}))
-        if isinstance(case, Blocked):
-            return None
-        cases.append(case)
-    small, large = (_with_or_without_weight_cache(case, gates) for case in cases)
-    if (small.outcome, small.passed) != (large.outcome, large.passed):
-        return None
-    size = LARGEST_VOCABULARY if large.passed else SMALLEST_VOCABULARY
-    chosen = large if large.passed else small
-    assumed = Remark(
-        rule="vocabulary-assumed",
-        severity="note",
-        message=(
-            f"the vocabulary is missing: {size:,} entries are priced; the verdict is the same from "
-            f"{SMALLEST_VOCABULARY:,} to {LARGEST_VOCABULARY:,}"
-        ),
-        fix="--model-field vocab_size=N",
-    )
-    others = (remark for remark in chosen.remarks if remark.rule != "no-vocabulary")
-    return replace(chosen, remarks=_ordered((*others, assumed)))
-
-
 def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
-    """The verdict of a case; `cannot_tell` where it hangs on 8-bit copies of weights, which may stay or not.
+    """Return the verdict of a case; `cannot_tell` where it depends on 8-bit copies of weights.
 
-    TransformerEngine keeps them of 16-bit weights alone, and by settings that stand in no recipe (pull request 1648;
+    TransformerEngine keeps them only of 16-bit weights, and by settings that no recipe states (pull request 1648;
     ROCm's `ENABLE_TRANSPOSE_CACHE`). What fits with them fits without them.
     """
     judged, profile = _judged(case, gates), case.scenario.framework
@@ -266,7 +239,7 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
         f"whether {case.scenario.precision} copies of the weights stay between micro batches is not known: it needs "
         f"{with_copies} GiB with them, {without_copies} without, of {to_gib(judged.estimate.memory.capacity_bytes):.2f}"
     )
-    # What a range leaves to a run stays so, and is told what would settle it.
+    # A verdict that a range leaves to a run stays so; the note names the option that may settle it.
     severity: Severity = "error" if judged.outcome in FIRM else "note"
     remark = Remark(WEIGHT_CACHE, severity, message, fix="--option fp8_weight_cache=true, or =false")
     remarks = _ordered((remark, *judged.remarks))
@@ -276,18 +249,18 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
 
 
 def estimate_of(case: Case) -> Estimate:
-    """The estimate of a case, with intervals where a calibration gives them; of a question as `simulate estimate`."""
+    """Return the estimate of a case, with intervals if calibrated; a question's as `simulate estimate` does."""
     if case.recipe.is_question:
         return answer(case.scenario, case.layout, case.asked.options)
     return estimate_layout(case.scenario, case.layout)
 
 
 def _judged(case: Case, gates: Gates) -> Checked:
-    """The verdict of a case."""
+    """Return the verdict of a case."""
     estimate = estimate_of(case)
     marks = marks_of(case.recipe.file)
     refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
-    # What is not priced or not known comes before what a framework would say of the rest.
+    # Unpriced and unknown parts come before the framework's refusals.
     refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
@@ -317,7 +290,7 @@ def _judged(case: Case, gates: Gates) -> Checked:
 
 
 def _advised(judged: Checked, gates: Gates) -> Checked:
-    """A verdict with its two peaks, what would make it pass and how much more would fit, where it was priced."""
+    """Return a verdict with its two peaks, its changes and its room, where it was priced."""
     case, estimate = judged.case, judged.estimate
     if case is None or estimate is None:
         return judged
@@ -331,27 +304,27 @@ def _advised(judged: Checked, gates: Gates) -> Checked:
 
 
 def _host(estimate: Estimate) -> Iterator[Remark]:
-    """What offload needs of a node's host, and whether it has that."""
+    """Yield the remark on the host memory that offload needs, and whether a node has it."""
     memory = estimate.memory
     need = f"offload keeps {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
     if memory.host_bytes_per_node and memory.fits_host is not None:
-        there = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
+        capacity = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
         severity: Severity = "note" if memory.fits_host else "error"
-        yield Remark(rule="host-memory", severity=severity, message=f"{need}, {there}")
+        yield Remark(rule="host-memory", severity=severity, message=f"{need}, {capacity}")
     elif memory.host_bytes_per_node and memory.host_capacity_bytes is None:
         message = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
         yield Remark(rule="host-memory-not-judged", severity="note", message=message)
 
 
 def _unsure_host(estimate: Estimate) -> Iterator[Remark]:
-    """What keeps a host from being a firm answer: rounding of pinned blocks decides."""
+    """Yield the remark where rounding of pinned blocks decides whether the host suffices."""
     memory = estimate.memory
     if memory.fits_host is not None or memory.host_capacity_bytes is None or estimate.verdict == "does_not_fit":
         return
-    need, most, there = map(to_gib, (memory.host_bytes_per_node, memory.host_most_bytes, memory.host_capacity_bytes))
+    need, most, capacity = map(to_gib, (memory.host_bytes_per_node, memory.host_most_bytes, memory.host_capacity_bytes))
     message = (
         f"offload keeps {need:.1f} GiB on the host of a node, up to {most:.1f} as pinned blocks are rounded up to "
-        f"powers of two, and there are {there:.1f}: a run decides"
+        f"powers of two, and there are {capacity:.1f}: a run decides"
     )
     yield Remark(rule=UNDECIDED, severity="error", message=message)
 
@@ -361,7 +334,7 @@ def _failing(remarks: Iterable[Remark]) -> Iterator[Remark]:
 
 
 def _starts(case: Case, estimate: Estimate) -> bool:
-    """Whether a starved run starts for sure: its whole 90 % range is within what a starved one may need."""
+    """Whether a starved run surely starts: its whole 90 % range is within the limit of starved runs."""
     memory = estimate.memory
     if estimate.verdict != "starved" or memory.interval_bytes is None:
         return False
@@ -370,10 +343,10 @@ def _starts(case: Case, estimate: Estimate) -> bool:
 
 
 def _unsure(estimate: Estimate, unpriced_bytes: float) -> tuple[Remark, ...]:
-    """What keeps a need from being a firm answer on either side: its 90 % range, or a part unpriced, is too near."""
+    """Return the remark where the 90 % range, or an unpriced part, is too near the capacity for a firm answer."""
     memory = estimate.memory
     need, usable = to_gib(memory.device_bytes), to_gib(memory.capacity_bytes)
-    # What is moved to the host is counted, and not estimated.
+    # A host that is too small decides by itself: its memory has no interval.
     if memory.fits_host is not False and memory.interval_bytes is not None and memory.undecided:
         low, high = to_gib(memory.interval_bytes.low), to_gib(memory.interval_bytes.high)
         message = (
@@ -395,7 +368,7 @@ _UNREAD: dict[str, CheckOutcome] = {
     "unknown-flag": "cannot_tell",
     "bound-decides": "not_modelled",
 }
-"""Outcomes of what a reader could not read or price, by the rule of its remark: nothing firm is said beside them."""
+"""Outcomes by the rule of a remark on something unread or unpriced, which rules out a firm answer."""
 
 
 def _unread(remarks: Iterable[Remark]) -> CheckOutcome | None:
@@ -403,29 +376,31 @@ def _unread(remarks: Iterable[Remark]) -> CheckOutcome | None:
     return next((outcome for rule, outcome in _UNREAD.items() if rule in rules), None)
 
 
-def _unread_said(recipe: Recipe) -> Iterator[str]:
-    """What stands in the way of a firm answer by the recipe's own remarks."""
+def _unread_messages(recipe: Recipe) -> Iterator[str]:
+    """Return the recipe's own remarks that prevent a firm answer."""
     return (remark.message for remark in recipe.remarks if remark.rule in _UNREAD and remark.severity == "error")
 
 
 def _loose(case: Case, estimate: Estimate) -> tuple[Remark, ...]:
-    """Where what is priced does not fit: settings that only lessen what does not, and that are not priced."""
+    """Return the unpriced settings that may lower a need which does not fit, as errors."""
     if estimate.verdict != "does_not_fit":
         return ()
     parts = estimate.memory.parts_bytes
     state = sum(parts.get(name, 0.0) for name in ("parameters", "gradients", "optimizer"))
-    rules = {UPPER_BOUND} if state > estimate.memory.capacity_bytes else {UPPER_BOUND, ACTIVATIONS_BOUND}
+    rules = {UPPER_BOUND}
+    rules |= set() if state > estimate.memory.capacity_bytes else {ACTIVATIONS_BOUND}
+    rules |= set() if estimate.memory.fits_host is False else {DEVICE_BOUND}
     bounds = (remark for remark in case.remarks if remark.rule in rules and remark.severity == "warning")
     return tuple(replace(remark, rule=BOUND_DECIDES, severity="error") for remark in bounds)
 
 
 def _errors(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
-    """What the reader itself found that the framework would refuse."""
+    """Return the reader's remarks that the framework would refuse."""
     return tuple(remark for remark in remarks if remark.severity == "error" and remark.rule not in READER_RULES)
 
 
 def _on_device(case: Case) -> Estimate | None:
-    """The same layout without offloading, where there is some."""
+    """Return the estimate without offload; None for a layout without any."""
     if case.layout.offload == "none":
         return None
     layout = replace(case.layout, offload="none")
@@ -433,7 +408,7 @@ def _on_device(case: Case) -> Estimate | None:
 
 
 def _blame(case: Case, estimate: Estimate, refusals: Sequence[Remark]) -> Place | None:
-    """The line of the flag that decides: of the refusal, else of what weighs most on the binding stage."""
+    """Return the line of the flag that decides: a refusal's, else that of the largest part on the binding stage."""
     places = case.recipe.places
     place = next((refusal.place for refusal in refusals if refusal.place is not None), None)
     if place is not None:
@@ -464,7 +439,7 @@ def _blocked(blocked: Blocked) -> Checked:
         dialect=recipe.dialect,
         outcome=_unread(recipe.remarks) or "cannot_tell",
         passed=False,
-        reasons=(*_unread_said(recipe), *(_sentence(remark) for remark in lines)),
+        reasons=(*_unread_messages(recipe), *(_sentence(remark) for remark in lines)),
         remarks=_ordered((*lines, *blocked.remarks)),
         blame=next((remark.place for remark in blocked.missing if remark.place), None),
     )
@@ -476,7 +451,7 @@ def _sentence(remark: Remark) -> str:
 
 
 def _defect(file: str, error: Exception) -> InputError:
-    """What to say of an error that no file should cause, lack of memory included."""
+    """Return the error for an internal failure, lack of memory included."""
     message = f"{type(error).__name__}: {error}"[:200]
     return InputError(f"{file}: cannot be judged: internal error: {message}; please report it")
 
@@ -491,9 +466,9 @@ def _failed(file: str, title: str, error: SimulateError) -> Checked:
 
 
 _LINE = re.compile(r"(?P<file>\S[^:\n]{0,4000}):(?P<line>[1-9][0-9]{0,6}): ")
-"""How an error says where: the file and line in front."""
+"""File and line at the start of an error message."""
 
 
 def _ordered(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
-    """Errors first, the same remark once."""
+    """Return the distinct remarks, errors first."""
     return tuple(sorted(dict.fromkeys(remarks), key=lambda remark: _SEVERITIES.index(remark.severity)))

@@ -1,8 +1,8 @@
-"""The machines of a recipe that nobody states: none of them decides that a recipe fails.
+"""Unstated machines of a recipe: they never decide alone that a recipe fails.
 
-A number of nodes or devices is unstated where the recipe leaves it out, counts it with a command as it runs, or takes
-it from a variable with a default (`${SLURM_NNODES:-1}`). What fails on such machines is tried on others; where some
-others pass, the answer is how many, and no verdict.
+A number of nodes or devices is unstated where the recipe omits it, counts it with a command at run time, or takes it
+from a variable with a default (`${SLURM_NNODES:-1}`). What fails on the assumed machines is tried on others; if it
+passes on some, the answer names their number and gives no verdict.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from simulator.recipes.recipe import Recipe, Remark
 _LISTED: Final = r"nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc -l"
 _TORCH: Final = r"python3?\s+-c\s+[\"']import torch; ?print\(torch\.cuda\.device_count\(\)\)[\"']"
 _ON_A_NODE: Final = re.compile(rf"(?:\$\(|`)\s*(?:{_TORCH}|{_LISTED})\s*[)`]")
-"""Commands that print the number of devices of the node, as an unknown value shows them."""
+"""Commands that print the number of devices of the node, as the text of an unknown value."""
 _IN_ALL: Final = re.compile(rf"\$\(\s*ds_ssh\s+{_LISTED}\s*\)")
-"""The same on every node, with the two lines that `ds_ssh` prints before; scripts take them off."""
+"""The same on every node, after two lines that `ds_ssh` prints and scripts subtract."""
 _LINES_BEFORE: Final = 2
 COUNTED: Final = "devices-counted"
-"""Rule of the remark that a command which counts devices is taken to print those of the hardware."""
+"""Rule of the remark on a command that is assumed to count the hardware's devices."""
 HOSTS: Final = "hosts-assumed"
-"""Rule of the remark that a launcher takes its nodes from a file of hosts that is not at hand."""
+"""Rule of the remark on a launcher whose file of hosts is missing."""
 _COUNTS_MACHINES: Final = re.compile(r"(?i)\w*(?:node|world|slurm|gpus?|devices|nproc|npu|replica|ranks|hosts)\w*")
 """Names of variables that may hold a number of machines."""
 _FACTORS: Final = (2, 4, 8, 16, 32, 64, 128)
@@ -34,12 +34,9 @@ _MOST_TRIED: Final = 14
 
 
 def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> Mapping[str, str]:
-    """Return what the commands of recipes print that count the devices of a node, or of all nodes.
+    """Return the output of the recipes' commands that count devices, of a node or of all nodes.
 
-    Parameters
-    ----------
-    devices : of a node of the hardware that is asked about
-    nodes : that are asked about
+    `devices` are those of one node of the hardware, `nodes` the number of nodes asked about.
     """
     names = sorted({unknown.name for recipe in recipes for unknown in recipe.unknowns if unknown.affects})
     each = {name: str(devices) for name in names if _ON_A_NODE.fullmatch(name)}
@@ -47,7 +44,7 @@ def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> Mapping[str, 
 
 
 def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[Recipe, ...]:
-    """Return recipes with a remark on each command that is taken to print a number."""
+    """Return recipes with a remark on each command that is assumed to print a number."""
     remarks = tuple(
         Remark("devices-counted", "note", f"{name[:80]} is taken to print {text}", fix="--hardware NAME --nodes N")
         for name, text in values.items()
@@ -57,26 +54,26 @@ def with_counts(recipes: Iterable[Recipe], values: Mapping[str, str]) -> tuple[R
 
 @dataclass(frozen=True, slots=True)
 class Unstated:
-    """What is not stated of a recipe's machines."""
+    """The numbers of machines that a recipe does not state."""
 
     nodes: bool
     devices_per_node: bool
     counted: bool = False
-    """Whether a command counts them as the recipe runs."""
+    """Whether a command counts them at run time."""
     variable: str = ""
-    """The variable whose default is taken, where it is one."""
+    """Variable whose default is used; empty without one."""
 
     def __bool__(self) -> bool:
-        """Return whether anything is not stated."""
+        """Return whether any number is unstated."""
         return self.nodes or self.devices_per_node
 
 
 Reread = Callable[[Mapping[str, str], Asked], Recipe | None]
-"""The same launch with other values for what its file leaves to the run, on other machines; None where it has none."""
+"""Reads the same launch with other settings, on other machines; None where the file then has no such launch."""
 
 
 def unstated(recipe: Recipe, asked: Asked, reread: Reread) -> Unstated:
-    """Return which numbers of machines neither the recipe nor the user states."""
+    """Return which numbers of machines neither recipe nor user state."""
     if recipe.is_question or asked.nodes or asked.devices or ":" in asked.hardware:
         return Unstated(nodes=False, devices_per_node=False)
     sized = recipe.layout is not None and "dp" in recipe.places and recipe.nodes is None
@@ -91,7 +88,7 @@ def unstated(recipe: Recipe, asked: Asked, reread: Reread) -> Unstated:
 
 
 def _defaulted(recipe: Recipe, asked: Asked, missing: Unstated, reread: Reread) -> Unstated:
-    """Add what the defaults of variables of the environment decide; a variable of nodes is named before others."""
+    """Return `missing` with the numbers that defaults of environment variables decide, nodes first."""
     for name in _defaults(recipe):
         other = reread({name: "3"}, asked)
         if other is None:
@@ -104,24 +101,22 @@ def _defaulted(recipe: Recipe, asked: Asked, missing: Unstated, reread: Reread) 
 
 
 def _defaults(recipe: Recipe) -> Iterator[str]:
-    """Yield the variables that are taken as not set and may hold a number of machines."""
+    """Yield the variables assumed to be unset that may hold a number of machines."""
     for remark in recipe.remarks:
         if remark.rule == "assumed-unset":
             yield from (name for name in re.findall(r"\$(\w+)", remark.message) if _COUNTS_MACHINES.fullmatch(name))
 
 
 def launched_devices(recipe: Recipe, asked: Asked) -> int:
-    """Return the devices that a recipe starts on, one node and all its devices where it leaves them out."""
+    """Return the devices that a recipe starts on; by default one node and all of its devices."""
     spec = cluster(asked.hardware, None, None, asked.calibration).hardware
     return (recipe.nodes or 1) * (recipe.devices_per_node or spec.devices_per_node)
 
 
-def others(recipe: Recipe, asked: Asked, missing: Unstated, devices: int) -> Iterator[tuple[str, Asked]]:
-    """Yield other machines for a recipe, as options and as they are asked for: more nodes, fewer devices, fewer nodes.
+def other_machines(recipe: Recipe, asked: Asked, missing: Unstated, devices: int) -> Iterator[tuple[str, Asked]]:
+    """Yield other machines, as option text and as options: more nodes, fewer devices, fewer nodes.
 
-    Parameters
-    ----------
-    devices : of the machines on which the recipe fails
+    `devices` are those on which the recipe fails.
     """
     spec = cluster(asked.hardware, None, None, asked.calibration).hardware
     per_node = recipe.devices_per_node or spec.devices_per_node
@@ -139,8 +134,8 @@ def _below(nodes: int) -> list[int]:
     return [count for count in range(nodes - 1, 0, -1) if nodes % count == 0][:_MOST_TRIED]
 
 
-def on_others(elsewhere: str, failure: str, missing: Unstated) -> Remark:
-    """Return what is told of a recipe that fails on machines nobody states, and not surely on others."""
+def nodes_remark(elsewhere: str, failure: str, missing: Unstated) -> Remark:
+    """Return the remark on a recipe that fails on the assumed machines but may pass on others."""
     unknown = "how many nodes run it" if missing.nodes else "how many devices of a node run it"
     source = (
         f"takes {unknown} from ${missing.variable}, which is not set" if missing.variable else f"does not say {unknown}"

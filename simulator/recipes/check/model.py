@@ -1,4 +1,4 @@
-"""The model of a recipe: its spec, with the fields that the recipe or the user replaces. Prices nothing."""
+"""The model of a recipe: its spec, with the fields that recipe or user replace. Prices nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from simulator.recipes.recipe import Recipe, Remark
 
 
 class ContradictionError(InputError):
-    """Numbers of a recipe that its framework would not take together: it ends with an error at the start."""
+    """Numbers of a recipe that contradict each other: its framework fails at the start."""
 
     def __init__(self, message: str, *settings: str) -> None:
-        """Keep the settings at fault, by option name, those that weigh most first."""
+        """Store the settings at fault, by option name, the most likely first."""
         super().__init__(message)
         self.settings = settings
 
@@ -29,7 +29,7 @@ _NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
 
 
 def field_values(settings: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """`--model-field NAME=VALUE` as values of a model spec's fields. Raises InputError naming the field."""
+    """Return `--model-field NAME=VALUE` as values of a model spec's fields. Raises InputError naming the field."""
     names = [name for name in ModelSpec.model_fields if name not in _NOT_SHAPE]
     values: dict[str, object] = {}
     for name, text in settings:
@@ -57,7 +57,7 @@ def _value(name: str, text: str) -> object:
         raise InputError(f"--model-field {name}={text[:60]}: must be a whole number")
     info = ModelSpec.model_fields[name]
     try:
-        # Its own range only: what the other fields make of it shows with the model.
+        # Only its own range; the model checks how the fields combine.
         create_model("Field", **{name: (info.annotation, info)}).model_validate({name: int(text)})  # type: ignore[call-overload]  # a field by name
     except ValidationError as error:
         raise InputError(f"--model-field {name}={text[:60]}: {error.errors()[0]['msg'].lower()}") from error
@@ -67,10 +67,10 @@ def _value(name: str, text: str) -> object:
 def recipe_model(
     recipe: Recipe, name: str | None, fields: Mapping[str, object], layers: int | None
 ) -> tuple[ModelSpec | None, tuple[Remark, ...]]:
-    """The model that a recipe trains, and what is remarkable about it; None where the recipe does not tell.
+    """Return the model that a recipe trains, None where it does not state one, and remarks on it.
 
-    `name` replaces the recipe's model, `fields` replace single shapes. A head size that was the even share of the
-    hidden size stays so, as the frameworks compute it. Raises InputError for shapes that make no model.
+    `name` replaces the recipe's model, `fields` replace single shapes. A head size equal to hidden size over heads
+    stays so, as the frameworks compute it. Raises InputError for shapes that make no model.
     """
     asked = name if name is not None else recipe.model
     shapes = {**(recipe.model_fields if name is None else {}), **fields}
@@ -94,13 +94,13 @@ _NEEDED = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attenti
 
 
 def needs_vocabulary(recipe: Recipe, fields: Mapping[str, object]) -> bool:
-    """Whether a recipe gives every size of its model but the vocabulary."""
+    """Whether a recipe states every size of its model except the vocabulary."""
     shapes = {**recipe.model_fields, **fields}
     return recipe.model is None and "vocab_size" not in shapes and _describes({**shapes, "vocab_size": 1})
 
 
 def _describes(shapes: Mapping[str, object]) -> bool:
-    """Whether the shapes alone make a model."""
+    """Whether the shapes alone define a model."""
     return all(name in shapes for name in _NEEDED)
 
 
@@ -109,7 +109,7 @@ def _differs(base: ModelSpec, shapes: Mapping[str, object]) -> bool:
 
 
 def _head_size(base: ModelSpec | None, shapes: Mapping[str, object], values: dict[str, Any]) -> None:
-    """Fill in what frameworks derive: head size, key-value heads, tied tables."""
+    """Set the sizes that frameworks derive: head size, key-value heads, tied embeddings."""
     heads, hidden = int(values["num_attention_heads"]), int(values["hidden_size"])
     values.setdefault("num_key_value_heads", heads)
     values.setdefault("tie_word_embeddings", False)

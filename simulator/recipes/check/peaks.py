@@ -1,4 +1,4 @@
-"""The two peaks of a step on a pipeline rank, of passes and optimizer, out of an estimate. Prices nothing anew."""
+"""The two memory peaks of a step on a pipeline rank, of passes and of the optimizer. Prices nothing anew."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from simulator.question.scenario.scenario import Scenario
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """What the worst rank needs in one part of the step."""
+    """The need of the worst rank in one part of the step."""
 
     stage: int
     """Pipeline rank, from 0."""
     device_bytes: float
-    """What it needs of the device."""
+    """Device memory that it needs."""
     capacity_bytes: float
-    """What a framework can use of it."""
+    """Device memory that a framework can use."""
 
     @property
     def fits(self) -> bool:
-        """Whether it is within what is usable."""
+        """Whether the need is within the usable memory."""
         return self.device_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """Need of the two parts of a step, each on its own worst rank."""
+    """Peaks of the two parts of a step, each on its own worst rank."""
 
     passes: Peak
     """Forward, loss and backward."""
@@ -41,7 +41,7 @@ class Peaks:
 
 
 def peaks_of(scenario: Scenario, layout: Layout) -> Peaks:
-    """Both peaks of a layout."""
+    """Return both peaks of a layout."""
     pricing = pricing_of(scenario, layout)
     memory = size(pricing).memory
     usable = usable_bytes(scenario, memory.contents)[:, 0]

@@ -1,4 +1,4 @@
-"""A remark on a script's own arguments: one line that says what each stands for."""
+"""A remark on a script's own arguments: one line that names each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from simulator.recipes.recipe import Recipe, Remark
 from simulator.recipes.shell.example import argument_names
 
 _NUMBER = re.compile(r"[0-9]{1,3}")
-"""Parameters that `--set` takes."""
+"""Positional parameters that `--set` takes."""
 
 
 def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
-    """The options that tell every positional parameter that is missing, with the names that the script gives them."""
+    """Return a note with the options for all missing positional parameters, by the script's names; else None."""
     asked = {remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"}
     numbers = sorted(int(name) for name in asked if _NUMBER.fullmatch(name))
     if not numbers:

@@ -1,4 +1,4 @@
-"""The longest sequence and the largest micro batch at which a recipe still fits. Searches two numbers, no layout."""
+"""The longest sequence and the largest micro batch with which a recipe still fits. Searches no layout."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from simulator.errors import SimulateError
 from simulator.recipes.check.case import Case
 
 _TOKENS = 1024
-"""Sequences are tried in multiples of this, and of what the layout splits them into."""
+"""Sequence lengths are tried in multiples of this, and of the parts that the layout splits them into."""
 _LONGEST = 2**21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The largest value of each, all else as the recipe has it; None where not even the smallest fits."""
+    """The largest value of each setting with all others unchanged; None where not even the smallest fits."""
 
     seq_length: int | None
     """Tokens per sequence, a multiple of 1024."""
     micro_batch_size: int | None
-    """Sequences per micro batch, among those that divide the sequences of a replica in a step."""
+    """Sequences per micro batch, a divisor of a replica's sequences per step."""
 
 
 def room_of(case: Case) -> Room:
-    """What would still fit."""
+    """Return the largest sequence length and micro batch of a case."""
     return Room(seq_length=_longest(case), micro_batch_size=_largest(case))
 
 
@@ -48,7 +48,7 @@ def _longest(case: Case) -> int | None:
 
 
 def _last(fits: Callable[[int], bool], start: int, most: int) -> int:
-    """The last number for which something holds that holds up to some number; 0 where it never does."""
+    """Return the last number for which `fits`, which holds up to some number; 0 where it never does."""
     low, high = 0, min(start, most)
     while fits(high):
         low = high

@@ -1,4 +1,4 @@
-"""The verdict on one recipe as a value, the gates it must pass, and the exit code of many. Prices nothing."""
+"""The verdict on one recipe, the gates that it must pass, and the exit code of many. Prices nothing."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from simulator.recipes.recipe import Place, Remark
 CheckOutcome = Literal[
     "fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"
 ]
-"""`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its use
-is wrong; `skipped`: no recipe, and told to pass over such files."""
+"""`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its
+use is wrong; `skipped`: not a recipe, where such files are passed over."""
 OUTCOMES: tuple[CheckOutcome, ...] = get_args(CheckOutcome)
 FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
-"""Outcomes of a recipe that was judged."""
+"""Outcomes of judged recipes."""
 NOT_JUDGED: tuple[CheckOutcome, ...] = ("cannot_tell", "not_modelled", "unreadable")
-"""Outcomes of one that was not."""
+"""Outcomes of recipes that could not be judged."""
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """What passes."""
+    """Conditions that a recipe must pass."""
 
     max_memory_fraction: float | None = None
     """Largest share of the usable memory that the worst rank may need."""
     min_fit_probability: float | None = None
-    """Least probability to fit; None for any."""
+    """Smallest probability to fit; None for any."""
     fail_on: tuple[CheckOutcome, ...] | None = None
-    """Outcomes that fail; None for all but `fits`, `starved` and `skipped`. Where a gate above is broken, `fits` and
-    `starved` fail whatever stands here."""
+    """Outcomes that fail; None for all but `fits`, `starved` and `skipped`. `fits` and `starved` always fail where a
+    gate above is broken."""
     skip_non_recipes: bool = False
-    """A file that starts no training is passed over; so it is anyway where it lies in a folder that is walked."""
+    """Whether to pass over files that start no training, as is always done in folders."""
     exit_zero: bool = False
-    """Report only: a recipe that fails, or cannot be judged, leaves the exit code alone."""
+    """Whether recipes that fail or cannot be judged leave the exit code at 0."""
 
     def broken(self, estimate: Estimate) -> tuple[str, ...]:
-        """The gates that an estimate does not pass, one sentence each."""
+        """Return the gates that an estimate does not pass, one sentence each."""
         memory = estimate.memory
         problems: list[str] = []
         share = memory.device_bytes / memory.capacity_bytes
@@ -63,7 +63,7 @@ class Gates:
         return tuple(problems)
 
     def graded(self, result: Checked) -> Checked:
-        """Return a result with whether it passes here."""
+        """Return a result with whether it passes these gates."""
         if self.fail_on is None or result.outcome in ("fits", "starved", "skipped"):
             return result
         return replace(result, passed=result.outcome not in self.fail_on)
@@ -71,22 +71,22 @@ class Gates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A set of changes after which the recipe fits."""
+    """A set of changes with which the recipe fits."""
 
     options: tuple[str, ...]
-    """As on the command line, such as `--recompute full`."""
+    """Options as on the command line, such as `--recompute full`."""
     estimate: Estimate
-    """The recipe after the changes."""
+    """Estimate of the recipe with the changes."""
     speed_ratio: float
-    """Tokens per second and device over those of the recipe as it is, had it fit."""
+    """Tokens per second and device, relative to the unchanged recipe as if it fit."""
     case: Case
-    """The question that the recipe asks with the changes."""
+    """The changed recipe as a question."""
     patch: str = ""
-    """A unified diff of the recipe that makes them, where that was asked for and the text gives a hold."""
+    """Unified diff that makes the changes; empty unless requested and possible."""
 
     @property
     def text(self) -> str:
-        """The changes on one line."""
+        """The options on one line."""
         return " ".join(self.options)
 
 
@@ -95,43 +95,43 @@ class Checked:
     """The verdict on one launch of one file."""
 
     file: str
-    """Name of the file, as it was given."""
+    """Name of the file, as the user wrote it."""
     title: str = ""
-    """Which launch of the file; empty where it has one."""
+    """Name of the launch within the file; empty for a single one."""
     framework: str = ""
     """Training stack of the launch."""
     dialect: str = ""
-    """Kind of recipe, by its reader."""
+    """Recipe format."""
     outcome: CheckOutcome
     """The verdict."""
     passed: bool
     """Whether it passes the gates."""
     known: bool = False
-    """Whether a baseline has the same failure, which then fails no more."""
+    """Whether a baseline has the same failure, so that it no longer fails the check."""
     reasons: tuple[str, ...] = ()
-    """Why it did not pass: the gates, what is missing, what is wrong; one sentence each."""
+    """Why it did not pass: broken gates, missing values, errors; one sentence each."""
     remarks: tuple[Remark, ...] = ()
-    """Refusals of the framework, what is missing and what the reader noticed, errors first."""
+    """The framework's refusals, missing values and the reader's remarks, errors first."""
     blame: Place | None = None
-    """The line of the flag that decides a failure."""
+    """Line of the flag that decides a failure."""
     estimate: Estimate | None = None
     peaks: Peaks | None = None
     without_offload: Estimate | None = None
-    """The same with everything on the device, where the recipe offloads."""
+    """Estimate with everything on the device, for a recipe that offloads."""
     changes: tuple[Change, ...] = ()
     room: Room | None = None
-    """How far it could go on its devices, where it was priced."""
+    """Largest sequence and micro batch on its devices, where it was priced."""
     case: Case | None = None
     """The question that was priced."""
 
     @property
     def name(self) -> str:
-        """File and launch, for people."""
+        """File and launch, for display."""
         return f"{self.file} ({self.title})" if self.title else self.file
 
 
 def exit_code(results: Iterable[Checked], gates: Gates) -> int:
-    """One code for all results that fail, those apart that a baseline has.
+    """Return one code for all results, apart from failures that a baseline has.
 
     2 where any file or its use is wrong, else 1 where any fails, else 3 where any cannot be told, else 0.
     """

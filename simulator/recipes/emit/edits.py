@@ -1,4 +1,4 @@
-"""Edits of a recipe's text: a setting changed where it stands, or added. Knows no framework."""
+"""Edits of a recipe's text: settings changed at their place, or added. Knows no framework."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ _HEADER = re.compile(r"#|\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenSetting:
-    """A setting as the text gives it."""
+class RecipeSetting:
+    """A setting in the recipe's text."""
 
     spelled: str
-    """Without dashes."""
+    """Name without dashes."""
     text: str
     line: int
-    """Of its name, from 1."""
+    """Line of its name, from 1."""
 
 
 def edited(
-    text: str, present: Mapping[str, GivenSetting], wanted: Mapping[str, str], dropped: Sequence[str], *, shell: bool
+    text: str, present: Mapping[str, RecipeSetting], changes: Mapping[str, str], dropped: Sequence[str], *, shell: bool
 ) -> str | None:
-    """The text with flags or keys set and others dropped; None where it gives no hold for that.
+    """Return the text with some flags or keys set and others dropped; None where it offers no place for them.
 
     A flag with an empty value is a switch.
     """
     lines = text.splitlines(keepends=True)
     added: dict[str, str] = {}
-    for name, value in wanted.items():
+    for name, value in changes.items():
         setting = present.get(name)
         if setting is None:
             added[name] = value
@@ -47,7 +47,7 @@ def edited(
 
 
 def with_variable(text: str, name: str, value: str) -> str:
-    """A script with a variable for all that it starts, under its first comments; one that it sets itself gets more."""
+    """Return a script that exports a variable after its first comments; a variable it sets itself is extended."""
     lines = text.splitlines(keepends=True)
     own = re.compile(rf"^(\s*(?:export\s+)?{name}=)([\"']?)([^\"'\s;]*)\2")
     for number, line in enumerate(lines):
@@ -60,13 +60,13 @@ def with_variable(text: str, name: str, value: str) -> str:
     return "".join([*lines[:first], f"export {name}={value}\n", *lines[first:]])
 
 
-def _flag(setting: GivenSetting) -> re.Pattern[str]:
+def _flag(setting: RecipeSetting) -> re.Pattern[str]:
     name = re.escape(setting.spelled)
     return re.compile(rf"(?<![\w.-])(--?{name}|\+{{0,2}}(?:\w+\.)+{name}(?==))(?![\w-])(?:([ =]+)({_WORD}))?")
 
 
-def _set_flag(lines: list[str], setting: GivenSetting, value: str) -> bool:
-    """Another value: in the variable that the flag takes it from where that is plain text, else behind the flag."""
+def _set_flag(lines: list[str], setting: RecipeSetting, value: str) -> bool:
+    """Replace a flag's value, in its variable if that is plain text; False where the text does not allow it."""
     line = lines[setting.line - 1]
     match = _flag(setting).search(line)
     if match is None or match[3] is None:
@@ -87,8 +87,8 @@ def _set_variable(before: Sequence[str], lines: list[str], name: str, old: str, 
     return True
 
 
-def _add_flags(lines: list[str], present: Mapping[str, GivenSetting], added: Mapping[str, str]) -> bool:
-    """More flags, or dotted keys, behind the value of one that stands in the text."""
+def _add_flags(lines: list[str], present: Mapping[str, RecipeSetting], added: Mapping[str, str]) -> bool:
+    """Add flags or dotted keys after the value of a present one; False without one."""
     words = "".join(
         f" ++{name}={value or 'true'}" if "." in name else f" --{name} {value}".rstrip()
         for name, value in added.items()
@@ -102,12 +102,12 @@ def _add_flags(lines: list[str], present: Mapping[str, GivenSetting], added: Map
     return False
 
 
-def _key(setting: GivenSetting) -> re.Pattern[str]:
+def _key(setting: RecipeSetting) -> re.Pattern[str]:
     last = re.escape(setting.spelled.rsplit(".", 1)[-1])
     return re.compile(rf"^(\s*[\"']?{last}[\"']?\s*[:=]\s*)({_WORD}?)")
 
 
-def _set_key(lines: list[str], setting: GivenSetting, value: str) -> bool:
+def _set_key(lines: list[str], setting: RecipeSetting, value: str) -> bool:
     line = lines[setting.line - 1]
     match = _key(setting).match(line)
     if match is None or not match[2]:
@@ -119,7 +119,7 @@ def _set_key(lines: list[str], setting: GivenSetting, value: str) -> bool:
 
 
 def _like(old: str, new: str) -> str:
-    """A value in the form of the one before it: quoted, or true and false for 1 and 0."""
+    """Return a value in the form of the old one: quoted, or true and false for 1 and 0."""
     if old[:1] in ("'", '"') and new[:1] not in ("'", '"'):
         return f"{old[0]}{new}{old[0]}"
     if old.lower() in ("true", "false") and new in ("0", "1"):
@@ -127,8 +127,8 @@ def _like(old: str, new: str) -> str:
     return new
 
 
-def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapping[str, str]) -> bool:
-    """More keys above one of the same section, in its form."""
+def _add_keys(lines: list[str], present: Mapping[str, RecipeSetting], added: Mapping[str, str]) -> bool:
+    """Add keys above one of the same section, in its form; False without one."""
     for name, value in added.items():
         section = name.rpartition(".")[0]
         beside = [setting for other, setting in present.items() if other.rpartition(".")[0] == section]
@@ -143,12 +143,12 @@ def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapp
         json = re.match(r"\s*\"", line) is not None
         comma = "," if json else ""
         value = f'"{value}"' if json and not re.fullmatch(r"-?[0-9.]+|true|false|\[.*\]", value) else value  # noqa: PLW2901
-        # On the same line of the list: the numbers of the other lines stay.
+        # In the same item of the list, so that the other lines keep their numbers.
         lines[anchor.line - 1] = f"{match[1]}{value}{comma}\n{line}"
     return True
 
 
-def _drop(lines: list[str], setting: GivenSetting, *, shell: bool) -> bool:
+def _drop(lines: list[str], setting: RecipeSetting, *, shell: bool) -> bool:
     line = lines[setting.line - 1]
     match = (_flag(setting).search if shell else _key(setting).match)(line)
     if match is None:

@@ -1,4 +1,4 @@
-"""A helpful change as a patch of the recipe's text, accepted only if the new text asks the intended question."""
+"""Changes of a layout as patches of the recipe's text, accepted only if the new text asks the intended question."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.frameworks.framework import RecipeWriter
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Checked
-from simulator.recipes.emit.edits import GivenSetting, edited, with_variable
+from simulator.recipes.emit.edits import RecipeSetting, edited, with_variable
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 
@@ -37,13 +37,13 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
     "recompute": ("use_recompute",),
     "recompute_activations": ("recompute_granularity",),
 }
-"""Other names of a setting, that a recipe may give instead."""
+"""Other names of a setting, which a recipe may use instead."""
 
 
 def patched(
     results: Iterable[Checked], settings: Mapping[str, str], environment: Mapping[str, str], root: Path | None = None
 ) -> tuple[Checked, ...]:
-    """The results, with a patch to each change that the recipe's text can hold."""
+    """Return the results with a patch for each change that the recipe's text allows."""
     return tuple(
         replace(
             result,
@@ -63,10 +63,10 @@ def patch_of(
     environment: Mapping[str, str],
     root: Path | None = None,
 ) -> str:
-    """A unified diff of the recipe after which it asks the change's question; empty where its text gives no hold.
+    """Return a unified diff that makes the recipe ask the change's question; empty where the text does not allow it.
 
-    The patched text is read again, in the place of the recipe's and below the same `root`, and asks what was promised,
-    or there is no patch.
+    The patched text is read again in the recipe's place, below the same `root`; a patch that asks another question is
+    dropped.
     """
     if checked.case is None:
         return ""
@@ -89,7 +89,7 @@ def patch_of(
 
 
 def _shown(line: str) -> bool:
-    """Whether a line may be printed as it is: without control marks, and no command to a runner of GitHub."""
+    """Whether a line may be printed as it is: without control characters or commands to a GitHub runner."""
     plain_text = line[1:].rstrip("\r\n").replace("\t", " ")
     return plain_text.isprintable() and not plain_text.lstrip().startswith("::") and "##[" not in line
 
@@ -99,7 +99,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _changed(text: str, base: Case, case: Case) -> str | None:
-    """The recipe's text with the settings of another case."""
+    """Return the recipe's text with the settings of another case; None where it does not allow them."""
     recipe = base.recipe
     written = registry.writer_of(recipe.dialect)
     shell = recipe.dialect.endswith("-shell")
@@ -113,21 +113,21 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     def named(word: str) -> str:
         return _name(word, present, recipe, tuple(flag.name for flag, text in other_names.get(word, ()) if not text))
 
-    wanted = {named(word): value for word, value in after.items() if before.get(word) != value}
+    changes = {named(word): value for word, value in after.items() if before.get(word) != value}
     if base.scenario.devices != case.scenario.devices:
         nodes = _nodes(text, present, recipe)
         if nodes is None or recipe.devices_per_node is None:
             return None
         present = {**present, "nodes": nodes}
-        wanted["nodes"] = str(case.scenario.devices // recipe.devices_per_node)
-    if recipe.dialect.startswith("nemo") and "model.use_distributed_optimizer" in wanted:
+        changes["nodes"] = str(case.scenario.devices // recipe.devices_per_node)
+    if recipe.dialect.startswith("nemo") and "model.use_distributed_optimizer" in changes:
         return None  # NeMo shards by another optimizer, Megatron-Bridge by a key of another section.
     dropped = [named(word) for word in before if word not in after]
-    if "recompute_granularity" in wanted:
+    if "recompute_granularity" in changes:
         dropped.append("recompute_activations")
     if recipe.framework == "megatron" and recipe.dialect == "megatron-shell":
-        wanted = {name if name in present else name.replace("_", "-"): value for name, value in wanted.items()}
-    changed = edited(text, present, wanted, dropped, shell=shell) if wanted or dropped else text
+        changes = {name if name in present else name.replace("_", "-"): value for name, value in changes.items()}
+    changed = edited(text, present, changes, dropped, shell=shell) if changes or dropped else text
     grows = case.scenario.framework.expandable_segments and not base.scenario.framework.expandable_segments
     if changed is None or not grows:
         return changed
@@ -137,8 +137,8 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     return with_variable(changed, f"PYTORCH_{part}_ALLOC_CONF", "expandable_segments:True")
 
 
-def _nodes(text: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> GivenSetting | None:
-    """Where the recipe says its number of nodes."""
+def _nodes(text: str, present: Mapping[str, RecipeSetting], recipe: Recipe) -> RecipeSetting | None:
+    """Return the setting of the number of nodes in the recipe; None without a unique one."""
     for name, setting in present.items():
         if name.rsplit(".", 1)[-1] == "num_nodes":
             return setting
@@ -146,26 +146,26 @@ def _nodes(text: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> Gi
     if len(places) != 1 or not recipe.dialect.endswith("-shell"):
         return None
     number, match = places[0]
-    return GivenSetting(spelled=match[1], text=str(recipe.nodes), line=number)
+    return RecipeSetting(spelled=match[1], text=str(recipe.nodes), line=number)
 
 
 _NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
 
 
 def _settings(writer: RecipeWriter, case: Case, *, switch: str) -> dict[str, str]:
-    """A case's words, the last of each; `switch` is the text of one that has none."""
+    """Return a case's words, the last of each; `switch` is the text of a word without one."""
     return {name: text or switch for name, text in writer.words(case.scenario, case.layout)}
 
 
-def _present(recipe: Recipe) -> dict[str, GivenSetting]:
-    """What the file itself gives, those that are said to matter most first."""
+def _present(recipe: Recipe) -> dict[str, RecipeSetting]:
+    """Return the flags in the recipe's own file, batch and parallel sizes first."""
     flags = [flag for flag in recipe.flags if flag.place.file == recipe.file]
     flags.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))
-    return {flag.name: GivenSetting(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
+    return {flag.name: RecipeSetting(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
 
 
-def _name(name: str, present: Mapping[str, GivenSetting], recipe: Recipe, others: tuple[str, ...]) -> str:
-    """A setting's name as the recipe has it."""
+def _name(name: str, present: Mapping[str, RecipeSetting], recipe: Recipe, others: tuple[str, ...]) -> str:
+    """Return a setting's name in the recipe."""
     if recipe.dialect.startswith("nemo"):
         name = _NEMO.get(name, name)
         return next((key for key in present if key.rsplit(".", 1)[-1] == name), f"model.{name}")
@@ -173,7 +173,7 @@ def _name(name: str, present: Mapping[str, GivenSetting], recipe: Recipe, others
 
 
 def _asks(text: str, base: Case, case: Case, read: Callable[[], Iterable[Recipe]]) -> bool:
-    """Whether the text, read in the place of the recipe's own, asks the question of a case under the same options."""
+    """Whether the text, read in the recipe's place, asks the question of a case with the same options, and fits."""
     with standing_in(Path(base.recipe.file), text):
         recipes = read()
     cases = [case_of(recipe, base.asked) for recipe in recipes if recipe.title == base.recipe.title]

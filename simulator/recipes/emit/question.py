@@ -1,4 +1,4 @@
-"""The question whose layout a recipe is for: out of a file of estimates, or from options. Writes no recipe."""
+"""The question that a recipe is written for, from a file of estimates or from options. Writes no recipe."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from simulator.recipes.recipe import Recipe
 from simulator.search.build import bare_estimate
 
 MOST_BYTES = 100_000_000
-"""Largest file of estimates that is read."""
+"""Largest file of estimates that is read, in bytes."""
 _MOST = 10**15
-"""Largest count that such a file may hold."""
+"""Largest count in such a file."""
 _SAME = 0.005
-"""Relative difference between a file's figures and those of its layout that still counts as the same question."""
+"""Largest relative difference between a file's figures and its layout's for them to be the same question."""
 
 
 def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
-    """The question of an estimate's options, with the estimate's defaults. Raises InputError."""
+    """Return the question of an estimate's options, with the estimate's defaults. Raises InputError."""
     recipe = Recipe(
         file="options",
         framework=framework_of(target),
@@ -50,7 +50,7 @@ def question_of_options(asked: Asked, target: RecipeFormat) -> Case:
 
 
 def question_of_scenario(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Case:
-    """The question of a scenario and a layout; `options` are the switches that its framework was given."""
+    """Return the question of a scenario and a layout; `options` are the switches set for its framework."""
     recipe = Recipe(
         file="question",
         framework=scenario.framework.name,
@@ -70,14 +70,14 @@ def question_of_scenario(scenario: Scenario, layout: Layout, options: Mapping[st
 
 
 def question_of_path(path: str, asked: Asked) -> Case:
-    """The question of a saved estimate, of the first of a saved ranking, or of a recipe."""
+    """Return the question of a saved estimate, of a saved ranking's first one, or of a recipe."""
     if Path(path).suffix.lower() == ".json" and _is_answer(path):
         return question_of_file(path, None, 1, asked)
     return priceable(case_of(read_recipe(path, {}, None)[0], asked))
 
 
 def _is_answer(path: str) -> bool:
-    """Whether a file holds an estimate, or a ranking of some."""
+    """Whether a file holds an estimate or a ranking."""
     try:
         value = parse_json(path, read_limited(Path(path), MOST_BYTES))
         chosen = value["estimates"][0] if "estimates" in value else value
@@ -87,7 +87,7 @@ def _is_answer(path: str) -> bool:
 
 
 def target_of(framework: str, file: str = "options") -> RecipeFormat:
-    """The kind of recipe that a framework's profile is written as. Raises InputError for another word."""
+    """Return the default recipe format of a framework's profile. Raises InputError for another word."""
     for target, writer in writers().items():
         if writer.is_usual and framework_of(target) == framework:
             return target
@@ -97,19 +97,18 @@ def target_of(framework: str, file: str = "options") -> RecipeFormat:
 
 
 def priceable(case: Case | Blocked) -> Case:
-    """The case, or one InputError with all that has to be told."""
+    """Return the case. Raises one InputError naming everything that it lacks."""
     if isinstance(case, Blocked):
         raise InputError("; ".join(f"{remark.message} ({remark.fix})" for remark in case.missing))
     return case
 
 
 def question_of_file(file: str, text: str | None, rank: int, asked: Asked, target: RecipeFormat | None = None) -> Case:
-    """The question behind an estimate in a file, as `--format json` writes it; `text` is what stdin held.
+    """Return the question of an estimate in a file, as `--format json` writes it; `text` is the content of stdin.
 
-    Without a target it is that of the framework that the layout was priced for.
-
-    Options given beside it replace what the file says. Raises InputError, also where the layout no longer gives the
-    figures of the file: then it was priced with options or coefficients that the file does not name.
+    The default target is the format of the framework that the layout was priced for. Options in `asked` override the
+    file's. Raises InputError, also where the layout no longer gives the figures of the file: it was then priced with
+    options or coefficients that the file does not name.
     """
     value = parse_json(file, read_limited(Path(file), MOST_BYTES) if text is None else text)
     chosen, query = _chosen(file, value, rank)
@@ -136,7 +135,7 @@ def question_of_file(file: str, text: str | None, rank: int, asked: Asked, targe
 
 
 def _count(value: object) -> int:
-    """A whole number of a file. Raises TypeError or ValueError."""
+    """Return a whole number of a file. Raises TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{str(value)[:40]!r} is no whole number")
     if not 0 <= value <= _MOST:
@@ -145,7 +144,7 @@ def _count(value: object) -> int:
 
 
 def _sound(value: object) -> Any:
-    """A setting of a layout: a count, a word, whether, nothing, or a list of counts or words.
+    """Return a layout's setting: a count, word, bool, None, or list of counts or words.
 
     Raises TypeError or ValueError.
     """
@@ -155,7 +154,7 @@ def _sound(value: object) -> Any:
 
 
 def _figure(value: object) -> float:
-    """A finite amount of a file. Raises TypeError or ValueError."""
+    """Return a finite amount of a file. Raises TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{str(value)[:40]!r} is no number")
     if not 0 <= value <= _MOST or not math.isfinite(value):
@@ -175,7 +174,7 @@ def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
 
 
 def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The estimate asked for, and the question of the ranking it is from."""
+    """Return the estimate of a rank, and the query of its ranking."""
     if not isinstance(value, dict):
         raise InputError(f"{file}: must hold an estimate or a ranking, as --format json writes them")
     estimates = value.get("estimates")
@@ -192,7 +191,7 @@ def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mappin
 
 
 def _recipe(file: str, value: Mapping[str, Any], target: RecipeFormat) -> tuple[Recipe, str]:
-    """An estimate as a recipe, and the hardware it was priced on."""
+    """Return an estimate as a recipe, and the hardware that it was priced on."""
     layout = value["layout"]
     priced_for = str(layout["framework"])
     if priced_for != framework_of(target):

@@ -1,4 +1,4 @@
-"""A case as a recipe by its framework's writer, read back and compared. Refuses what no framework can say."""
+"""Recipes of a case, by its framework's writer. Refuses what no framework can express."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.launch import LaunchFacts
 
 _WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
-"""Fields of the workload that writers know."""
+"""Workload fields that writers support."""
 
 
 def emit(case: Case, target: str) -> str:
-    """The recipe that launches a case. Raises UnsupportedError for what the framework has no words for."""
+    """Return the recipe that launches a case. Raises UnsupportedError for settings without a word in the framework."""
     if target not in registry.writers():
         names = tuple(registry.writers())
         raise InputError(f"target '{target[:60]}': is not one of {', '.join(names)}{did_you_mean(target, names)}")

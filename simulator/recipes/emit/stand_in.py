@@ -1,4 +1,4 @@
-"""Columns of a measured row from a log, a recipe or a saved estimate, in the place of typing them. Fits nothing."""
+"""Columns of a measured row, taken from a log, a recipe or a saved estimate. Fits nothing."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from simulator.recipes.readers.read import read_recipe
 
 _LOGS: Final = frozenset({".log", ".out", ".err", ".txt"})
 _NAMES: Final = frozenset({"table", "row", "source", "source_ref"})
-"""Columns that name a row, which another file's do not."""
+"""Columns that identify a row and are never taken from a file."""
 
 
 def stand_in(files: Sequence[Path], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that files state of one run, those in `known` left out: a log before recipes and estimates.
+    """Return the columns that files state of one run, without those in `known`; a log overrides recipes and estimates.
 
     Raises InputError for a file that states none, and lists what a log lacks.
     """
@@ -42,7 +42,7 @@ def stand_in(files: Sequence[Path], known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(file: Path, columns: Mapping[str, Any], fixed: frozenset[str]) -> dict[str, Any]:
-    """What a log states of its run."""
+    """Return the columns that a log states of its run."""
     hardware = columns.get("hardware")
     if not hardware:
         raise InputError(f"{file}: logs do not say the hardware; give it in column hardware")
@@ -55,7 +55,7 @@ def _logged(file: Path, columns: Mapping[str, Any], fixed: frozenset[str]) -> di
 
 
 def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe or a saved estimate asks, with the hardware where it says that."""
+    """Return the columns of a recipe's or a saved estimate's question, with its hardware if stated."""
     case, hardware = _case(file, known)
     scenario = case.scenario
     name = _model_name(case, str(known.get("model") or case.recipe.model or ""))
@@ -70,7 +70,7 @@ def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:
-    """The question of a file, and the hardware that it names itself."""
+    """Return the question of a file, and the hardware that the file names, else empty."""
     asked = _over(known)
     value = parse_json(str(file), read_limited(file, MOST_BYTES)) if file.suffix.lower() == ".json" else None
     if isinstance(value, dict) and ("estimates" in value or {"layout", "throughput"} <= set(value)):
@@ -90,7 +90,7 @@ def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:
 
 
 def _over(known: Mapping[str, Any]) -> Asked:
-    """A row's own cells, put over what a file asks."""
+    """Return a row's own cells as options that override a file."""
     names = ("model", "devices", *WORKLOAD_COLUMNS, "num_layers", "framework")
     values = {name: known[name] for name in names if known.get(name)}
     asked = Asked(**values, layout={name: known[name] for name in LAYOUT_COLUMNS if known.get(name)})
@@ -103,7 +103,7 @@ def _over(known: Mapping[str, Any]) -> Asked:
 
 
 def _model_name(case: Case, name: str) -> str:
-    """A name by which the question's model is found again: shipped, a path, or the spec itself."""
+    """Return a name that identifies the question's model: a shipped name, a path, or the spec itself."""
     model = case.scenario.model
     for candidate in dict.fromkeys((name, model.name)):
         if candidate and (candidate in model_names() or Path(candidate).exists()):

@@ -17,13 +17,13 @@ _BY_ENVIRONMENT = ("erniekit", "paddleformers-cli")
 """Programs that take the number of nodes from the environment."""
 _MOST = 1 << 20
 _ONE_OF_MANY = frozenset(["rank", "world_size", "use_mpi"])
-"""Flags of a program that takes its place among processes that are started elsewhere: Hygon's and llm-jp's Megatron."""
+"""Flags of programs that join processes started elsewhere: Hygon's and llm-jp's Megatron."""
 _WORKERS = 8
-"""Processes that `msrun` of MindSpore 2.7 starts, in all and on a node, where it is told neither."""
+"""Default processes of MindSpore 2.7's `msrun`, both in total and per node."""
 
 
 def cluster_of(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
-    """Nodes and processes per node; None where only the run knows."""
+    """Return nodes and processes per node; None where only the run knows."""
     options = launch.options
     if launch.launcher == "python":
         return _started(launch, arguments) if launch.spread else _alone(launch, arguments)
@@ -42,7 +42,7 @@ def cluster_of(launch: TrainingCommand, arguments: Arguments) -> tuple[int | Non
 
 
 def _alone(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
-    """One process, unless words in front of the program that are not known start several, or it is one of many."""
+    """Return one process; None where unknown words may start several, or it joins others."""
     if _ONE_OF_MANY.intersection(arguments.entries):
         return None, None
     if not launch.in_front:
@@ -53,7 +53,7 @@ def _alone(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, i
 
 
 def _unless_open(launch: TrainingCommand, arguments: Arguments, option: str) -> int | None:
-    """The launcher's default of 1, unless options that are not known may say otherwise."""
+    """Return the launcher's default of 1; None where unknown options may change it."""
     if not launch.open_options or {"nodes": "nnodes", "devices_per_node": "nproc_per_node"}[option] in launch.options:
         return 1
     arguments.need(launch.open_options, option)
@@ -61,7 +61,7 @@ def _unless_open(launch: TrainingCommand, arguments: Arguments, option: str) -> 
 
 
 def _started(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
-    """Processes that `srun` or `mpirun` starts: as its options say, else as Slurm's variables do."""
+    """Return the processes of `srun` or `mpirun`, by their options, else by Slurm's variables."""
     known = {**_scheduled(launch), **launch.spread} if launch.spread["starter"].text.endswith("srun") else launch.spread
     nodes = _count(arguments, known, "nodes", ("nodes",), default=None)
     each = _count(arguments, known, "devices_per_node", ("tasks_per_node",), default=None)
@@ -80,7 +80,7 @@ def _started(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None,
 
 
 def _scheduled(launch: TrainingCommand) -> dict[str, PlainValue]:
-    """The same counts as Slurm's variables."""
+    """Return the same counts from Slurm's variables."""
     names = {"nodes": "SLURM_NNODES", "tasks": "SLURM_NTASKS", "tasks_per_node": "SLURM_NTASKS_PER_NODE"}
     return {name: launch.environment[names[name]] for name in names if names[name] in launch.environment}
 
@@ -121,7 +121,7 @@ def _deepspeed(launch: TrainingCommand, arguments: Arguments) -> tuple[int | Non
 
 
 def _msrun(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
-    """Nodes and processes of MindSpore's launcher, which is told all processes and those of a node: 8 unless it is."""
+    """Return nodes and processes per node of MindSpore's launcher, by total and per-node processes."""
     each = _count(arguments, launch.options, "devices_per_node", ("local_worker_num",), default=_WORKERS)
     tasks = _count(arguments, launch.options, "nodes", ("worker_num",), default=_WORKERS)
     if not each or not tasks:
@@ -133,7 +133,7 @@ def _msrun(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, i
 
 
 def _visible(launch: TrainingCommand, arguments: Arguments) -> int | None:
-    """Devices that the environment leaves visible; None, which is all of a node, where it names none."""
+    """Return the number of visible devices by the environment; None, meaning all of a node, without a list."""
     for name in _VISIBLE:
         if name in launch.environment:
             return _listed(arguments, launch.environment[name], "devices_per_node")
@@ -143,7 +143,7 @@ def _visible(launch: TrainingCommand, arguments: Arguments) -> int | None:
 def _count(
     arguments: Arguments, options: Mapping[str, PlainValue], option: str, names: tuple[str, ...], *, default: int | None
 ) -> int | None:
-    """A number among the launcher's options."""
+    """Return a number among the launcher's options; `default` where absent, None where unknown."""
     value = next((options[name] for name in names if name in options), None)
     if value is None:
         return default
@@ -164,7 +164,7 @@ def _count(
 
 
 def _listed(arguments: Arguments, value: PlainValue, option: str) -> int | None:
-    """Items of a list such as `0,1,2,3`."""
+    """Return the number of items in a list such as `0,1,2,3`."""
     arguments.places[option] = Place(arguments.file, value.line or 1)
     if not value.known:
         arguments.need(value.causes, option)

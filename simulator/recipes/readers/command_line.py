@@ -1,7 +1,7 @@
-"""Splits the words of a command line into flags with values and into positional words, for a framework's reader.
+"""Splitting of a command line's words into flags with values and positional words, for a framework's reader.
 
-A variable such as `$EXTRA_ARGS` whose text is unknown may hold any flag, and is noted as such. What a flag means
-is left to its framework's folder.
+A variable such as `$EXTRA_ARGS` whose text is unknown may hold any flag, and is noted as such. The framework's folder
+interprets the flags.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from simulator.frameworks.names import plain
 from simulator.recipes.shell.values import Value, split_fields, text_value
 
 ARGUMENTS: Final = frozenset("@*")
-"""Names of the variables that hold all of the script's own arguments (`$@`, `$*`), taken as empty."""
+"""Variables that hold all of the script's own arguments (`$@`, `$*`), assumed to be empty."""
 _MANY: Final = re.compile(r"(data_path|data|paths|files|dirs|datasets?|modules|targets)$")
-"""Flags that no table has and that take several values."""
+"""Flags in no table that take several values."""
 _BAG: Final = re.compile(r"[$]?\{?\w*(arg|opt|flag|extra|param|conf)\w*(\[[@*]\])?\}?", re.IGNORECASE)
-"""A variable whose name says that it holds flags rather than a value."""
+"""Names of variables that hold flags, not a value."""
 _BARE: Final = re.compile(r"(no|use|do|enable|disable|skip|overwrite)_")
-"""Flags that no table has and that take no value."""
+"""Flags in no table that take no value."""
 
 
 def add_words(arguments: Arguments, words: Sequence[Value]) -> list[Value]:
-    """Take the words after the script's name; returns those before the first flag."""
+    """Add the words after the script's name; return those before the first flag."""
     positional: list[Value] = []
     flag: Value | None = None
     values: list[Value] = []
@@ -54,7 +54,7 @@ def _finish(arguments: Arguments, flag: Value | None, values: list[Value]) -> No
 
 
 def _is_opaque(arguments: Arguments, word: Value, flag: Value | None, values: list[Value]) -> bool:
-    """Whether a word that is not known stands for flags rather than for a value."""
+    """Whether an unknown word stands for flags, not for a value."""
     first = word.pieces[0] if word.pieces else None
     if first is None or word.known:
         return False
@@ -74,7 +74,7 @@ def _is_opaque(arguments: Arguments, word: Value, flag: Value | None, values: li
 
 
 def _add_opaque(arguments: Arguments, word: Value) -> None:
-    """Flags on some paths only: those on all paths count, the others may be there."""
+    """Add the flags of an unknown word: those on all paths are set, the others only may be."""
     if _only_arguments(word):
         message = f"{word.text} is taken as no arguments: nobody gave the script any"
         if all(remark.message != message for remark in arguments.remarks):
@@ -92,16 +92,16 @@ def _add_opaque(arguments: Arguments, word: Value) -> None:
         arguments.bags |= inner.bags
     arguments.note(word.causes)
     for name in dict.fromkeys(name for path in paths for name in path):
-        taken = [path.get(name) for path in paths]
-        texts = {" ".join(entry.text for entry in entries) if entries else None for entries in taken}
-        if len(texts) == 1 and taken[0]:
-            arguments.entries.setdefault(name, []).extend(taken[0])
+        entries_by_path = [path.get(name) for path in paths]
+        texts = {" ".join(entry.text for entry in entries) if entries else None for entries in entries_by_path}
+        if len(texts) == 1 and entries_by_path[0]:
+            arguments.entries.setdefault(name, []).extend(entries_by_path[0])
         else:
             arguments.maybe[name] = arguments.maybe.get(name, frozenset()) | word.causes
 
 
 def _only_arguments(word: Value) -> bool:
-    """Whether a word is nothing but the script's own arguments."""
+    """Whether a word consists only of the script's own arguments."""
     whole = all(piece.causes or not piece.text for piece in word.pieces)
     return whole and bool(word.causes) and all(cause.name in ARGUMENTS for cause in word.causes)
 

@@ -1,4 +1,4 @@
-"""Configuration files as the pages of their own repositories start them."""
+"""Configuration files launched as pages of their own repositories document it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAUNCHERS: Final = ("accelerate",)
 
 
 def documented_launch(path: Path, text: str) -> tuple[TrainingCommand, Remark] | None:
-    """Return the launch of a file of this text by its repository's pages, and a remark that names the page."""
+    """Return the launch that a repository's page documents for a file of this text, and a remark naming the page."""
     start = start_of(str(path), text)
     if start is None or start.words[0] not in _LAUNCHERS:
         return None

@@ -1,4 +1,4 @@
-"""Shell that a job's description holds, such as `run` of SkyPilot or `command` of MosaicML. Runs nothing."""
+"""Shell in a job's description, such as `run` of SkyPilot or `command` of MosaicML. Runs nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from simulator.frameworks.documents import Key, keys_of, read_document
 from simulator.recipes.readers.recognition import command_line
 
 _COMMANDS: Final = frozenset(["run", "command", "commands", "script", "args", "arguments", "entrypoint"])
-"""Last parts of the keys that hold shell."""
+"""Last parts of keys that hold shell."""
 _HEAD: Final = "setup"
-"""Key of what comes before, where a scheduler's own lines stand."""
+"""Key of preceding commands, which may hold a scheduler's own lines."""
 _ENVIRONMENT: Final = frozenset(["envs", "env", "env_variables"])
 _DEVICES: Final = re.compile(r"[\w-]+:([1-9]\d{0,3})", re.ASCII)
-"""Devices of a node: `H100:8`."""
+"""Devices per node: `H100:8`."""
 
 
 def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
-    """Return the shell of a job's description, on the lines where it stands, and the variables that the job sets.
+    """Return the shell of a job's description, at its line numbers, and the variables that the job sets.
 
-    The text is empty for a file that holds none. SkyPilot gives a task's nodes and devices as variables (docs,
+    The text is empty without any shell. SkyPilot passes a task's nodes and devices as variables (docs,
     running-jobs/environment-variables).
     """
     try:
@@ -40,7 +40,7 @@ def job_script(path: Path) -> tuple[str, Mapping[str, str]]:
 
 
 def _shell(key: Key) -> str:
-    """Text of a key's value; of a list the command behind `-c`, or one command a line."""
+    """Return the shell of a key; for a list the command after `-c`, or one command per line."""
     items = [value.text for value in key.values]
     behind = items.index("-c") + 1 if "-c" in items else 0
     return "\n".join(items[behind : behind + 1] if 0 < behind < len(items) else items)

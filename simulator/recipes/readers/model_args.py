@@ -1,4 +1,4 @@
-"""`MODEL_ARGS:` files: the flags of one run, as Megatron-LM's functional tests and model collections keep them.
+"""`MODEL_ARGS:` files: the flags of one run, as in Megatron-LM's functional tests and model collections.
 
 Read as `tests/functional_tests/shell_test_utils/_run_training.sh` of Megatron-LM core_v0.19 reads them: `true` is a
 switch, a list in brackets is several values, `$NAME` comes from the environment. Dotted keys are those of NeMo.
@@ -27,27 +27,27 @@ FLAG_SECTION: Final = "MODEL_ARGS"
 _VARIABLES: Final = "ENV_VARS"
 _NODES: Final = "NNODES"
 _PROCESSES: Final = ("MODEL_ENV_VARS", FLAG_SECTION, "GPUS_PER_NODE")
-"""Where a file tells how many processes of a node the first run has: run_ci_test.sh:299 of Megatron-LM d98e8a6."""
+"""Key of the first run's processes per node: run_ci_test.sh:299 of Megatron-LM d98e8a6."""
 
 
 def is_model_args(keys: Iterable[Key]) -> bool:
-    """Whether a document keeps flags of Megatron under `MODEL_ARGS`."""
+    """Whether a document holds flags of Megatron under `MODEL_ARGS`."""
     return any(key.path[0] == FLAG_SECTION and key.path[-1].startswith("--") for key in keys)
 
 
 def is_dotted(keys: Iterable[Key]) -> bool:
-    """Whether a document keeps keys of NeMo under `MODEL_ARGS`."""
+    """Whether a document holds keys of NeMo under `MODEL_ARGS`."""
     return any(key.path[0] == FLAG_SECTION and "." in key.path[-1] for key in keys)
 
 
 def dotted(keys: Iterable[Key]) -> list[Key]:
-    """The keys of NeMo that a document keeps under `MODEL_ARGS`."""
+    """Return the keys of NeMo that a document holds under `MODEL_ARGS`."""
     inside = [key for key in keys if key.path[0] == FLAG_SECTION and len(key.path) > 1]
     return [dataclasses.replace(key, path=tuple(".".join(key.path[1:]).split("."))) for key in inside]
 
 
 def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
-    """The recipe of a `MODEL_ARGS:` file, and the settings that it used."""
+    """Return the recipe of a `MODEL_ARGS:` file, and the settings that it used."""
     arguments = Arguments(str(path), registry.table("megatron"))
     start = start_of(arguments.file, read_text(path))
     documented, added = _documented(start, settings)
@@ -75,7 +75,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         arguments.remark_line("example-arguments", "warning", message, 1, fix="--set NAME=VALUE")
     words = arguments.entry("vocab-file")
     if words is not None and words.text.endswith("vocab.txt") and not arguments.has("tokenizer-type"):
-        # Such a list of words is what pretrain_bert.py and pretrain_t5.py read; a file names no program.
+        # Only pretrain_bert.py and pretrain_t5.py read such a word list; the file names no program.
         message = f"--vocab-file {words.text[-40:]}: models with an encoder are not modelled (a WordPiece vocabulary)"
         arguments.not_modelled(message, "vocab-file")
     arguments.note_unset(variables.assumed_unset)
@@ -86,7 +86,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
 
 
 def _add(arguments: Arguments, name: str, values: tuple[PlainValue, ...], line: int) -> None:
-    """Take a key; the launchers leave out what is `false`, also where the flag takes a value."""
+    """Add a key; like the launchers, omit `false`, even where the flag takes a value."""
     off = [value.text for value in values] == ["false"] and values[0].known
     arguments.add_key(name, (known_value("null", line),) if off and not _is_switch(name) else values, line)
 
@@ -97,16 +97,16 @@ def _is_switch(name: str) -> bool:
 
 
 def _in_place_of(replaced: Iterable[Key], added: Mapping[str, str]) -> str:
-    """What the launcher replaces of the file's own values, to be shown; empty where it only fills its variables."""
+    """Return the file's values that the launcher replaces, as text; empty where it only fills in variables."""
     own = [(key.path[1], value.text) for key in replaced for value in key.values if value.known]
     shown = [f"{name}={text}" for name, text in own if "$" not in text and text != added[name]]
     return f", in place of the file's {' '.join(shown)}" if shown else ""
 
 
 def _documented(start: DocumentedStart | None, settings: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What the launcher of a framework's own file tells its variables, and the flags that it adds.
+    """Return the variables that a documented launcher sets for the framework's own file, and the flags that it adds.
 
-    Some of it follows from the rest, so nothing is taken where the user tells a part of it.
+    They depend on each other, so both are empty where the user sets any of them.
     """
     words = dict(word.split("=", 1) for word in start.words) if start is not None else {}
     if words.keys() & settings.keys():
@@ -116,7 +116,7 @@ def _documented(start: DocumentedStart | None, settings: Mapping[str, str]) -> t
 
 
 def _unwrapped(values: tuple[PlainValue, ...]) -> tuple[PlainValue, ...]:
-    """The values of a text such as `[moe_act layernorm]`."""
+    """Return the values of a text such as `[moe_act layernorm]`."""
     if len(values) == 1 and values[0].known:
         match = re.fullmatch(r"\[([^\[\]+*|]+)\]", values[0].text.strip())
         if match:

@@ -1,6 +1,6 @@
-"""Readers of launches, Python recipes and files that set keys of NeMo or Megatron-Bridge.
+"""Readers of launches, Python recipes and files with keys of NeMo or Megatron-Bridge.
 
-A key's meaning, such as that of `model.pipeline_model_parallel_size`, stands in `frameworks/nemo`.
+`frameworks/nemo` interprets the keys, such as `model.pipeline_model_parallel_size`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from simulator.recipes.recipe import Recipe, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand
 
 _STAGES: Final = ("training", "fine_tuning", "peft")
-"""Sections in which the launcher of NeMo 1 keeps one configuration each."""
+"""Sections in which NeMo 1's launcher holds one configuration each."""
 _OVERRIDE: Final = re.compile(
     r"(?:~|\+{0,2})(?:(?:training|fine_tuning|peft)\.)?"
     r"(?P<path>(?:trainer|model|optim|optimizer|strategy|data|dataset|train|ddp)(?:\.\w+)+)(?P<equals>=|$)",
     re.ASCII,
 )
-"""A key that a command line sets, adds or takes away."""
+"""A key that a command line sets, adds or removes."""
 
 
 def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> tuple[Recipe, set[str]]:
-    """The recipe of a file that keeps keys of NeMo, and the settings that it used."""
+    """Return the recipe of a file with keys of NeMo, and the settings that it used."""
     arguments = Arguments(str(path), registry.table("nemo", FORM))
     arguments.settings = settings
     run = finished(arguments, nemo.read_nemo(arguments, list(keys)))
@@ -47,7 +47,7 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
 
 
 def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Recipe, ...], list[str]]:
-    """The recipes that the functions of a Python file return, and settings that no recipe has; nothing of it is run.
+    """Return the recipes that a Python file's functions return, without running it, and settings of no recipe.
 
     Raises UnsupportedError for a file without functions that return a configuration of Megatron-Bridge or NeMo 2.
     """
@@ -74,14 +74,14 @@ def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:
-    """Whether a launch sets keys of NeMo on its command line; veRL's keys look alike."""
+    """Whether a launch sets keys of NeMo on its command line; veRL has similar keys."""
     if any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments):
         return False
     return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
 
 
 def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
-    """The recipe of one launch: the configuration that it names, with the keys that the command line replaces."""
+    """Return the recipe of a launch: its configuration, with the keys that the command line overrides."""
     named = next((value for value in launch.arguments if value.text.partition("=")[0] == "--recipe"), None)
     if named is not None:
         raise UnsupportedError(
@@ -104,14 +104,14 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
 
 
 def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key, ...]:
-    """The keys of `--config-name` in `--config-path`, where it is beside the recipe."""
+    """Return the keys of `--config-name` in `--config-path`; empty where the file is missing."""
     words: dict[str, PlainValue] = {}
     for value, following in zip(launch.arguments, (*launch.arguments[1:], None), strict=True):
         name, equals, _ = value.text.partition("=")
         if name in ("--config-name", "--config-path"):
             words[name] = value.after(len(name) + 1) if equals else following or EMPTY
         elif equals and name in _STAGES:
-            # The launcher's own choice of a file: `training=gpt3/20b`.
+            # The launcher's choice of a file: `training=gpt3/20b`.
             words["--config-name"], words["--config-path"] = value.after(len(name) + 1), known_value(f"conf/{name}", 0)
     if "--config-name" not in words:
         return ()
@@ -131,19 +131,19 @@ def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key
 
 
 def _overrides(launch: TrainingCommand) -> Iterator[Key]:
-    """Keys on the command line: `a.b=c`, `+a.b=c`, `++a.b=c`; `~a.b` takes one away."""
+    """Yield the keys on the command line: `a.b=c`, `+a.b=c`, `++a.b=c`; `~a.b` removes one."""
     for value in launch.arguments:
         match = _OVERRIDE.match(value.text)
         if match is None:
             continue
         path = tuple(match["path"].split("."))
         content = value.after(match.end()) if match["equals"] else EMPTY
-        taken = value.text.startswith("~")
-        yield Key(path, () if taken else (content,), value.line, content.text)
+        removes = value.text.startswith("~")
+        yield Key(path, () if removes else (content,), value.line, content.text)
 
 
 def _cluster(arguments: Arguments, launch: TrainingCommand) -> tuple[int | None, int | None]:
-    """Nodes and devices as the keys say, else as the launcher does."""
+    """Return nodes and devices per node by the keys, else by the launcher."""
     nodes, devices = arguments.nodes, arguments.devices_per_node
     if launch.launcher == "python" or (nodes and devices):
         return nodes or (None if "nodes" in arguments.incomplete else 1), devices

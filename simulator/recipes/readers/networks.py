@@ -1,6 +1,6 @@
 """Remarks on networks that a recipe names and that are not priced: RWKV, BERT, a program of its own.
 
-Reads names in words of the recipe, no weights and no code; what is priced is read elsewhere.
+Reads names in the recipe's words, no weights and no code.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MIXERS: Final = (
 _ENCODERS: Final = r"diffusion|dit|whisper|wav2vec|clip|siglip|bert|roberta|deberta|t5|ul2|bart"
 _OTHERS: Final = re.compile(rf"(?<![a-z])(?:{_MIXERS}|{_ENCODERS})(?![a-z])")
 _OF_TOKENIZERS: Final = re.compile(rf"(?<![a-z])(?:{_MIXERS})(?![a-z])")
-"""Networks whose layers are none that are priced: recurrent or state-space ones without a spec, experts of another
-kind, weights quantised in training, encoders, images, speech. A tokenizer of an encoder serves decoders too."""
+"""Networks with layers that are not priced: recurrent or state-space ones without a spec, experts of another kind,
+weights quantised in training, encoders, images, speech. Decoders may use an encoder's tokenizer."""
 _NAMING: Final = re.compile(
     r"(?:[\w.]*[._])?(?:model(?:_(?:type|name|class|name_or_path))?|architectures?|entrypoint|_target_)"
     r"|(?:[\w.]*\.)?tokenizer\.(?:type|name|model)|tokenizer_(?:name|name_or_path|model)"
 )
 """Keys and flags whose text names the network."""
 _LONGEST: Final = 100
-"""Characters of the end of a key that are looked at."""
+"""Most characters examined at the end of a key."""
 _PLAIN: Final = frozenset(
     (
         *("pretrain", "train", "finetune", "finetuning", "tune", "tuning", "posttrain", "pre", "post", "sft", "cpt"),
@@ -44,13 +44,13 @@ _PLAIN: Final = frozenset(
         *("distill", "dpo", "kto", "orpo", "simpo", "reward", "rm", "modelopt"),
     )
 )
-"""Words of the names of programs that build what their flags say."""
+"""Words in names of programs that build the network of their flags."""
 _MEGATRON: Final = ("megatron-shell", "nemo-yaml")
-"""Dialects whose flags say the whole network, so that a program of another name builds another one."""
+"""Dialects whose flags describe the whole network, so that a program of another name may build another one."""
 
 
 def with_network(recipe: Recipe, keys: Iterable[Key] = ()) -> Recipe:
-    """Return the recipe with what its flags, or the keys of its file, say of a network that is not priced."""
+    """Return the recipe with a remark if its flags or its file's keys name a network that is not priced."""
     named = [(key.dotted, key.values[0].text, Place(key.file or recipe.file, key.line)) for key in keys if key.values]
     own = [(flag.name, flag.text, flag.place) for flag in recipe.flags]
     texts = [(name, text, place) for name, text, place in (*named, *own) if _NAMING.fullmatch(name[-_LONGEST:])]
@@ -82,7 +82,7 @@ def _program(words: list[str], text: str, place: Place | None) -> Remark:
 
 
 def _unknown_words(entry: str) -> list[str]:
-    """Return the words of a program's name that are neither plain nor of a family that is priced."""
+    """Return the words of a program's name that are neither plain nor of a priced family."""
     stem = PurePath(entry).name.removesuffix(".py").lower()
     return [] if "$" in stem else [word for word in re.findall(r"[a-z]+", stem) if word not in _known_words()]
 

@@ -1,4 +1,4 @@
-"""Recipes out of files: finds the form of a file or launch and asks its framework's reader. Executes nothing."""
+"""Reading of recipes: recognises the format of a file or launch and calls its framework's reader. Executes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
-from simulator.frameworks.home import reading_within, require_inside
+from simulator.frameworks.home import asking, reading_within, require_inside, used_names
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
@@ -45,18 +45,17 @@ from simulator.recipes.readers.recognition import (
 from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
-from simulator.recipes.shell.values import Value
 
 _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
 _NAME: Final = re.compile(r"[^\n=]{1,200}|[$`][^\n]{1,200}")
-"""A variable, a parameter, a file; or a command as the script has it, which may hold the sign that ends a name."""
+"""Name of a setting: a variable, parameter or file, or a command in the script's words, which may contain `=`."""
 _CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
-"""A line that is continued where the file ends: bash takes it as it is."""
+"""A continued line at the end of the file, which bash accepts."""
 
 
 _PLACEHOLDER: Final = re.compile(r"<([A-Za-z][^<>\n\"'`$;&|]{0,200}+)>")
-"""What the reader of a script is to fill in: `<Specify path>`."""
+"""A placeholder for the script's user: `<Specify path>`."""
 
 
 def read_recipe(
@@ -65,12 +64,11 @@ def read_recipe(
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
 ) -> tuple[Recipe, ...]:
-    """The training runs that a file describes.
+    """Return the training runs that a file describes.
 
     `settings` are values for what the file leaves to the run (`--set NAME=VALUE`); `environment` are variables that the
-    script may see, none unless given; files are read below `root`, by default the file's repository. Raises InputError
-    for a file that is no recipe or takes too much work to read, and UnsupportedError for one of a framework that is not
-    read.
+    script may see, by default none; files are read below `root`, by default the file's repository. Raises InputError
+    for a file that is no recipe or takes too much work to read, and UnsupportedError for a framework that is not read.
     """
     path = Path(path)
     settings = dict(settings or {})
@@ -105,18 +103,18 @@ def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str
 
 
 class _CommandWithinError(UnsupportedError):
-    """A configuration file of no framework holds a command that trains."""
+    """A configuration file of no known framework contains a training command."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """A configuration file on its own."""
+    """A configuration file and its keys."""
 
     path: Path
     content: Mapping[str, Any]
     keys: list[Key]
     names: frozenset[str]
-    """Of every value, whole and last part, and of every section at the top."""
+    """Dotted paths and last parts of all keys, and all top-level sections."""
     settings: Mapping[str, str]
 
 
@@ -125,7 +123,7 @@ _FORMATS: Final[tuple[tuple[Callable[[_Document], bool], Callable[[_Document], _
     (lambda x: is_model_args(x.keys), lambda x: read_model_args(x.path, x.keys, x.settings)),
     (lambda x: is_dotted(x.keys), lambda x: read_nemo(x.path, dotted(x.keys), x.settings)),
 )
-"""Formats by what tells them, the ones with the surest marks first, each with its reader."""
+"""Recognition and reader of each format that belongs to no framework's folder; the surest marks come first."""
 _READ: Final = (
     "read are Megatron-LM's MODEL_ARGS, NeMo, Megatron-Bridge, Primus, FlagScale, GPT-NeoX, Paddle, LLaMA-Factory, "
     "TRL, axolotl, oumi, OLMo, llm-foundry, open-instruct, torchtitan, torchtune; in scripts "
@@ -134,7 +132,7 @@ _READ: Final = (
 
 
 def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
-    """The recipe of a configuration file, and the settings that it used."""
+    """Return the recipe of a configuration file, and the settings that it used."""
     text = read_text(path)
     try:
         content = read_document(path)
@@ -159,9 +157,9 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
 
 
 def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | None:
-    """The recipe as a page of the file's repository starts it; None where none does, or what it names is not there.
+    """Return the recipe as a page of the file's repository starts it; None without such a page or its files.
 
-    A page's example starts it on the machines of whoever wrote the page: how many nodes run it is not stated.
+    The number of nodes is unknown: the page shows its author's machines.
     """
     documented = documented_launch(path, text)
     with contextlib.suppress(AbsentFileError):
@@ -173,7 +171,7 @@ def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | 
 
 
 def _by_format(document: _Document) -> _ReadRecipe | None:
-    """The recipe by the first format whose marks a file has, and the settings that it used."""
+    """Return the recipe by the first format that a file has the marks of, and the settings used; None without one."""
     for recognised, read in _FORMATS:
         if recognised(document):
             recipe, used = read(document)
@@ -185,7 +183,7 @@ def _by_format(document: _Document) -> _ReadRecipe | None:
 
 
 def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe | None:
-    """The recipe of a configuration file of this form, one of a framework's."""
+    """Return the recipe of a configuration file in a framework's form; None where that cannot read it."""
     file = str(document.path)
     arguments = Arguments(file, registry.table(name, form), complete=form.complete)
     arguments.settings = document.settings
@@ -202,7 +200,7 @@ def _of_other(path: Path, trainer: str) -> UnsupportedError:
 
 
 def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
-    """What to say of a file that no reader takes: whether anything in it trains."""
+    """Return the error for a file that no reader takes, by whether anything in it trains."""
     if trains := settings_of_training(names, str(path)):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
     if line := command_line(text):
@@ -216,11 +214,11 @@ def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
 _TEMPLATE: Final = re.compile(
     r"\{\{-?\s*(?:\.|\$|if\b|end\b|range\b|include\b|template\b|with\b|tpl\b|define\b|toYaml\b)"
 )
-"""What Helm fills in."""
+"""Templates of Helm."""
 
 
 def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
-    """What to say of a file that is no sound document, or holds more than one: it may still train."""
+    """Return the error for a file that cannot be parsed or holds several documents: it may still train."""
     if _TEMPLATE.search(text):
         return NoRecipeError(f"{path}: a template of Helm, which holds no values yet")
     names = names_in(text)
@@ -239,11 +237,11 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
 _OTHER_KIND: Final = re.compile(
     r"must hold a mapping|more than one YAML document|\((?:!|python/)[^()]*\) is not allowed"
 )
-"""What is wrong with a file that is sound YAML or JSON, and of another kind than a configuration."""
+"""Errors of valid YAML or JSON files that are no configurations."""
 
 
 _LAUNCH_WORK: Final = 1_000_000
-"""What the verdict on a launch will take, in units of the budget."""
+"""Units of work charged for the verdict on a launch."""
 
 
 def _read_shell(
@@ -252,11 +250,10 @@ def _read_shell(
     file = str(path)
     whole = _CONTINUED.sub(r"\1\n", text.replace("\r\n", "\n"))
     script = _script(whole, file, settings, environment)
-    named = {part for launch in script.launches for value in launch.arguments for part in (value.text, *_named(value))}
     recipes = []
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
-    for launch in script.launches:
+    for launch in _startable(script.launches):
         try:
             require_training(launch, file)
             recipe = None if other_trainer(launch) else _read_launch(launch, file)
@@ -270,7 +267,7 @@ def _read_shell(
             recipe = with_network(_conditional(recipe, launch))
             remarks = (*_line_ends(text, file), *_script_remarks(script, file))
             recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
-            recipes.append(_with_unused(recipe, settings, (x for x in script.unused_settings if x not in named)))
+            recipes.append(_with_unused(recipe, settings, script.unused_settings))
     if recipes:
         return (*recipes, *_unread_launches(file, passed))
     if passed:
@@ -278,8 +275,18 @@ def _read_shell(
     raise _no_launch(file, text, script, idle)
 
 
+def _startable(launches: Sequence[TrainingCommand]) -> list[TrainingCommand]:
+    """Return launches without those choices of a line that leave an option of the launcher empty, where others do not.
+
+    A branch for each of two environments sets the devices of a node; no launch starts where neither is taken.
+    """
+    whole = [launch for launch in launches if not any(value.text[:2] == "--" for value in launch.options.values())]
+    lines = {launch.line for launch in whole}
+    return [launch for launch in launches if launch in whole or launch.line not in lines]
+
+
 def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator[Recipe]:
-    """Launches of a trainer that no reader takes, beside others of the same script: recipes that cannot be judged."""
+    """Yield recipes without a verdict for launches, beside readable ones, that no reader takes."""
     for launch in launches:
         title = PurePath(launch.script.text).name
         if launch.launcher != "python" or names_training(title):
@@ -290,11 +297,11 @@ def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator
 
 
 _ENTRY: Final = re.compile(r"pretrain_\w+[.]py")
-"""Megatron's own programs, whose flags may all stand in a variable."""
+"""Megatron's own programs, whose flags may all be in a variable."""
 
 
 def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
-    """What to say of a launch that no reader takes: whose it is, or that its words are not known."""
+    """Return the error for a launch that no reader takes, naming its trainer or its unknown words."""
     where, flags = f"{file}:{launch.line}", [value.text for value in launch.arguments if value.text.startswith("--")]
     shown = launch.script.text[:60] if launch.launcher in ("torch", "paddle", "python") else launch.program
     shown = other_trainer(launch) or shown
@@ -303,13 +310,13 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
     script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
     if unknown and (not flags or _ENTRY.fullmatch(script)):
-        asks = ", ".join(unknown[:3])[:120]
-        return UndecidedError(f"{where}: what {script[:60]} is started with is not known; it hangs on {asks}; --set")
+        asks = " ".join(asking(name[:60]) for name in unknown[:3])
+        return UndecidedError(f"{where}: what {script[:60]} is started with is not known; {asks}")
     return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
 
 
 def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeError]) -> SimulateError:
-    """What to say of a script of which nothing that trains could be followed."""
+    """Return the error for a script without a training that could be followed."""
     reason = next(_not_followed(file, text, script), "")
     if reason:
         return UndecidedError(reason)
@@ -321,7 +328,7 @@ def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeErro
 
 
 def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
-    """What may train in a script and was not followed, and what would tell."""
+    """Yield possible trainings that were not followed, with the setting or file that would help."""
     judged = {line for launch in script.launches for line in (launch.line, launch.script.line)}
     line = command_line(text, judged)
     if line and script.exit_line:
@@ -339,7 +346,7 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
 
 
 def _script(text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> Script:
-    """The script; one that placeholders in angle brackets keep from a launch is read with a variable for each."""
+    """Return the script; placeholders in angle brackets are read as variables if it has no launch otherwise."""
     plain: Script | InputError
     try:
         plain = _read_filled(text, file, settings, environment, lambda source: source)
@@ -358,9 +365,12 @@ def _read_filled(
     text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], fill: Callable[[str], str]
 ) -> Script:
     def open_file(name: str, line: int) -> str | None:
-        with contextlib.suppress(InputError):
+        try:
             return fill(read_text(beside(file, name, line)))
-        return None
+        except InputError:
+            if name in used_names():
+                raise
+            return None
 
     return read_script(fill(text), file, settings, environment, open_file)
 
@@ -373,13 +383,8 @@ def _variable(placeholder: re.Match[str]) -> str:
     return '"${' + re.sub(r"\W+", "_", placeholder[1], flags=re.ASCII).strip("_") + '}"'
 
 
-def _named(value: Value) -> tuple[str, ...]:
-    """The file that `--flag=FILE` names."""
-    return (value.text.partition("=")[2],) if value.text.startswith("--") else ()
-
-
 def _line_ends(text: str, file: str) -> Iterable[Remark]:
-    """Lines that end as on Windows: bash takes the carriage return for a part of the last word."""
+    """Yield a remark on Windows line ends, whose carriage return bash takes for part of the last word."""
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         yield Remark(
@@ -392,7 +397,7 @@ def _line_ends(text: str, file: str) -> Iterable[Remark]:
 
 
 def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
-    """The recipe of a launch; None where it is of no framework that is read."""
+    """Return the recipe of a launch; None for a framework that is not read."""
     reader = next((read for recognised, read in _COMMANDS if recognised(launch)), None)
     if reader is not None:
         return reader(launch, file)
@@ -403,7 +408,7 @@ def _read_launch(launch: TrainingCommand, file: str) -> Recipe | None:
 
 
 def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) -> Recipe:
-    """The recipe of a launch of this form, one of a framework's."""
+    """Return the recipe of a launch in a framework's form."""
     arguments = Arguments(file, registry.table(name, form), complete=form.complete)
     positional = add_words(arguments, launch.arguments)
     if form.take_words is not None:
@@ -417,11 +422,11 @@ def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) ->
 _COMMANDS: Final[tuple[tuple[Callable[[TrainingCommand], bool], Callable[[TrainingCommand, str], Recipe]], ...]] = (
     (is_nemo_launch, read_nemo_launch),
 )
-"""Launches that their program or their words tell, each with its reader."""
+"""Recognition and reader of launches that belong to no framework's form."""
 
 
 def _conditional(recipe: Recipe, launch: TrainingCommand) -> Recipe:
-    """The recipe with what decides whether it runs at all."""
+    """Return the recipe with the unknowns that decide whether it runs at all."""
     unknowns = list(recipe.unknowns)
     known = {unknown.name: number for number, unknown in enumerate(unknowns)}
     for cause in sorted(launch.conditions):
@@ -434,7 +439,7 @@ def _conditional(recipe: Recipe, launch: TrainingCommand) -> Recipe:
 
 
 def _script_remarks(script: Script, file: str) -> Iterable[Remark]:
-    """What reading the script took for granted."""
+    """Yield remarks on the assumptions of reading the script."""
     yield from script.remarks
     if script.assumed_unset:
         names = sorted(script.assumed_unset)
@@ -459,5 +464,6 @@ def _with_unused(recipe: Recipe, settings: Mapping[str, str], unused: Iterable[s
             "unused-setting", "warning", f"--set {name[:60]}={settings[name][:60]}: nothing in the file depends on it"
         )
         for name in unused
+        if name not in used_names()
     ]
     return dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))

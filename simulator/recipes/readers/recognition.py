@@ -1,7 +1,7 @@
-"""Signs that a file trains, and with which trainer, where no reader takes it. Reads no setting.
+"""Recognition of training, and of the trainer, in files that no reader takes. Interprets no setting.
 
-A file is passed over only where it is plainly none: nothing of it starts a trainer, and it holds no batch size beside
-a learning rate, an optimizer or a model.
+A file is passed over only if it clearly does not train: it starts no trainer, and has no batch size beside a learning
+rate, an optimizer or a model.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 
 _TABLE: Final = Path(__file__).with_name("trainers.csv")
-"""Trainers that are known and not read: the keys that only their files have together, each a section, a name or a
-dotted path; `name=text` is a key whose value begins so."""
+"""Trainers that are recognised but not read, with the keys that only their files combine, each a section, a name or
+a dotted path; `name=text` is a key whose value begins so."""
 _ENTRIES: Final = Path(__file__).with_name("entries.csv")
-"""Programs, modules and scripts by which trainers are started that are known and not read, as patterns."""
+"""Patterns of the programs, modules and scripts that start recognised trainers which are not read."""
 _FARTHEST: Final = 16
 _LONGEST: Final = 4000
-"""Words, and characters of them, among which a program's name is looked for."""
+"""Most words, and characters of them, that are searched for a program's name."""
 _KEY: Final = re.compile(r"""^[ \t]*(?:-[ \t]+)?["']?([A-Za-z_][\w.-]{0,80})["']?[ \t]*[:=]""", re.MULTILINE | re.ASCII)
 _LINE_WORK: Final = 10
-"""Units of work of looking through a character."""
+"""Units of work per searched character."""
 _BATCH: Final = re.compile(
     r"(?:\w*_)?(?:batch_?size|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
 )
@@ -37,7 +37,7 @@ _MODEL: Final = re.compile(r"model(?:_name(?:_or_path)?|_path|_config|_type|_id)
 _IDLE: Final = re.compile(
     r"eval\w*|inference\w*|infer|generat\w*|serv(?:e|ing)|quant\w*|tasks?|benchmark\w*|predict\w*|export|convert\w*"
 )
-"""Names of files, folders and sections of what evaluates, generates, serves or converts."""
+"""Names of files, folders and sections for evaluation, generation, serving or conversion."""
 _OTHER_BATCH: Final = re.compile(r"eval|valid|test|infer|generat|rollout|reward|ref_|max_num|num_batched|cache")
 _PROGRAM: Final = (
     r"torchrun[ \t\\]|accelerate[ \t]+launch|torch\.distributed\.(?:run|launch)\b|paddle\.distributed\.launch\b"
@@ -53,14 +53,14 @@ _SCRIPT: Final = (
     r"(?:\$[\w{(][^\n\"';|]{0,60}[})][\w-]{0,40})?\.(?:sh|slurm|sbatch)\b"
 )
 _COMMAND: Final = re.compile(rf"(?<![\w./-])(?:{_PROGRAM})|{_PYTHON}|{_SCRIPT}")
-"""Programs, and files by their name: from the folders before it every start of a path would be tried."""
+"""Programs, and files by their name: matching from their folders on would try every start of a path."""
 _COMMENT: Final = re.compile(r"(?:^|(?<=[ \t]))#[^\n]*", re.MULTILINE)
 _QUIET: Final = re.compile(
     r"^[ \t]*(?:echo|printf|git|cp|mv|ls|cat|rm|mkdir|chmod|vim?|sed|grep|pip3?|uv[ \t]+pip|conda|apt|apt-get|test"
     r"|pkill|ps|\[|\[\[|sbatch|qsub|source|\.)(?=[ \t])"
     r"|\bp(?:ip3?|kill|grep)[ \t]|\bps[ \t]+(?:-|aux|ef)|grep[ \t]"
 )
-"""Lines that name a program and do not start it."""
+"""Lines that name a program without starting it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,10 @@ def _trainers() -> tuple[_Trainer, ...]:
 
 
 def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
-    """Return the trainer whose marks all stand among the names; empty where none is known.
+    """Return the trainer whose marks are all among `names`; empty without one.
 
-    Parameters
-    ----------
-    names : sections, names and dotted paths of a file's keys
-    keys : the same keys with their values, where the file could be parsed
+    `names` are sections, names and dotted paths of a file's keys, `keys` the same with values, where the file can be
+    parsed.
     """
     valued = {name for trainer in _trainers() for name in trainer.marks if "=" in name}
     texts = [(key.name, key.values[0].text) for key in keys if key.values] if valued else []
@@ -94,7 +92,7 @@ def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
 
 
 def entry_of(launch: LaunchCommand) -> str:
-    """Return the trainer that a launch starts, by its program or a script of it; empty where none is known."""
+    """Return the trainer that a launch starts, by its program or script; empty for unknown ones."""
     words = [launch.program, launch.script.text, *(value.text for value in launch.arguments[:_FARTHEST])]
     text = " ".join(word for word in words if word and not word.startswith("--"))[:_LONGEST]
     return next((name for name, entry in _entries() if entry.search(text)), "")
@@ -107,18 +105,16 @@ def _entries() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def names_in(text: str) -> set[str]:
-    """Return the names that stand where a key stands, in YAML, JSON or TOML that need not be valid."""
+    """Return the names in the position of a key, in YAML, JSON or TOML that need not be valid."""
     charge(_LINE_WORK * len(text))
     return set(_KEY.findall(text))
 
 
 def settings_of_training(names: Iterable[str], path: str) -> str:
-    """Return a batch size and what it stands beside, as `a and b`; empty where the names are not of a training.
+    """Return a batch size and another setting of training, as `a and b`; empty where the keys have no such pair.
 
-    Parameters
-    ----------
-    names : keys of a file, dotted or not
-    path : of the file; one of an evaluation has to name a learning rate or an optimizer
+    In a file whose `path` or keys indicate evaluation, only a learning rate or an optimizer counts as the other
+    setting.
     """
     parts = {part.lower().replace("-", "_") for name in names for part in name.split(".")}
     batch = next((name for name in sorted(parts) if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)), "")
@@ -131,10 +127,10 @@ def settings_of_training(names: Iterable[str], path: str) -> str:
 
 
 def command_line(text: str, judged: Collection[int] = ()) -> int:
-    """Return the line of the first command that names a launcher or a program that trains; 0 where none does.
+    """Return the line of the first command that names a launcher or a training program; 0 without one.
 
-    The text is shell, or holds shell: comments, commands that only print, copy or install, and lines that were judged,
-    are left out.
+    The text is shell, or contains shell. Comments, commands that only print, copy or install, and lines in `judged` are
+    skipped.
     """
     charge(_LINE_WORK * len(text))
     for match in _COMMAND.finditer(text):
@@ -154,11 +150,11 @@ _TRAINING_NAME: Final = re.compile(r"(?<![a-z])(?:pre|post)?train(?!ed|_data|_to
 
 
 def training_flag(text: str) -> str:
-    """Return a flag that only a training has, where a script names one outside its comments; else empty."""
+    """Return a flag that only trainings have, if a script names one outside comments; else empty."""
     match = _FLAG.search(_COMMENT.sub("", text))
     return match[0] if match else ""
 
 
 def names_training(name: str) -> bool:
-    """Return whether the name of a script says that it trains."""
+    """Return whether a script's name indicates training."""
     return _TRAINING_NAME.search(name.lower()) is not None

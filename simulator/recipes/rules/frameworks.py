@@ -1,7 +1,7 @@
-"""Refusals of a launch by its framework, in the words that its user would meet. Reads rules; prices nothing.
+"""Refusals of a launch by its framework, in the words that its user would see. Reads rules; prices nothing.
 
-A rule that a layout alone decides is written once, in `simulator.search.rules`; here it gets the framework's words. The
-others look at what only a recipe knows: the script, the flags, the snapshot.
+A rule that the layout alone decides stands once, in `simulator.search.rules`; here it gets the framework's words. The
+other rules look at facts of the recipe: its script, its flags, its snapshot of the code.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _BLAME: Final[dict[str, tuple[str, ...]]] = {
     "two_stages": ("layers_per_virtual_stage", "vpp", "pp"),
     "recompute_layers": ("recompute_layers", "recompute"),
 }
-"""Settings that decide a layout rule."""
+"""Settings that decide each layout rule."""
 
 
 def findings(launch: LaunchFacts, violations: Iterable[Violation]) -> tuple[Remark, ...]:
-    """Every refusal of a launch: those the layout's rules found, in the framework's words, and the framework's own."""
+    """Return every refusal of a launch: the layout's violations in the framework's words, and the framework's own."""
     rules = [rule for rule in FRAMEWORK_RULES if rule.framework == launch.scenario.framework.name]
     return (*_of_layout(launch, rules, violations), *_of_framework(launch, rules))
 
@@ -77,7 +77,7 @@ def _of_framework(launch: LaunchFacts, rules: list[FrameworkRule]) -> Iterator[R
 
 
 def _breach(rule: FrameworkRule, launch: LaunchFacts) -> str:
-    """What breaks a rule: the numbers, or the flag at fault as the recipe has it with what it goes against."""
+    """Return what breaks a rule: the rule's numbers, else the flag at fault and the rule's condition."""
     flags = (launch.flag(name[2:]) for name in rule.blame if name.startswith("--"))
     flag = rule.misspelled(launch) or next((flag for flag in flags if flag is not None), None)
     shown = "" if flag is None else f"--{flag.spelled} {flag.text}".rstrip()[:80] + ": "
@@ -96,7 +96,7 @@ def _place(launch: LaunchFacts, settings: Iterable[str]) -> Place | None:
 
 
 def _not_modelled(launch: LaunchFacts, layout_rule: str) -> str:
-    """What the simulator lacks where a layout rule is broken that the framework has not; empty where it has."""
+    """Return what the simulator lacks where only its own layout rule is broken; empty for the framework's rules."""
     name = _keeping_whole(launch.scenario, launch.layout)
     if layout_rule == "kv_heads" and name:
         return f"Paddle's {name} keeps key-value heads that do not divide whole on every rank: that is not modelled"
@@ -105,7 +105,7 @@ def _not_modelled(launch: LaunchFacts, layout_rule: str) -> str:
 
 
 def _keeping_whole(scenario: Scenario, layout: Layout) -> str:
-    """The network that keeps all key-value heads on every rank of a layout; empty where none does."""
+    """Return the network that keeps all key-value heads on every rank of a layout; empty without one."""
     model, size = scenario.model, layout.tensor_parallel
     if model.num_key_value_heads % size == 0 or model.num_attention_heads % size:
         return ""
@@ -113,17 +113,17 @@ def _keeping_whole(scenario: Scenario, layout: Layout) -> str:
     return name
 
 
-def held_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
-    """Key-value heads that all tensor-parallel ranks hold together, and the network that keeps them whole on each.
+def replicated_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
+    """Return the key-value heads on all tensor-parallel ranks together, and the network that keeps them whole on each.
 
-    Zero and nothing where they are split, or where a rank would hold more of them than query heads.
+    Zero and empty where they are split, or where a rank would hold more of them than query heads.
     """
-    held = scenario.model.num_key_value_heads * layout.tensor_parallel
+    heads = scenario.model.num_key_value_heads * layout.tensor_parallel
     name = _keeping_whole(scenario, layout)
-    return (held, name) if name and scenario.model.num_attention_heads % held == 0 else (0, "")
+    return (heads, name) if name and scenario.model.num_attention_heads % heads == 0 else (0, "")
 
 
 def uneven_stages(framework: str, layers: int, stages: int) -> str:
-    """What a framework does with layers that do not divide over the stages; empty where its file does not say."""
+    """Return what a framework does with layers that do not divide over the stages; empty where not documented."""
     text = fact_of(framework, "uneven_stages")
     return f"; {text.format(layers=layers, stages=stages)}" if text else ""

@@ -1,6 +1,6 @@
-"""A launch as the rules of a framework see it: question, flags, marks of its code. The names that rules may use.
+"""A launch as a framework's rules see it: question, flags, marks of its code, by the names that rules may use.
 
-States no rule: each framework's stand in its `rules.yaml`.
+States no rule: each framework's are in its `rules.yaml`.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import Any, Literal
 
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.recipes.recipe import GivenFlag, Recipe
+from simulator.recipes.recipe import Recipe, RecipeFlag
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
-"""What a recipe's text shows of the code it starts."""
+"""A sign in a recipe's text of the code that it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchFacts:
-    """What a rule looks at."""
+    """The facts that rules refer to."""
 
     scenario: Scenario
     layout: Layout
     recipe: Recipe | None = None
     marks: frozenset[Mark] = frozenset()
     replaced: frozenset[str] = frozenset()
-    """Settings that the user put over the recipe's, by their names in `Layout` and `Scenario`."""
+    """Settings of the user's that override the recipe's, by their names in `Layout` and `Scenario`."""
 
-    def flag(self, *names: str) -> GivenFlag | None:
-        """A flag of the recipe, by the first of these names that it gives."""
+    def flag(self, *names: str) -> RecipeFlag | None:
+        """Return the first of the recipe's flags with one of these names; None without one."""
         plain = (name.replace("-", "_") for name in names)
         return next((self._flags[name] for name in plain if name in self._flags), None)
 
     @cached_property
-    def _flags(self) -> Mapping[str, GivenFlag]:
+    def _flags(self) -> Mapping[str, RecipeFlag]:
         return {flag.name: flag for flag in self.recipe.flags} if self.recipe else {}
 
     def value(self, subject: str) -> Any:
-        """What a line of a rule looks at, by its name.
+        """Return the value that a line of a rule refers to, by name.
 
         `layout.X`, `model.X`, `workload.X`, `option.X` (a switch), `asked.X` (whether the recipe itself turns a switch
         on), `flag.X` (its text, None where it is absent), `mark.X`, `replaced.X`, and properties as `recipe.X`.
@@ -64,16 +64,16 @@ class LaunchFacts:
 
     @property
     def is_command_line(self) -> bool:
-        """Whether Megatron-LM's own parser reads the flags: it checks more than the library does."""
+        """Whether Megatron-LM's own parser reads the flags, which checks more than the library does."""
         return self.recipe is not None and self.recipe.dialect == "megatron-shell"
 
     @property
     def is_laid_out(self) -> bool:
-        """Whether the recipe says its layout whole."""
+        """Whether the recipe states its whole layout."""
         return self.recipe is not None and self.recipe.layout is not None
 
     @property
     def cuts(self) -> bool:
-        """Whether the recipe cuts the layers as they are priced."""
+        """Whether the recipe states the cut of the layers that is priced."""
         own = self.recipe.layout.stage_layers if self.recipe and self.recipe.layout else ()
         return bool(own) and own == self.layout.stage_layers

@@ -1,4 +1,4 @@
-"""Texts of fixes whose numbers come from a launch (`--tp 4`). Rules name them in braces; no rule stands here."""
+"""Texts of fixes with numbers of the launch (`--tp 4`), which rules name in braces. States no rule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.recipes.rules.launch import LaunchFacts
 
 
 def other_heads(model: ModelSpec, tensor_parallel: int) -> tuple[int, int] | None:
-    """The nearest heads and key-value heads that tensor parallelism can split, at the same hidden size."""
+    """Return the nearest heads and key-value heads that tensor parallelism can split, at the same hidden size."""
     shared = -(-model.num_key_value_heads // tensor_parallel) * tensor_parallel
     fitting = [n for n in range(shared, 4 * model.num_attention_heads + 1, shared) if model.hidden_size % n == 0]
     if model.attention == "mla" or not fitting:

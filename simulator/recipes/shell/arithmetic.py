@@ -1,4 +1,4 @@
-"""Arithmetic as bash does it: 64 bits, division that truncates, names that stand for their values. Runs no command."""
+"""Arithmetic as in bash: 64 bits, division that truncates, names that stand for their values. Runs no command."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _ASSIGNMENTS: Final = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=
 _MAXIMUM_TOKENS: Final = 2000
 _MAXIMUM_DEPTH: Final = 60
 _TOKEN_WORK: Final = 800
-"""Units of work of a token: each level of precedence looks at it."""
+"""Units of work of one token, which each level of precedence examines."""
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ@_"
 
 Lookup = Callable[[str], int]
-"""Value of a name; may raise."""
+"""Returns the value of a name; may raise."""
 Assign = Callable[[str, int], None]
 
 
 class ArithmeticProblemError(Exception):
-    """What is wrong with an expression."""
+    """An invalid expression."""
 
 
 def wrapped(number: int) -> int:
-    """`number` as a signed 64-bit register holds it."""
+    """Return `number` as a signed 64-bit integer."""
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def evaluate(text: str, lookup: Lookup, assign: Assign | None = None) -> int:
-    """Value of an expression after expansion. Raises ArithmeticProblemError, and what `lookup` raises."""
+    """Return the value of an expanded expression. Raises ArithmeticProblemError, and the errors of `lookup`."""
     if not text.strip():
         return 0
     parser = _Parser(_tokens(text), lookup, assign)
@@ -59,7 +59,7 @@ def evaluate(text: str, lookup: Lookup, assign: Assign | None = None) -> int:
 
 
 def whole_number(text: str) -> int:
-    """Value of a constant: decimal, octal with a leading 0, hexadecimal, or `base#digits`."""
+    """Return a constant's value: decimal, octal with a leading 0, hexadecimal, or `base#digits`."""
     if len(text) > 80:
         raise ArithmeticProblemError("number too long")
     try:
@@ -86,7 +86,7 @@ def _in_base(digits: str, base: int) -> int:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """Kind and text of each token."""
+    """Return kind and text of each token."""
     tokens: list[tuple[str, str]] = []
     position = 0
     text = text.rstrip()
@@ -103,7 +103,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 class _Parser:
-    """Recursive descent over tokens; `live` is off in the operand that a shortcut skips."""
+    """Recursive-descent parser; `live` is off in an operand that a short circuit skips."""
 
     def __init__(self, tokens: list[tuple[str, str]], lookup: Lookup, assign: Assign | None) -> None:
         self._tokens = tokens
@@ -114,11 +114,11 @@ class _Parser:
         self._assign = assign
 
     def peek(self) -> str:
-        """Text of the next token; empty at the end."""
+        """Return the text of the next token; empty at the end."""
         return self._tokens[self._position][1] if self._position < len(self._tokens) else ""
 
     def comma(self) -> int:
-        """A list of expressions; the last counts."""
+        """Return the value of the last expression of a list."""
         value = self._assignment()
         while self._take(","):
             value = self._assignment()
@@ -255,7 +255,7 @@ class _Parser:
 
 
 def _divided(left: int, right: int) -> int:
-    """Quotient towards zero."""
+    """Return the quotient, truncated towards zero."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 

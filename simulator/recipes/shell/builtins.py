@@ -1,4 +1,4 @@
-"""Builtin and everyday commands as changes of a script's state: `eval`, `read`, `shift`, `printf`. Runs no program."""
+"""Built-in and common commands as changes of a script's state: `eval`, `read`, `shift`, `printf`. Runs no program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from simulator.recipes.shell.capture import echoed, formatted, reckoned
+from simulator.recipes.shell.capture import echo_output, expr_output, printf_output
 from simulator.recipes.shell.conditions import Test, Truth
 from simulator.recipes.shell.includes import include
 from simulator.recipes.shell.values import Cause, Value, hole, joined, split_fields, text_value
@@ -54,9 +54,9 @@ WITHOUT_EFFECT: Final = frozenset(
         "ixsmi",
     ]
 )
-"""Commands that are taken to succeed and to change nothing that matters."""
+"""Commands assumed to succeed and to change nothing that matters."""
 NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-"""Names that can be assigned."""
+"""A name that can be assigned."""
 
 
 def _eval(runner: Walk, argv: list[Value], line: int) -> Truth:
@@ -94,7 +94,7 @@ def _shift(runner: Walk, argv: list[Value], _line: int) -> Truth:
 
 
 def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
-    """`read X`, and `getopts` where nobody gave parameters: the names get what the run reads."""
+    """Follow `read X`, and `getopts` without known parameters: the names are unknown unless standard input is known."""
     cause = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
     text = runner.stdin
     if argv[0].text == "read" and text is not None and text.known:
@@ -106,7 +106,7 @@ def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 
 def _getopts(runner: Walk, argv: list[Value], line: int) -> Truth:
-    """`getopts SPEC NAME`: the next option of the parameters; where nobody gave them, what the run reads."""
+    """Follow `getopts SPEC NAME`: the next option of the parameters; without known parameters as `read`."""
     machine = runner.machine
     parameters = machine.state.positional
     if parameters is None or len(argv) != 3 or not (argv[1].known and argv[2].known):
@@ -137,11 +137,11 @@ def _getopts(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 
 _WITHIN: Final = "getopts position"
-"""Where `getopts` stands within a word of several options, kept under a name that no script can give."""
+"""Position of `getopts` within a word of several options, stored under a name that no script can set."""
 
 
 def _read_text(runner: Walk, argv: list[Value], text: str, line: int) -> Truth:
-    """`read A B <<< "text"`."""
+    """Follow `read A B <<< "text"`."""
     names = [value.text for value in argv[1:] if NAME.fullmatch(value.text)]
     separators = runner.prefix.get("IFS")
     marks = re.escape(separators.text) if separators is not None and separators.known and separators.text else r" \t"
@@ -152,18 +152,18 @@ def _read_text(runner: Walk, argv: list[Value], text: str, line: int) -> Truth:
 
 
 def _echo(runner: Walk, argv: list[Value], line: int) -> Truth:
-    runner.machine.prints(echoed(argv, line))
+    runner.machine.prints(echo_output(argv, line))
     return True
 
 
 def _printf(runner: Walk, argv: list[Value], line: int) -> Truth:
     if len(argv) > 2 and argv[1].text == "-v":
-        text = formatted(argv[3:], line)
+        text = printf_output(argv[3:], line)
         if NAME.fullmatch(argv[2].text):
             name = argv[2].text
             runner.machine.assign(name, text or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
     else:
-        runner.machine.prints(formatted(argv[1:], line))
+        runner.machine.prints(printf_output(argv[1:], line))
     return True
 
 
@@ -173,7 +173,7 @@ def _cat(runner: Walk, argv: list[Value], _line: int) -> Truth:
 
 
 def _expr(runner: Walk, argv: list[Value], line: int) -> Truth:
-    runner.machine.prints(reckoned(argv, line))
+    runner.machine.prints(expr_output(argv, line))
     return True
 
 

@@ -1,4 +1,4 @@
-"""Output of commands where it follows from the script alone: `echo`, `printf`, `cat`, `expr`. Runs none of them."""
+"""Output of commands that follows from the script alone: `echo`, `printf`, `cat`, `expr`. Runs none of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAXIMUM_ARGUMENTS: Final = 256
 
 
 def captured(runner: Walk, node: Node) -> Value | None:
-    """What the command in `$( )` prints, without the line breaks at its end; None where the script does not tell."""
+    """Return the output of the command in `$( )`, without trailing line breaks; None where it is not known."""
     machine = runner.machine
     statements = [child for child in node.named_children if child.type != "comment"]
     if not statements or not _speaks(runner, statements[0]):
@@ -46,15 +46,15 @@ def captured(runner: Walk, node: Node) -> Value | None:
 
 
 def _speaks(runner: Walk, node: Node) -> bool:
-    """Whether a statement starts with a command whose output is read."""
+    """Whether a statement begins with a command whose output is read."""
     while node.type in ("redirected_statement", "command") and node.named_children:
         node = node.named_children[0]
     name = runner.source.raw(node)
     return name in _SPEAKING or name in runner.machine.state.functions
 
 
-def echoed(argv: Sequence[Value], line: int) -> Value | None:
-    """What `echo` prints."""
+def echo_output(argv: Sequence[Value], line: int) -> Value | None:
+    """Return the output of `echo`; None for escapes that are not read."""
     words = list(argv[1:])
     ends = True
     while words and words[0].known and re.fullmatch(r"-[neE]+", words[0].text):
@@ -67,8 +67,8 @@ def echoed(argv: Sequence[Value], line: int) -> Value | None:
     return joined([*parts, text_value("\n", line)] if ends else parts)
 
 
-def formatted(words: Sequence[Value], line: int) -> Value | None:
-    """What `printf` makes of a format and its arguments; None for a format that is not read."""
+def printf_output(words: Sequence[Value], line: int) -> Value | None:
+    """Return the output of `printf` for a format and its arguments; None for a format that is not read."""
     if not words or not words[0].known or len(words) > _MAXIMUM_ARGUMENTS:
         return None
     rest = list(words[1:])
@@ -90,8 +90,8 @@ def formatted(words: Sequence[Value], line: int) -> Value | None:
             return joined(pieces)
 
 
-def reckoned(argv: Sequence[Value], line: int) -> Value | None:
-    """What `expr` prints for whole numbers."""
+def expr_output(argv: Sequence[Value], line: int) -> Value | None:
+    """Return the output of `expr` for whole numbers; None for other words."""
     words = [value.text for value in argv[1:]]
     if not all(value.known for value in argv) or not all(re.fullmatch(r"-?\d{1,18}|[-+*/%()]", word) for word in words):
         return None
@@ -102,7 +102,7 @@ def reckoned(argv: Sequence[Value], line: int) -> Value | None:
 
 
 def _without_end(value: Value) -> Value:
-    """The value without the line breaks at its end."""
+    """Return the value without trailing line breaks."""
     pieces = list(value.pieces)
     while pieces and pieces[-1].known:
         last = pieces.pop()
@@ -114,7 +114,7 @@ def _without_end(value: Value) -> Value:
 
 
 def without_tabs(value: Value) -> Value:
-    """A here document of `<<-`."""
+    """Return the text of a `<<-` here document."""
     return Value(
         tuple(
             Piece(piece.text.lstrip("\t"), piece.line, quoted=piece.quoted) if piece.known else piece

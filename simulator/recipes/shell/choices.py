@@ -1,4 +1,4 @@
-"""Texts of a command that a branch decides: each is followed. Nothing is executed."""
+"""Commands whose text depends on a branch: every text is followed. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from simulator.recipes.shell.values import Cause, Piece, Value, split_fields
 _LAUNCHES: Final = re.compile(
     r"(?<![\w-])(?:torchrun|deepspeed|msrun|accelerate|python[0-9.]*|[\w-]+cli|swift|megatron|composer)(?![\w-])|\.(?:py|sh|slurm|sbatch)(?!\w)"
 )
-"""What some text of a command holds that starts a training."""
+"""Parts of a command's text that start a training."""
 _END: Final = re.compile(r"\.py(?!\w)|(?<!\S)-m(?!\S)")
 """The end of a launcher's own words."""
 _FARTHEST: Final = 64
-"""Words in which the launcher and its script stand."""
+"""Most words before the script of a launcher."""
 DEEPEST_CHOICE: Final = 4
-"""Choices within one command that are followed."""
+"""Most nested choices within one command."""
 
 
 def commands(argv: Sequence[Value]) -> list[list[Value]]:
-    """Return the command once for each text that a word up to its script may have; empty where none matters."""
+    """Return the command once per text of the first undecided word up to its script; empty without such a word."""
     for number, word in enumerate(argv[:_FARTHEST]):
         for text in (texts := _texts(word, whole=number == 0)):
             if _LAUNCHES.search(text.text) or (number == 0 and any(map(_starts, argv))) or _is_option(text):
@@ -34,7 +34,7 @@ def commands(argv: Sequence[Value]) -> list[list[Value]]:
 
 
 def texts(text: Value) -> list[Value]:
-    """Return a text that is read as a script once for each that its first open part may have; empty without one."""
+    """Return a text that is read as a script once per value of its first undecided part; empty without one."""
     for number, piece in enumerate(text.pieces):
         if piece.known and _END.search(piece.text):
             break
@@ -44,7 +44,7 @@ def texts(text: Value) -> list[Value]:
 
 
 def _is_end(word: Value) -> bool:
-    """Return whether what follows are arguments of the script."""
+    """Return whether the arguments of the script follow."""
     return word.known and (word.text.endswith(".py") or word.text == "-m")
 
 
@@ -53,12 +53,12 @@ def _starts(word: Value) -> bool:
 
 
 def _is_option(text: Value) -> bool:
-    """Return whether a text brings options of a launcher along, rather than the value of one."""
+    """Return whether a text holds options of a launcher, not the value of one."""
     return text.text.lstrip().startswith("--")
 
 
 def _texts(word: Value, *, whole: bool) -> list[Value]:
-    """Return a word once for each text that its first open part may have; in quotes it stays a word, but for a list."""
+    """Return a word once per text of its first undecided part; a quoted word is not split, unless it is a list."""
     for number, piece in enumerate(word.pieces):
         if piece.alternatives and whole and all(not other.text for other in word.pieces if other is not piece):
             return [part.inserted(quoted=False) for part in piece.alternatives]
@@ -77,22 +77,22 @@ def causes_of(values: Iterable[Value]) -> frozenset[Cause]:
 
 
 def distinct(launches: Sequence[TrainingCommand], outer: frozenset[Cause]) -> Iterator[TrainingCommand]:
-    """Yield launches that several texts of one command come to, those that say the same once.
+    """Yield the different launches among those of one command's texts.
 
-    Where all say the same, only what stands around the command decides whether it runs.
+    Where all are equal, only the conditions around the command decide whether it runs.
     """
     by_content: dict[tuple[object, ...], TrainingCommand] = {}
     for launch in launches:
-        by_content.setdefault(_said(launch), launch)
+        by_content.setdefault(_content_of(launch), launch)
     alone = len(by_content) == 1
     yield from (replace(launch, conditions=outer) if alone else launch for launch in by_content.values())
 
 
-def _said(launch: TrainingCommand) -> tuple[object, ...]:
-    """Return what a launch says, whatever its launcher is called."""
+def _content_of(launch: TrainingCommand) -> tuple[object, ...]:
+    """Return the content of a launch, regardless of its launcher's name."""
     options = tuple(sorted((name, value.text) for name, value in launch.options.items()))
     arguments = tuple(value.text for value in launch.arguments)
-    # A launcher tells the processes itself; without one the words in front do.
+    # The words in front state the processes only where no launcher does.
     alone = launch.launcher == "python"
     spread = tuple(sorted((name, value.text) for name, value in launch.spread.items())) if alone else ()
     return launch.launcher, launch.script.text, arguments, options, spread, launch.in_front if alone else None

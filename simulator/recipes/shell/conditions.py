@@ -1,4 +1,4 @@
-"""Tests in `[ ]` and `[[ ]]`, with a third answer where the run decides. Runs nothing."""
+"""Tests in `[ ]` and `[[ ]]`, which are true, false or undecided before the run. Runs nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _MAXIMUM_EXPRESSION: Final = 2000
 _EXPRESSION_MEMORY: Final = 4 << 20
-"""Most bytes that a regular expression may take, prepared; one that needs more is not read."""
+"""Most bytes of a compiled regular expression; larger ones are not read."""
 
 _EXPRESSION_WORK: Final = 100_000
-"""Units of work of preparing a regular expression, and a hundredth of them for each of its characters."""
+"""Units of work of compiling a regular expression; each of its characters adds a hundredth."""
 
 Truth = bool | frozenset[Cause]
-"""Whether a test holds, or what it depends on."""
+"""Whether a test holds, or what that depends on."""
 
 _INNER: Final = frozenset({"binary_expression", "unary_expression", "parenthesized_expression", "negated_expression"})
 _UNARY: Final = frozenset(f"-{letter}" for letter in "abcdefghknoprstuvwxzGLNOS")
@@ -38,12 +38,12 @@ _BINARY: Final = frozenset({"=", "==", "!=", "=~", "<", ">", "-nt", "-ot", "-ef"
 
 
 def negated(truth: Truth) -> Truth:
-    """The opposite."""
+    """Return the opposite truth."""
     return truth if isinstance(truth, frozenset) else not truth
 
 
 def both(left: Truth, right: Truth) -> Truth:
-    """Whether both hold."""
+    """Return whether both hold."""
     if left is False or right is False:
         return False
     if isinstance(left, frozenset):
@@ -52,12 +52,12 @@ def both(left: Truth, right: Truth) -> Truth:
 
 
 def either(left: Truth, right: Truth) -> Truth:
-    """Whether at least one holds."""
+    """Return whether at least one holds."""
     return negated(both(negated(left), negated(right)))
 
 
 def test_truth(machine: Machine, source: Source, node: Node) -> Truth:
-    """Truth of a `test_command` node."""
+    """Return the truth of a `test_command` node."""
     line = source.line(node.start_byte)
     opening = source.raw(node)[:2]
     if opening == "((":
@@ -73,7 +73,7 @@ def test_truth(machine: Machine, source: Source, node: Node) -> Truth:
 
 
 def _pattern(source: Source, node: Node) -> Value:
-    """The pattern of `=~`, whose backslashes are its own."""
+    """Return the pattern of `=~`, with its backslashes."""
     raw = source.raw(node)
     plain = not re.search(r"""["'`]|[$][\w{(@]""", raw)
     pieces = source.pieces(node.start_byte, node.end_byte)
@@ -81,7 +81,7 @@ def _pattern(source: Source, node: Node) -> Value:
 
 
 def _leaves(node: Node) -> list[Node]:
-    """Operands and operators of a test in order, without its brackets."""
+    """Return the operands and operators of a test in order, without brackets."""
     stack = list(reversed(node.children[1:-1]))
     leaves = []
     while stack:
@@ -94,7 +94,7 @@ def _leaves(node: Node) -> list[Node]:
 
 
 class Test:
-    """The words of one test, by the rules of `test`; a malformed one fails as it does in the shell."""
+    """The words of one test, evaluated by the rules of `test`; a malformed one fails as it does in the shell."""
 
     def __init__(self, machine: Machine, words: Words, tokens: list[Value], line: int, *, double: bool) -> None:
         self._machine = machine
@@ -105,7 +105,7 @@ class Test:
         self._position = 0
 
     def truth(self) -> Truth:
-        """Truth of the whole."""
+        """Return the truth of the whole test."""
         if not self._tokens:
             return False
         result = self._any()
@@ -126,13 +126,13 @@ class Test:
         return result
 
     def _all(self) -> Truth:
-        result = self._one()
+        result = self._primary()
         while self._left() > 1 and self._peek() in ("-a", "&&"):
             self._position += 1
-            result = both(result, self._one())
+            result = both(result, self._primary())
         return result
 
-    def _one(self) -> Truth:
+    def _primary(self) -> Truth:
         if self._left() == 0:
             return False
         self._machine.step(self._line)
@@ -143,7 +143,7 @@ class Test:
         text = self._peek()
         if text == "!" and self._left() > 1:
             self._position += 1
-            return negated(self._one())
+            return negated(self._primary())
         if text == "(" and self._left() > 1:
             self._position += 1
             result = self._any()
@@ -174,9 +174,9 @@ class Test:
         return self._asked(f"{operator} {operand.text}")
 
     def _asked(self, name: str) -> Truth:
-        """A test of files and the like, which only the run can answer."""
+        """Return the truth of a test of files and the like, which only the user's settings can decide."""
         name = " ".join(name.split())[:80]
-        value = self._machine.given(name, self._line)
+        value = self._machine.preset(name, self._line)
         return frozenset({Cause(self._line, name)}) if value is None else value.text.lower() in ("1", "true", "yes")
 
     def _compared(self, left: Value, operator: str, right: Value) -> Truth:
@@ -197,6 +197,9 @@ class Test:
 
     def _equal(self, left: Value, right: Value) -> Truth:
         causes = left.causes | right.causes
+        if right.known and right.text and self._machine.leaves_out(left):
+            self._machine.assume_unset(left)
+            return False
         if not self._double or not right.known:
             if not causes:
                 return left.text == right.text
@@ -207,9 +210,9 @@ class Test:
 
 
 def _matched(text: str, expression: Value) -> bool | None:
-    """Whether a text matches a regular expression, in time linear in the text; None for one that is not read."""
-    wanted = "".join(re.escape(piece.text) if piece.quoted else piece.text for piece in expression.pieces)
-    if len(wanted) > _MAXIMUM_EXPRESSION:
+    """Whether a text matches a regular expression, in linear time; None for an expression that is not read."""
+    pattern = "".join(re.escape(piece.text) if piece.quoted else piece.text for piece in expression.pieces)
+    if len(pattern) > _MAXIMUM_EXPRESSION:
         return None
     import re2  # noqa: PLC0415  only a script with `=~` waits for it
 
@@ -220,8 +223,8 @@ def _matched(text: str, expression: Value) -> bool | None:
     options.dot_nl = True
     options.log_errors = False
     options.max_mem = _EXPRESSION_MEMORY
-    charge(_EXPRESSION_WORK + 1000 * len(wanted) + 10 * len(text))
+    charge(_EXPRESSION_WORK + 1000 * len(pattern) + 10 * len(text))
     try:
-        return re2.compile(wanted, options).search(text) is not None
+        return re2.compile(pattern, options).search(text) is not None
     except (re2.error, UnicodeError):
         return None

@@ -1,4 +1,4 @@
-"""The line that starts a script, from its comment (`# sh run.sh dsw 7B 1 8`) or documentation. Runs nothing."""
+"""Example arguments of a script, from its comment (`# sh run.sh dsw 7B 1 8`) or documentation. Runs nothing."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ _LINE: Final = re.compile(
     r"^#+[ \t]*(?:(?:sh|bash|sbatch)[ \t]+)?([\w./-]{1,200}\.(?:sh|bash|slurm))[ \t]+(\S[^\n]{0,4000})$", re.MULTILINE
 )
 _READ: Final = re.compile(r"\$(?:([1-9])|\{([1-9][0-9]?)\b)")
-"""A parameter that the script looks at."""
+"""A positional parameter that the script reads."""
 _COMMENT: Final = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _ASSIGNED: Final = re.compile(r"^[^#\n=]{0,80}?\b([A-Za-z_]\w{0,60})=[\"']?\$\{?([1-9][0-9]?)\b", re.MULTILINE)
 """`NAME=$1`, `export NAME="${1:-x}"`."""
 _OPEN: Final = re.compile(r"[$<`\\]")
-"""A word that only the reader of the comment can fill in."""
-_TOLD: Final = re.compile(r"\w*(?:SEQ|BATCH|SIZE)\w*|[MG]BS|(?:[A-Z]+_)?(?:TP|PP|CP|EP|ETP|VPP)")
-"""Variables whose arguments are named: sequence, batch, sizes."""
+"""A placeholder that only the reader of the comment can fill in."""
+_SIZES: Final = re.compile(r"\w*(?:SEQ|BATCH|SIZE)\w*|[MG]BS|(?:[A-Z]+_)?(?:TP|PP|CP|EP|ETP|VPP)")
+"""Variables whose arguments the remark shows: sequence, batch, sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command line of a script."""
+    """An example command line of a script."""
 
     line: int
-    """Of the comment; 1 for a line that stands elsewhere."""
-    said: str
-    """What gives it, with the arguments that say most."""
+    """Line of the comment; 1 for a documented example."""
+    message: str
+    """Remark that names its source and its most important arguments."""
     documented: bool
-    """Whether it stands elsewhere."""
+    """Whether it comes from documentation, not from the script's comment."""
     words: Mapping[int, str]
-    """Its arguments by their number, those that it tells."""
-    taken: frozenset[str]
-    """Settings of the user's that stand for the arguments their variables take."""
+    """Arguments by number, without placeholders."""
+    used_settings: frozenset[str]
+    """Settings of the user's that replace arguments, by the variables that take these."""
     exported: Mapping[str, str]
-    """Variables that are exported before, but for those that the user sets."""
+    """Variables exported before the start, except those that the user sets."""
 
 
 def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | None:
-    """The first command line in a script's comments that names it and has as many words as it reads parameters.
+    """Return the first example command line with as many words as the script reads parameters; None without one.
 
-    Where no comment has one, the one that the script's framework documents. None where the user tells all arguments
-    (`@`), or where no line has: one of another script, or of another version of it, would put its words in the wrong
-    places. An argument that goes to a variable which the user sets is the user's.
+    The script's comments come before its framework's documentation. None also where the user sets all arguments (`@`).
+    Other lines belong to other scripts or versions and would misplace the arguments. A setting for the variable that
+    takes an argument replaces that argument.
     """
     most = parameters(text)
     if not most or "@" in settings:
@@ -64,7 +64,7 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
             sizes = {
                 names.get(number, ""): word for number, word in by_number.items() if number not in settings_by_number
             }
-            shown = " ".join(f"{name}={word}" for name, word in sizes.items() if _TOLD.fullmatch(name.upper()))
+            shown = " ".join(f"{name}={word}" for name, word in sizes.items() if _SIZES.fullmatch(name.upper()))
             exported = {
                 name: value for name, value in (start.exported if start else {}).items() if name not in settings
             }
@@ -78,23 +78,23 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
 
 
 def argument_names(text: str) -> dict[int, str]:
-    """Variables that take a script's arguments, by the argument's number; the first of each."""
+    """Return the first variable that takes each of a script's arguments, by the argument's number."""
     return dict(reversed(_takers(text)))
 
 
 def _takers(text: str) -> list[tuple[int, str]]:
-    """Every line `NAME=$n`: the argument's number, and the variable."""
+    """Return the argument's number and the variable of every line `NAME=$n`."""
     return [(int(number), name) for name, number in _ASSIGNED.findall(_COMMENT.sub("", text))]
 
 
 def parameters(text: str) -> int:
-    """The highest number of a parameter that a script looks at; 0 where it looks at none."""
+    """Return the highest number of the positional parameters that a script reads; 0 without one."""
     code = _COMMENT.sub("", text)
     return max((int(match[1] or match[2]) for match in _READ.finditer(code)), default=0)
 
 
 def _lines(text: str, file: str) -> Iterator[tuple[int, DocumentedStart | None, list[str]]]:
-    """The command lines of a script: where each stands, what gives it if not its comment, its arguments."""
+    """Yield each example's line, its document unless it is a comment, and its arguments."""
     for match in _LINE.finditer(text):
         if PurePath(match[1]).name == PurePath(file).name:
             yield text.count("\n", 0, match.start()) + 1, None, match[2].split()

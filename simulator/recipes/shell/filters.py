@@ -1,108 +1,315 @@
-"""Text that `cat` and `sed` make of a file: a configuration filled in from a template. Runs none of them."""
+"""Files that a script writes: here documents, and what `cat`, `sed` or `envsubst` make of others. Runs no command."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
+from simulator.frameworks.launch import plain_path
+from simulator.recipes.shell.capture import echo_output, printf_output, without_tabs
 from simulator.recipes.shell.includes import text_of
-from simulator.recipes.shell.machine import Machine
-from simulator.recipes.shell.values import Cause, Piece, Value, hole
+from simulator.recipes.shell.machine import Machine, items_of, words
+from simulator.recipes.shell.source import HOLES, Source
+from simulator.recipes.shell.values import EMPTY, Cause, Piece, Value, hole, joined, text_value
 from simulator.recipes.shell.words import Words
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_START: Final = re.compile(r"s([/#|,:@!])([\w-]+)\1")
-"""`s/NAME/` of a substitution whose pattern is a plain word."""
-_SPECIAL: Final = frozenset("&\\\n")
-"""Marks that mean something in what is put in its place."""
+_PRIVATE: Final = HOLES.pattern[2:-2]
+"""A hole stands in a text that is searched as one private character."""
+_SUBSTITUTION: Final = re.compile(
+    rf"""[;\s]*s([/#|,:@!%~+=])                               # s, and the mark between its parts
+    ((?:(?!\1)(?:[^\\.*^$\[\]\n{_PRIVATE}]|\\[./$*^"\[\]]))+)  # text to look for, without signs of a pattern
+    (\.\*)?\1                                                 # and whatever stands behind it
+    ((?:(?!\1)[^\\&\n]|\\[^\w\n{_PRIVATE}])*)\1(g?)[ \t]*(?=[;\n]|\Z)""",
+    re.VERBOSE,
+)
+_EXTENDED: Final = re.compile(r"(?<!\\)[(){}+?|]")
+"""Signs of an extended pattern; in a basic one they are plain."""
+_SED_FLAG: Final = re.compile(r"(?P<extended>-[Er]|--regexp-extended)|(?P<in_place>-i.*|--in-place.*)")
+_VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+_CONFIGURATIONS: Final = (".json", ".yaml", ".yml", ".toml", ".sh")
+_IN_PLACE: Final = {"sed": r"-[A-Za-z]*i.*|--in-place.*", "perl": r"-[a-z]*i.*", "yq": r"-[a-z]*i|--inplace"}
+"""Flags by which a command edits the files that it names."""
+_COPIES: Final = frozenset(["cp", "mv", "ln", "install", "rsync"])
+_REDIRECTS: Final = frozenset([">", ">|", ">>", "&>", "&>>"])
 
 
-def stages_of(node: Node) -> list[Node]:
-    """Return the commands of a pipeline, or the one command; without redirections."""
-    stages = node.named_children if node.type == "pipeline" else [node]
-    return [stage.named_children[0] if stage.type == "redirected_statement" else stage for stage in stages]
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A command: its words without its name, the text that it reads, assignments in front of it."""
+
+    words: list[Value]
+    text: Value | None
+    prefix: Mapping[str, Value]
+    machine: Machine
+    line: int
 
 
-def filtered(stages: Sequence[Node], words: Words, machine: Machine, line: int) -> Value | None:
-    """Return what `cat FILE` or `sed s/NAME/text/ FILE`, and the `sed` behind it, print; None for other commands."""
-    text: Value | None = None
-    for stage in stages:
-        if stage.type != "command":
-            return None
-        argv = [field for child in stage.named_children for field in words.fields(child)]
-        text = _stage(argv, text, machine, line)
-        if text is None:
-            return None
-    return text
+class Writer:
+    """The files that the commands of a source write."""
 
+    def __init__(self, reader: Words, source: Source, machine: Machine) -> None:
+        self._reader, self._source, self._machine = reader, source, machine
 
-def _stage(argv: Sequence[Value], text: Value | None, machine: Machine, line: int) -> Value | None:
-    """Return what one command prints of a text, or of the file that it names."""
-    name, rest = argv[0].text if argv else "", list(argv[1:])
-    edits: list[Value] = []
-    if name == "sed":
-        while len(rest) > 1 and rest[0].text == "-e":
-            edits.append(rest[1])
-            del rest[:2]
-        edits += [] if edits else [rest.pop(0)] if rest else []
-    elif name != "cat":
-        return None
-    if (text is None) != (len(rest) == 1) or len(rest) > 1:
-        return None
-    text = _text(rest[0], machine, line) if text is None else text
-    for edit in edits:
-        text = _edited(text, edit)
-        if text is None:
-            return None
-    return text
+    def here_document(self, node: Node) -> Value:
+        """Return the text of a here document."""
+        parts = {child.type: child for child in node.named_children}
+        body = parts.get("heredoc_body")
+        if body is None:
+            return EMPTY
+        start = self._source.raw(parts["heredoc_start"]) if "heredoc_start" in parts else ""
+        text = self._reader.heredoc(body, expands=not set(start) & set("'\"\\"))
+        return without_tabs(text) if node.children[0].type == "<<-" else text
 
+    def write(self, node: Node) -> None:
+        """Keep what a pipeline, or a command with redirections, writes."""
+        text: Value | None = None
+        for command, redirects in _stages(node):
+            text = self._stage(command, redirects, text)
 
-def _text(file: Value, machine: Machine, line: int) -> Value:
-    """Return the text of a file; where it is not at hand, what nobody knows for want of it."""
-    text = text_of(machine, file, line)
-    if text is not None:
+    def _stage(self, command: Node, redirects: Sequence[Node], text: Value | None) -> Value | None:
+        """Keep what a command writes, and return what it prints; None for what is not known."""
+        line, reader = self._source.line(command.start_byte), self._reader
+        children = command.named_children if command.type == "command" else []
+        nodes = [child for child in children if "redirect" not in child.type]
+        targets: list[tuple[str, bool]] = []
+        for child in (*children, *redirects):
+            if child.type == "heredoc_redirect":
+                text = self.here_document(child)
+            elif child.type == "herestring_redirect":
+                text = joined([reader.value(child.named_children[-1]), text_value("\n", line)])
+            elif child.type == "file_redirect" and len(child.children) > 1:
+                operator, target = child.children[child.children[0].is_named :][:2]
+                nodes += words_behind(child)
+                if operator.type == "<":
+                    text = joined(_content(word, self._machine, line) for word in reader.fields(target))
+                elif operator.type in _REDIRECTS and self._source.raw(child)[0] != "2":
+                    targets += [(word.text, operator.type.endswith(">>")) for word in reader.fields(target)]
+        first = command.child_by_field_name("name") if children else None
+        prints = _PRINTED.get(self._source.raw(first)) if first is not None else None
+        if prints is None:
+            text = None
+        else:
+            prefix = {
+                self._source.raw(node.named_children[0]): reader.value(node.named_children[-1])
+                for node in nodes
+                if node.type == "variable_assignment"
+            }
+            argv = [word for node in nodes if node.type != "variable_assignment" for word in reader.fields(node)]
+            text = prints(_Call(argv[1:], text, prefix, self._machine, line))
+            if argv[0].text == "tee":
+                appends = any(word.text == "-a" for word in argv)
+                targets += [(word.text, appends) for word in argv[1:] if word.text[:1] != "-"]
+        for name, appends in targets:
+            self._keep(name, text, line, appends=appends)
         return text
-    if file.known:
-        remark = f"{file.text[:200]} is not beside the recipe: what is made of it is not known"
-        machine.remark("base-configuration", "warning", remark, line, f"--set {shlex.quote(f'{file.text[:200]}=PATH')}")
-    return hole(file.text, line, file.causes or [Cause(line, file.text)])
+
+    def _keep(self, name: str, text: Value | None, line: int, *, appends: bool) -> None:
+        files, name = self._machine.state.files, plain_path(name)
+        before = files.get(name) if appends else EMPTY
+        files[name] = (
+            hole(name, line, [Cause(line, name)]) if text is None or before is None else joined([before, text])
+        )
 
 
-def _edited(text: Value, edit: Value) -> Value | None:
-    """Return the text after `s/NAME/text/` or `s/NAME/text/g`; None for another command of `sed`."""
-    start = _START.match(edit.pieces[0].text) if edit.pieces and edit.pieces[0].known else None
-    if start is None or not edit.pieces[-1].known:
+def words_behind(redirect: Node) -> list[Node]:
+    """Return the words of a command that stand behind a redirection of it."""
+    return redirect.children[2 + redirect.children[0].is_named :]
+
+
+_PipelineStage = tuple["Node", Sequence["Node"]]
+
+
+def _stages(node: Node) -> list[_PipelineStage]:
+    """Return the commands of a pipeline, or the one command, each with its redirections."""
+    if node.type == "pipeline":
+        return [stage for child in node.named_children for stage in _stages(child)]
+    if node.type != "redirected_statement":
+        return [(node, ())]
+    *before, (command, redirects) = _stages(node.children[0])
+    nested = [part for child in node.children if child.type == "heredoc_redirect" for part in child.children]
+    piped = [stage for child in nested if child.type == "pipeline" for stage in _stages(child)]
+    return [*before, (command, [*redirects, *node.children[1:], *nested]), *piped]
+
+
+def _cat(call: _Call) -> Value | None:
+    texts = [call.text if word.text == "-" else _content(word, call.machine, call.line) for word in call.words]
+    if any(word.text[:1] == "-" != word.text for word in call.words) or None in texts:
         return None
-    mark, pattern = start[1], start[2]
-    behind = edit.after(start.end()).pieces
-    last, end, flag = behind[-1].text.rpartition(mark) if behind else ("", "", "")
-    inserted = [*behind[:-1], replace(behind[-1], text=last)] if behind else []
-    if not end or flag not in ("", "g") or any(piece.known and _SPECIAL & {*piece.text} for piece in inserted):
+    return joined(text for text in texts if text is not None) if texts else call.text
+
+
+def _envsubst(call: _Call) -> Value | None:
+    """Return the text with the variables of the environment filled in, or with those that the first word names."""
+    wanted = {name for word in call.words for match in _VARIABLE.finditer(word.text) for name in match.groups()}
+
+    def put(match: re.Match[str]) -> Value:
+        name = match[1] or match[2]
+        if wanted and name not in wanted:
+            return text_value(match[0], call.line)
+        content = call.prefix.get(name) or call.machine.preset(name, call.line)
+        if content is None and name in call.machine.state.exported:
+            content = words(items_of(call.machine.lookup(name, call.line)))
+        return content or hole(match[0], call.line, [Cause(call.line, name)])
+
+    return None if call.text is None or not all(word.known for word in call.words) else _put(call.text, _VARIABLE, put)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edits:
+    """What `sed` is asked for."""
+
+    edits: list[Value]
+    files: list[Value]
+    flags: frozenset[str]
+    """Of `extended`, `in_place`."""
+
+
+def _edits(argv: Sequence[Value]) -> _Edits | None:
+    """Return what the words of `sed` ask for; None for a flag that is not followed."""
+    edits: list[Value] = []
+    files: list[Value] = []
+    flags: set[str] = set()
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        flag = _SED_FLAG.fullmatch(word.text)
+        if word.text in ("-e", "--expression") and rest:
+            edits.append(rest.pop(0))
+        elif word.text.startswith("--expression="):
+            edits.append(word.after(len("--expression=")))
+        elif flag is not None:
+            flags.add(flag.lastgroup or "")
+        elif word.text[:1] == "-":
+            return None
+        else:
+            files.append(word)
+    return _Edits(edits or files[:1], files if edits else files[1:], frozenset(flags))
+
+
+def _sed(call: _Call) -> Value | None:
+    asked = _edits(call.words)
+    if asked is None or "in_place" in asked.flags:
         return None
-    if any(piece.known and mark in piece.text for piece in inserted):
-        return None
-    whole = "".join(piece.text if piece.known else "\n" for piece in text.pieces)
-    if whole.count(pattern) != sum(piece.text.count(pattern) for piece in text.pieces if piece.known):
-        return None  # a name that stands in what one edit left and in what another put in
+    text = _cat(replace(call, words=asked.files))
+    return None if text is None else _edited(text, asked)
+
+
+def _edited(text: Value, asked: _Edits) -> Value | None:
+    """Return the text after commands `s/TEXT/other/` or `s/TEXT.*/other/g`; None for others of `sed`."""
+    for edit in asked.edits:
+        script, holes = _marked(edit.pieces)
+        if not script:
+            return None  # BSD's `-i ''`: what the next word is differs by system
+        end = 0
+        while end < len(script):
+            match = _SUBSTITUTION.match(script, end)
+            if match is None or ("extended" in asked.flags and _EXTENDED.search(match[2])):
+                return None
+            pattern = re.escape(re.sub(r"\\(.)", r"\1", match[2])) + (match[3] or "")
+            inserted = Value(tuple(_unmarked(re.sub(r"\\(.)", r"\1", match[4]), holes, edit.line)))
+            text = _put(text, re.compile(pattern), partial(_same, inserted), count=None if match[5] else 1)
+            end = match.end()
+            end += not script[end:].strip(";\n \t") and len(script) - end
+    return text
+
+
+def _same(text: Value, _match: re.Match[str]) -> Value:
+    return text
+
+
+def _put(
+    text: Value, pattern: re.Pattern[str], put: Callable[[re.Match[str]], Value], *, count: int | None = None
+) -> Value:
+    """Return the text with others in the place of what matches, `count` times in each line."""
     pieces: list[Piece] = []
-    is_done = False
-    for piece in text.pieces:
-        if not piece.known:
-            pieces.append(piece)
-            continue
+    for row in _rows(text):
+        marked, holes = _marked(row)
+        charge(len(marked))
         before = 0
-        for match in re.finditer(rf"{pattern}|\n", piece.text):
-            charge(1)
-            if match[0] == "\n":
-                is_done = False
-            elif flag or not is_done:
-                pieces += (replace(piece, text=piece.text[before : match.start()]), *inserted)
-                before, is_done = match.end(), True
-        pieces.append(replace(piece, text=piece.text[before:]))
-    return Value(tuple(piece for piece in pieces if piece.text))
+        for match in islice(pattern.finditer(marked), count):
+            inserted = put(match).pieces
+            charge(1 + len(inserted))
+            pieces += [*_unmarked(marked[before : match.start()], holes, row[0].line), *inserted]
+            before = match.end()
+        pieces += _unmarked(marked[before:], holes, row[0].line)
+    return Value(tuple(pieces))
+
+
+def _rows(text: Value) -> Iterator[list[Piece]]:
+    """Yield the pieces of each line."""
+    row: list[Piece] = []
+    for piece in text.pieces:
+        for part in re.findall(r"[^\n]*\n|[^\n]+", piece.text) if piece.known else [piece.text]:
+            row.append(replace(piece, text=part))
+            if piece.known and part.endswith("\n"):
+                yield row
+                row = []
+    if row:
+        yield row
+
+
+def _marked(pieces: Sequence[Piece]) -> tuple[str, dict[str, Piece]]:
+    """Return a text with a private character for each hole, and the holes by it."""
+    holes: dict[str, Piece] = {}
+    text = ""
+    for piece in pieces:
+        mark = "" if piece.known else chr(ord(_PRIVATE[0]) + len(holes))
+        holes |= {mark: piece} if mark else {}
+        text += mark or piece.text
+    return text, holes
+
+
+def _unmarked(text: str, holes: Mapping[str, Piece], line: int) -> list[Piece]:
+    return [holes.get(part) or Piece(part, line, quoted=True) for part in HOLES.split(text) if part]
+
+
+def _content(file: Value, machine: Machine, line: int) -> Value:
+    """Return the text of a file as the script has left it; what nobody knows where it is not at hand."""
+    text = machine.state.files.get(plain_path(file.text))
+    if text is None:
+        text = text_of(machine, file, line)
+    return hole(file.text, line, file.causes or [Cause(line, file.text)]) if text is None else text
+
+
+_PRINTED: Final[Mapping[str, Callable[[_Call], Value | None]]] = {
+    "cat": _cat,
+    "echo": lambda call: echo_output([EMPTY, *call.words], call.line),
+    "envsubst": _envsubst,
+    "printf": lambda call: printf_output(call.words, call.line),
+    "sed": _sed,
+    "tee": lambda call: call.text,
+}
+"""What a command prints."""
+
+
+def change_files(argv: Sequence[Value], machine: Machine, line: int) -> None:
+    """Keep what a command makes of the files that it edits, copies or moves."""
+    name, named = argv[0].text, [word for word in argv[1:] if word.text[:1] != "-"]
+    if name in _COPIES:
+        target = named.pop().text if named else ""
+        for source in named:
+            # Whether the target is a folder is not known: the file is kept under both names.
+            paths = [target, str(PurePath(target, PurePath(source.text).name))]
+            paths = [path for path in paths if path.endswith(_CONFIGURATIONS)]
+            text = _content(source, machine, line) if name in ("cp", "mv") and paths else None
+            for path in paths:
+                _keep(machine, path, text, line)
+    elif name in _IN_PLACE and any(re.fullmatch(_IN_PLACE[name], word.text) for word in argv[1:]):
+        asked = _edits(argv[1:]) if name == "sed" else None
+        for file in named if asked is None else asked.files:
+            _keep(machine, file.text, None if asked is None else _edited(_content(file, machine, line), asked), line)
+
+
+def _keep(machine: Machine, name: str, text: Value | None, line: int) -> None:
+    """Keep the text of a file; None for one that nobody knows."""
+    name = plain_path(name)
+    machine.state.files[name] = hole(name, line, [Cause(line, name)]) if text is None else text

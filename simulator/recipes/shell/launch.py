@@ -1,4 +1,4 @@
-"""Training commands told from others, with launcher, script and arguments apart. No flag's meaning is known here."""
+"""Recognition of training commands, split into launcher, script and arguments. Interprets no flag."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _TRAINING: Final = {
     "trl": ("sft", "dpo", "kto", "grpo", "reward", "rloo"),
     "tune": ("run",),
 }
-"""Subcommands that train, of programs that do other things too."""
+"""Subcommands that train, of programs that have others too."""
 _MODULES: Final[Mapping[str, LauncherName]] = {
     "torch.distributed.run": "torch",
     "torch.distributed.launch": "torch",
@@ -55,13 +55,13 @@ _MODULES: Final[Mapping[str, LauncherName]] = {
     "accelerate.commands.launch": "accelerate",
 }
 _WORDS_BEFORE_OPTIONS: Final = ("accelerate", "tune")
-"""Programs whose subcommand takes a launcher's options, a script, and the script's words."""
+"""Programs whose subcommand takes a launcher's options, a script, and the script's arguments."""
 _UNREAD: Final = frozenset(["colossalai", "litgpt", "xtuner"])
 _UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*")
-"""Programs, and modules that `python -m` starts, that train by themselves: their flags are not read."""
+"""Programs, and modules of `python -m`, that train by themselves and whose flags are not read."""
 _SUBMITTERS: Final = frozenset(["mason.py"])
 _FARTHEST: Final = 64
-"""Words among which the program stands."""
+"""Most words before the program."""
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _WITHOUT_VALUE: Final = frozenset(
     [
@@ -72,8 +72,7 @@ _WITHOUT_VALUE: Final = frozenset(
         "run_path",
         "module",
         "m",
-        "no_ssh",
-        "no_local_rank",
+        *("no_ssh", "no_ssh_check", "no_local_rank", "force_multi", "elastic_training", "bind_cores_to_rank"),
         "enable_each_rank_log",
         "save_pid",
         *("quiet", "cpu", "multi_gpu", "tpu", "enable_cpu_affinity", "use_deepspeed", "use_fsdp", "use_megatron_lm"),
@@ -85,13 +84,13 @@ _WITHOUT_VALUE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TrainingCommand(LaunchCommand):
-    """A command that a shell script runs: its arguments may be lists of words."""
+    """A training command of a shell script, whose arguments may be lists of words."""
 
     arguments: tuple[Value, ...]
 
 
 def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
-    """The launch a command is, or None."""
+    """Return the launch that a command is; None for other commands."""
     for start in _programs(argv):
         launch = _launch(argv, start, environment, line)
         if launch is not None and PurePath(launch.script.text).name in _SUBMITTERS:
@@ -103,7 +102,7 @@ def find_launch(argv: Sequence[Value], environment: Mapping[str, Value], line: i
 
 
 def _submitted(submitter: TrainingCommand, environment: Mapping[str, Value]) -> TrainingCommand | None:
-    """The launch behind `--` of a program that starts it on as many machines as it is told.
+    """Return the launch after `--` of a program that starts it on several machines; None without one.
 
     mason.py of open-instruct e6c3044 multiplies the processes of `accelerate launch` by its machines (line 537).
     """
@@ -127,7 +126,7 @@ def _submitted(submitter: TrainingCommand, environment: Mapping[str, Value]) -> 
 
 
 def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value], line: int) -> TrainingCommand | None:
-    """The launch of the program at a place."""
+    """Return the launch of the program at an index; None without one."""
     if _is_script(argv[start]):
         return TrainingCommand("python", "", line, argv[start], tuple(argv[start + 1 :]), {}, environment)
     program = PurePath(argv[start].text).name
@@ -154,14 +153,14 @@ def _launch(argv: Sequence[Value], start: int, environment: Mapping[str, Value],
 
 
 def other_trainer(launch: TrainingCommand) -> str:
-    """The program or module of a trainer whose flags are not read, whatever they look like; empty for all others."""
+    """Return the program or module of a trainer whose flags are never read; empty for others."""
     if _UNREAD_MODULES.fullmatch(launch.script.text):
         return launch.script.text
     return launch.program if launch.program in _UNREAD else ""
 
 
 def _programs(argv: Sequence[Value]) -> Iterator[int]:
-    """Places of what may be the program that launches, past `nohup`, `srun -N 4`, `env A=B`, and unknown words."""
+    """Yield the indices of possible launching programs, after `nohup`, `srun -N 4`, `env A=B` and unknown words."""
     wrapped = False
     for number, value in enumerate(argv[:_FARTHEST]):
         name = PurePath(value.text).name
@@ -175,13 +174,13 @@ def _programs(argv: Sequence[Value]) -> Iterator[int]:
 
 
 def _is_script(value: Value) -> bool:
-    """Whether a word is a file of Python; what stands before its name may be unknown."""
+    """Whether a word is a Python file; the path before its name may be unknown."""
     text = value.text
     return text.endswith(".py") and not text.startswith("-") and len(text.split()) == 1 and value.pieces[-1].known
 
 
 def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
-    """Launcher named by `python -m`, and what follows it."""
+    """Return the launcher of `python -m` and the words after it; None without one."""
     for number, value in enumerate(rest):
         if value.text == "-m" and number + 1 < len(rest):
             module = rest[number + 1].text
@@ -197,7 +196,7 @@ def _module(rest: Sequence[Value]) -> tuple[LauncherName, list[Value]] | None:
 def _plain_python(
     program: str, rest: Sequence[Value], environment: Mapping[str, Value], line: int
 ) -> TrainingCommand | None:
-    """`python train.py ...` or `python -m package.train ...` without a launcher: one device."""
+    """Return `python train.py ...` or `python -m package.train ...`, which has one device; None for others."""
     number = next((i for i, value in enumerate(rest) if not value.text.startswith("-")), None)
     if number is None or not (rest[number].text.endswith(".py") or rest[number - 1].text == "-m"):
         return None
@@ -207,7 +206,7 @@ def _plain_python(
 def _options(
     rest: Sequence[Value],
 ) -> tuple[dict[str, Value], Value | None, list[Value], frozenset[Cause]]:
-    """The launcher's options, the script, the script's arguments, and what further options depend on."""
+    """Return the launcher's options, the script, its arguments, and what unknown options depend on."""
     options: dict[str, Value] = {}
     skipped: list[int] = []
     position = 0
@@ -233,7 +232,7 @@ def _options(
             position += 2
     if not skipped:
         return options, None, [], frozenset()
-    # The last word that may be the script is taken for it: what follows are its own.
+    # The last word that may be the script is taken for it; its arguments follow.
     place = skipped.pop()
     return options, rest[place], list(rest[place + 1 :]), _causes(rest, skipped)
 

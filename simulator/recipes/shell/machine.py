@@ -1,4 +1,4 @@
-"""The state of a script: variables and functions assigned so far, and what it takes from outside. Runs no command."""
+"""The state of a script: variables, functions and files so far, and values from outside. Runs no command."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 MAXIMUM_STEPS: Final = 50_000
-"""Statements and expansions that one script may take."""
+"""Most statements and expansions of one script."""
 MAXIMUM_CALLS: Final = 12
-"""Depth of function calls and of `eval`."""
+"""Greatest depth of function calls and `eval`."""
 _STEP_WORK: Final = 1000
-"""Units of work of a step, beside what it makes."""
+"""Units of work of one step, beside its results."""
 _ENTRY_WORK: Final = 50
-"""Units of work of each variable of a state that is copied or compared."""
+"""Units of work per variable of a state that is copied or compared."""
 _MAXIMUM_REMARKS: Final = 100
 _MOST_DIGITS: Final = 4
-"""Digits of the number of a parameter."""
+"""Most digits in the number of a parameter."""
 _FROM_OUTSIDE: Final = re.compile(
     r"WORLD_SIZE|(LOCAL_|NODE_|GROUP_)?RANK|MASTER_(ADDR|PORT)|HOME|USER|PWD|PATH|HOSTNAME|(SLURM|PADDLE|PBS|TQ)_\w+"
 )
 """Names that the run sets, even where the script assigns them on some path."""
 _FLAGS: Final = re.compile(r"(?!EXTRA|MORE|OTHER|ADD|USER|CUSTOM|DIST|LAUNCH|TORCH|RUN)[A-Z]\w*_ARGS", re.ASCII)
-"""A list of flags of the script's own, by its name; others are for who starts it, or tell the launcher the nodes."""
+"""Names of a script's own lists of flags; excluded are lists for its user or its launcher."""
 _REMAINDERS: Final = ("MOE_ARGS",)
-"""Lists that scripts of dense models are left with when they are made from others; what any other held is unknown."""
+"""Lists of flags that scripts of dense models inherit unset from others; any other unset list is unknown."""
 _OWN_FLAGS: Final = 3
-"""Lists of flags of its own that a script sets before one that it never sets is taken for a remainder."""
+"""Number of own lists of flags from which an unset one counts as such a remainder."""
 
 Flow = Literal["", "exit", "return", "break", "continue"]
 Content = Value | tuple[Value, ...] | None
-"""A variable's text, an array's items, or None for a name that was unset."""
+"""Text of a variable, items of an array, or None for a name that was unset."""
 
 
 @dataclass(slots=True)
 class Function:
-    """A function's body, in the text that defines it."""
+    """A function's body and the source that defines it."""
 
     source: Source
     body: Node
@@ -66,25 +66,25 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class NotFollowed:
-    """A script that another starts, and that was not followed to a training."""
+    """A script that another one starts and that was not followed to a training."""
 
     line: int
-    """Of the start."""
+    """Line that starts it."""
     why: str
-    """What keeps it from being followed, as the end of `starts a script`."""
+    """Why it was not followed, as the end of `starts a script`."""
     text: str = ""
-    """Of the script; empty where it is not at hand."""
+    """Text of the script; empty where it is not available."""
 
 
 @dataclass(slots=True)
 class Output:
-    """What was printed so far."""
+    """Output of commands so far."""
 
     depth: int
-    """Conditions that hold where the printing starts; what is printed under more of them may not be printed."""
+    """Number of conditions at the start; output under more of them is uncertain."""
     parts: list[Value] = field(default_factory=list)
     whole: bool = True
-    """Whether every part is there."""
+    """Whether every part is known."""
 
 
 @dataclass(slots=True)
@@ -95,15 +95,15 @@ class State:
     exported: set[str] = field(default_factory=set)
     functions: dict[str, Function] = field(default_factory=dict)
     files: dict[str, Value] = field(default_factory=dict)
-    """Text of files that here documents wrote, by the name the script gave them."""
+    """Text of the files that the script wrote, by name."""
     positional: tuple[Value, ...] | None = None
-    """Parameters; None while they are the command line's, which nobody gave."""
+    """Positional parameters; None while they are the command line's unknown ones."""
     shifted: int = 0
     flow: Flow = ""
     exit_line: int = 0
 
     def fork(self) -> State:
-        """A copy that another path may change."""
+        """Return a copy for another path."""
         charge(_ENTRY_WORK * (1 + sum(map(len, (self.variables, self.exported, self.functions, self.files)))))
         other = copy.copy(self)
         other.variables = dict(self.variables)
@@ -114,7 +114,7 @@ class State:
 
 
 class Machine:
-    """The state of the path being read, the values given from outside, and what was found out."""
+    """The state of the current path, the values from outside, and the findings so far."""
 
     def __init__(
         self,
@@ -124,10 +124,11 @@ class Machine:
         scheduled: Mapping[str, Value] | None = None,
         example: Example | None = None,
     ) -> None:
-        """`scheduled` are variables that the scheduler sets, as the script asks it to; `example` starts it."""
+        """`scheduled` are variables that the scheduler sets at the script's request; `example` holds its arguments."""
         self.file = file
         self.state = State()
         self.settings = settings
+        self.example = example
         self.environment = {**(example.exported if example else {}), **environment}
         self.scheduled = scheduled or {}
         self.used_settings: set[str] = set()
@@ -138,46 +139,45 @@ class Machine:
         self.steps = 0
         self.calls: list[str] = []
         self.choices = 0
-        """Choices of a command's text within each other that are being followed."""
+        """Current depth of nested choices of a command's text."""
         self.spread: Mapping[str, Value] = {}
-        """How the command that is being followed spreads what it starts."""
+        """How the current command distributes the processes that it starts."""
         self._remarks: dict[Remark, None] = {}
         self.output: Output | None = None
-        """What the commands print, where that is asked for."""
+        """Output of the commands; None where it is not captured."""
         self.open_file: Callable[[str, int], str | None] = lambda _name, _line: None
-        """Text of a file by its name below the script's folder or one above it; None where there is none."""
+        """Return the text of a file by its name below the script's folder or one above; None without one."""
         self.unread = False
-        """Whether a file that the script reads is not at hand: what is set nowhere else may be set there."""
+        """Whether an included file is missing, which may set any variable that is set nowhere else."""
         self.not_followed: dict[str, NotFollowed] = {}
-        """Scripts that are started and were not followed to a training, by name."""
+        """Scripts that are started but not followed to a training, by name."""
         self.required: frozenset[str] = frozenset()
-        """Variables without which the script ends: taken as set."""
+        """Variables assumed to be set, because the script ends without them."""
         self.asked_unset: list[str] = []
-        """Variables that were read as not set, in the order in which that was asked."""
+        """Variables that were read as unset, in order."""
         self.ended_without: set[str] = set()
-        """Those whose absence made the script end."""
+        """Variables whose absence made the script end."""
         self.keyed: set[str] = set()
-        """Lists whose items were set one by one."""
+        """Lists whose items were set individually."""
         self.capture: Callable[[Source, Node], Value | None] = lambda _source, _node: None
-        """What the command of a `$( )` prints, where the script tells."""
+        """Return the output of the command in a `$( )`; None where it is not known."""
         settings_by_name = {
             int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
         }
         self.used_settings |= {str(number) for number in settings_by_name}
         if example is not None:
-            self.used_settings |= example.taken
+            self.used_settings |= example.used_settings
             settings_by_name = {**example.words, **settings_by_name}
-        self._by_number = self._given_parameters(settings_by_name) if settings_by_name else None
-        """Parameters told one by one: what comes after the last of them was not told, which is not to say that it is
-        missing."""
+        self._by_number = self._numbered_parameters(settings_by_name) if settings_by_name else None
+        """Parameters that the user set individually; those after the last of them are unknown, not missing."""
         if self._by_number is not None:
             self.state.positional = self._by_number
         elif "@" in settings:
             self.used_settings.add("@")
             self.state.positional = tuple(text_value(word, 0, quoted=True) for word in _split(settings["@"]))
 
-    def _given_parameters(self, words: Mapping[int, str]) -> tuple[Value, ...]:
-        """Parameters by number; a number left out stays unknown."""
+    def _numbered_parameters(self, words: Mapping[int, str]) -> tuple[Value, ...]:
+        """Return parameters by number; those without a word are unknown."""
         return tuple(
             text_value(words[n], 0) if n in words else hole(f"${n}", 0, [Cause(0, str(n))])
             for n in range(1, max(words) + 1)
@@ -185,23 +185,23 @@ class Machine:
 
     @property
     def remarks(self) -> tuple[Remark, ...]:
-        """What was said about lines, each once."""
+        """Remarks on lines, without repetitions."""
         return tuple(self._remarks)
 
     def step(self, line: int, parts: int = 0) -> None:
-        """Count one step over so many parts; refuse a script that takes too many."""
+        """Count one step over `parts` parts. Raises InputError for a script that takes too many."""
         self.steps += 1
         charge(_STEP_WORK + _ENTRY_WORK * parts)
         if self.steps > MAXIMUM_STEPS:
             raise InputError(f"{self.file}:{line}: takes more than {MAXIMUM_STEPS} steps to read; not a launch script")
 
     def remark(self, rule: str, severity: Severity, message: str, line: int, fix: str = "") -> None:
-        """Say something about a line, once; of very many remarks the first."""
+        """Add a remark on a line once; only the first of very many are kept."""
         if len(self._remarks) < _MAXIMUM_REMARKS:
             self._remarks[Remark(rule, severity, message, Place(self.file, max(line, 1)), fix)] = None
 
     def prints(self, text: Value | None) -> None:
-        """A command prints a text; None for one that nobody can tell."""
+        """Record the output of a command; None where it is not known."""
         if self.output is None:
             return
         if text is None or len(self.conditions) != self.output.depth:
@@ -209,24 +209,24 @@ class Machine:
         else:
             self.output.parts.append(text)
 
-    def given(self, name: str, line: int) -> Value | None:
-        """What the user or the environment says about a name."""
+    def preset(self, name: str, line: int) -> Value | None:
+        """Return the value that the user, the environment or the scheduler sets for a name; None without one."""
         if name in self.settings:
             self.used_settings.add(name)
             return text_value(self.settings[name], line)
         return text_value(self.environment[name], line) if name in self.environment else self.scheduled.get(name)
 
     def lookup(self, name: str, line: int) -> Content:
-        """Content of a variable or parameter; None where it is certainly not set, a hole where nobody can tell."""
+        """Return the content of a variable or parameter; None where it is surely unset, a hole where unknown."""
         if name.isdigit() or name in ("#", "@", "*"):
             return self._parameter(name, line)
         if name in self.state.variables:
             return self.state.variables[name]
-        setting = self.given(name, line)
+        setting = self.preset(name, line)
         return self._never_set(name, line) if setting is None else setting
 
     def _never_set(self, name: str, line: int) -> Content:
-        """Content of a variable that nothing before sets."""
+        """Return the content of a variable that nothing sets before."""
         outside = not self.unread and name not in self.required
         if outside and name in self.own_names and not _FROM_OUTSIDE.fullmatch(name):
             return None
@@ -240,7 +240,7 @@ class Machine:
         return hole(f"${name}", line, [Cause(line, name)], filled=name in self.required, outside=outside)
 
     def _is_remainder(self, name: str) -> bool:
-        """Whether a name that is never set reads like the lists of flags of a script that reads no other file."""
+        """Whether an unset name is a list of flags that a script with lists of its own does not use."""
         if name not in _REMAINDERS:
             return False
         charge(_ENTRY_WORK * len(self.own_names))
@@ -251,7 +251,7 @@ class Machine:
         if parameters is None:
             counted = name.isdigit() and name != "0" and len(name) <= _MOST_DIGITS
             shown = str(int(name) + self.state.shifted) if counted else name
-            return self.given(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
+            return self.preset(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
         if name == "#":
             return text_value(str(len(parameters)), line)
         if name in ("@", "*"):
@@ -265,30 +265,35 @@ class Machine:
         return parameter if parameter.line else _placed(parameter, line)
 
     def unset(self, name: str, line: int) -> bool:
-        """Whether to read the name as not set; noted where that is an assumption."""
+        """Whether to read a name as unset; assumptions are recorded."""
         content = self.lookup(name, line)
         if content is None:
             return True
         if isinstance(content, Value) and is_outside(content):
             self.assume_unset(content)
             return True
-        # A parameter nobody gave: `${1:-4}` says what to do then.
+        # An unknown parameter: `${1:-4}` states its default.
         return name.isdigit() and isinstance(content, Value) and not content.known and self.state.positional is None
 
+    def leaves_out(self, value: Value) -> bool:
+        """Whether a value is variables that are not set on the command line that starts the script."""
+        names = {cause.name for cause in value.causes}
+        return self.example is not None and is_outside(value) and not any(map(_FROM_OUTSIDE.fullmatch, names))
+
     def assume_unset(self, value: Value) -> None:
-        """Note that a value from outside is read as not set."""
+        """Record that a value from outside is read as unset."""
         for cause in value.causes:
             self.asked_unset.append(cause.name)
             self.assumed_unset.setdefault(cause.name, cause.line)
 
     def assign(self, name: str, content: Content, line: int) -> None:
-        """Set a variable; a value that is not known gives way to one the user gave for the name."""
-        if isinstance(content, Value) and not content.known and (setting := self.given(name, line)) is not None:
+        """Set a variable; the user's setting of that name replaces an unknown value."""
+        if isinstance(content, Value) and not content.known and (setting := self.preset(name, line)) is not None:
             content = setting
         self.state.variables[name] = content
 
     def may_be_set(self, line: int) -> None:
-        """Take what was assigned so far as not known, for a file that is not at hand may set it; paths stay."""
+        """Make all known variables unknown, except paths, because a missing file may set them."""
         charge(_ENTRY_WORK * len(self.state.variables))
         for name, content in list(self.state.variables.items()):
             if isinstance(content, Value) and content.known and "/" not in content.text:
@@ -296,7 +301,7 @@ class Machine:
                 self.assign(name, hole(f"${name}", line, [Cause(line, name)], filled=filled), line)
 
     def elements(self, name: str) -> dict[str, Value]:
-        """Items of a list that were set one by one, by their key."""
+        """Return the items of a list that were set individually, by key."""
         if name not in self.keyed:
             return {}
         start = f"{name}["
@@ -321,7 +326,7 @@ class Machine:
         self.assign(f"{name}[{key}]", content, line)
 
     def forget(self, name: str) -> None:
-        """Drop the items of a list that were set one by one."""
+        """Drop the items of a list that were set individually."""
         for key in self.elements(name):
             del self.state.variables[f"{name}[{key}]"]
 
@@ -334,7 +339,7 @@ class Machine:
             self.state.positional = self.state.positional[count:]
 
     def join(self, states: Iterable[State], causes: frozenset[Cause], line: int) -> None:
-        """Go on after paths of which one is taken, nobody knows which."""
+        """Continue after several paths, of which the run takes one."""
         every = list(states)
         charge(_ENTRY_WORK * sum(len(state.variables) + len(state.files) for state in every) * 4)
         for state in every:
@@ -363,14 +368,14 @@ class Machine:
         if all(_same(contents[0], other) for other in contents[1:]):
             return contents[0]
         values = [content if isinstance(content, Value) else words(content) for content in contents]
-        if (setting := self.given(name, line)) is not None:
+        if (setting := self.preset(name, line)) is not None:
             return setting
         place = next((value.line for value in values if value.line), line)
         return one_of(values, f"${name}", place, causes)
 
 
 def _split(text: str) -> list[str]:
-    """The words of a command line."""
+    """Return the words of a command line."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -378,18 +383,18 @@ def _split(text: str) -> list[str]:
 
 
 def items_of(content: Content) -> tuple[Value, ...]:
-    """A variable as an array's items: a text is one."""
+    """Return a variable as an array's items; a text is a single one."""
     return content if isinstance(content, tuple) else () if content is None else (content,)
 
 
 def words(content: tuple[Value, ...] | None) -> Value:
-    """An array's items in one value, split where they meet."""
+    """Return an array's items as one value that splits between them."""
     space = text_value(" ", 0).inserted(quoted=False)
     return joined(part for number, item in enumerate(content or ()) for part in ((space, item) if number else (item,)))
 
 
 def is_outside(value: Value) -> bool:
-    """Whether the value is nothing but variables of the environment that nobody gave."""
+    """Whether the value consists only of environment variables without a known value."""
     return bool(value.pieces) and all(piece.outside for piece in value.pieces)
 
 

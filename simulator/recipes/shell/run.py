@@ -6,15 +6,15 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell.builtins import BUILTINS, NAME, WITHOUT_EFFECT
-from simulator.recipes.shell.capture import SILENT, without_tabs
+from simulator.recipes.shell.capture import SILENT
 from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
 from simulator.recipes.shell.conditions import Truth, negated, test_truth
-from simulator.recipes.shell.filters import filtered, stages_of
-from simulator.recipes.shell.heredocs import changed_files, redirected_names, tee_names, unknown_files, written_files
+from simulator.recipes.shell.filters import Writer, change_files, words_behind
 from simulator.recipes.shell.includes import start, started_script
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine, items_of
@@ -28,22 +28,25 @@ from simulator.recipes.shell.values import (
     text_value,
 )
 from simulator.recipes.shell.walk import Walk
-from simulator.recipes.shell.wrappers import carried, spread
+from simulator.recipes.shell.wrappers import process_counts, shell_text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _MAXIMUM_LAUNCHES: Final = 256
 _OWN_VALUE: Final = re.compile(r"""=["']?\$(?:\{(\w+)\W|(\w+)["']?\Z)""", re.ASCII)
-"""A value that is a variable, or that variable with a default and whatever follows."""
+"""A value that is a variable, or a variable with a default."""
 _OWN_VALUE_BYTES: Final = 8
 
 
 class Runner(Walk):
-    """Statements of one source, over a machine's state."""
+    """A walk over the statements of one source, which collects its launches."""
 
     def __init__(self, machine: Machine, source: Source, launches: list[TrainingCommand]) -> None:
         super().__init__(machine, source, launches)
+        self._behind: list[Node] = []
+        """Words of the current command that follow a redirection."""
+        self._writer = Writer(self._words, source, machine)
         self.statements = {
             "command": self._command,
             "declaration_command": self._declaration,
@@ -68,7 +71,7 @@ class Runner(Walk):
         }
 
     def assigned_names(self) -> set[str]:
-        """Names the script gives a value of its own somewhere: not `X=$X` and not `X=${X:-y}`."""
+        """Return the names that the script gives a value of their own: not `X=$X` and not `X=${X:-y}`."""
         names = set()
         cursor = [self.root]
         while cursor:
@@ -76,7 +79,7 @@ class Runner(Walk):
             cursor.extend(node.named_children)
             if node.type in ("variable_assignment", "for_statement") and node.named_children:
                 name = self.source.raw(node.named_children[0])
-                # For a loop the name's own text is enough: only an assignment has a value behind it.
+                # A loop's name needs no value: only an assignment has one.
                 end = min(node.end_byte, node.start_byte + 2 * len(name.encode()) + _OWN_VALUE_BYTES)
                 value = _OWN_VALUE.match(self.source.text(node.start_byte, end)[len(name) :])
                 if value is None or name not in value.groups():
@@ -87,22 +90,16 @@ class Runner(Walk):
         return self.all(node.children)
 
     def _redirected(self, node: Node) -> Truth:
-        """A command with redirections; what `cat`, `tee` or `sed` writes of a known text is kept."""
+        """Follow a command with redirections; output of `cat`, `tee` or `sed` with a known text is stored."""
         outer = self.machine.output, self.stdin
         document = next((child for child in node.children if child.type == "heredoc_redirect"), None)
         if document is not None:
             self.stdin = self._heredoc(document)
-            self.machine.state.files |= dict(written_files(node, document, self._words, self.source))
-        else:
-            names = redirected_names(node.children[1:], self._words)
-            written = unknown_files(names, self._line(node))
-            if written and not any(
-                child.type == "file_redirect" and child.children[0].type == ">>" for child in node.children
-            ):
-                text = filtered(stages_of(node.children[0]), self._words, self.machine, self._line(node))
-                written = written if text is None else dict.fromkeys(written, text)
-            self.machine.state.files |= written
-        redirects = (child for child in node.children[1:] if child.type == "file_redirect")
+        self._writer.write(node)
+        redirects = [child for child in node.children[1:] if child.type == "file_redirect"]
+        # `--master_addr <name> --port <port>`: marks of what is to be filled in.
+        marked = any(left.end_byte == right.start_byte for left, right in pairwise(redirects))
+        self._behind = [] if marked else [word for child in redirects for word in words_behind(child)]
         if any(_takes_output(self.source.raw(child)) for child in redirects):
             self.machine.output = None
         truth = self.all(node.children[:1])
@@ -112,16 +109,10 @@ class Runner(Walk):
         return self.all(child for child in document.children if child.type in ("command", "list")) and truth
 
     def _heredoc(self, node: Node) -> Value | None:
-        """The text of a here document; None where more than the text follows its start."""
-        parts = {child.type: child for child in node.named_children}
-        if not parts.keys() <= {"heredoc_start", "heredoc_body", "heredoc_end"} or "heredoc_start" not in parts:
-            return None
-        body = parts.get("heredoc_body")
-        if body is None:
-            return EMPTY
-        expands = not set(self.source.raw(parts["heredoc_start"])) & set("'\"\\")
-        text = self._words.heredoc(body, expands=expands)
-        return without_tabs(text) if node.children[0].type == "<<-" else text
+        """Return the text of a here document; None where more than the text follows its start."""
+        types = {child.type for child in node.named_children}
+        is_whole = "heredoc_start" in types <= {"heredoc_start", "heredoc_body", "heredoc_end"}
+        return self._writer.here_document(node) if is_whole else None
 
     # Assignments.
 
@@ -145,7 +136,7 @@ class Runner(Walk):
         return True
 
     def _element(self, node: Node, target: Node, value: Sequence[Node], *, appends: bool) -> Truth:
-        """`X[key]=value`."""
+        """Assign `X[key]=value`."""
         line = self._line(node)
         name = self.source.raw(target.named_children[0])
         key = self._words.value(target.named_children[-1])
@@ -159,25 +150,25 @@ class Runner(Walk):
         return True
 
     def _list_of(self, name: str, old: Sequence[Value], node: Node, line: int) -> None:
-        """`X=(a b)` and `X=([key]=a)`."""
-        items = list(old)
-        if not items:
-            self.machine.forget(name)
-        self.machine.assign(name, tuple(items), line)
+        """Assign `X=(a b)` or `X=([key]=a)`; what stands inside may be made of what X is before."""
+        items, elements = list(old), list[tuple[str, Value]]()
         for item in node.named_children:
             if item.type == "comment":
                 continue
             keyed = self.source.data.startswith(b"[", item.start_byte)
             match = re.match(r"\[([^]]*)\]=", (whole := self._words.value(item)).text) if keyed else None
             if match:
-                self.machine.assign_element(name, match[1], whole.after(match.end()), line)
+                elements.append((match[1], whole.after(match.end())))
             else:
                 items += self._words.fields(item)
-        if len(items) > len(old):
-            self.machine.assign(name, tuple(items), line)
+        if not old:
+            self.machine.forget(name)
+        self.machine.assign(name, tuple(items), line)
+        for key, element in elements:
+            self.machine.assign_element(name, key, element, line)
 
     def _declaration(self, node: Node) -> Truth:
-        """`export`, `declare`, `local`, `readonly`, `typeset`."""
+        """Follow `export`, `declare`, `local`, `readonly`, `typeset`."""
         exports = node.children[0].type == "export"
         for child in node.named_children:
             if child.type == "variable_assignment":
@@ -200,7 +191,7 @@ class Runner(Walk):
         return True
 
     def _choice(self, node: Node, children: Sequence[Node]) -> Truth:
-        """`if`, or an `elif` with what follows it."""
+        """Follow `if`, or an `elif` with the branches after it."""
         then = next(i for i, child in enumerate(children) if child.type == "then")
         tails = [i for i, child in enumerate(children) if child.type in ("elif_clause", "else_clause", "fi")]
         end = tails[0] if tails else len(children)
@@ -214,7 +205,7 @@ class Runner(Walk):
         return self._branches(paths, truth, self._line(node))
 
     def _otherwise(self, rest: Sequence[Node]) -> Truth:
-        """What follows when a condition does not hold."""
+        """Follow the branches after a condition that does not hold."""
         if rest and rest[0].type == "elif_clause":
             return self._choice(rest[0], [*rest[0].children, *rest[1:]])
         return self.all(rest[:1] if rest and rest[0].type == "else_clause" else ())
@@ -233,7 +224,7 @@ class Runner(Walk):
         return self.all(node.children)
 
     def _subshell(self, node: Node) -> Truth:
-        """A group whose assignments and exit stay inside."""
+        """Follow a group whose assignments and exit stay inside."""
         return self._apart(lambda: self.all(node.children))
 
     def _pipeline(self, node: Node) -> Truth:
@@ -241,15 +232,11 @@ class Runner(Walk):
         self.machine.prints(None)
         for child in node.named_children:
             truth = self._apart(lambda child=child: self.run(child))  # type: ignore[misc]
-        *before, last = stages_of(node)
-        if names := tee_names(last, self._words):
-            written = unknown_files(names, self._line(node))
-            text = filtered(before, self._words, self.machine, self._line(node)) if written else None
-            self.machine.state.files |= written if text is None else dict.fromkeys(written, text)
+        self._writer.write(node)
         return truth
 
     def _list(self, node: Node) -> Truth:
-        """`a && b`, `a || b`, and statements in a row."""
+        """Follow `a && b`, `a || b`, or statements in a row."""
         left, right = node.named_children[0], node.named_children[-1]
         operator = next((child.type for child in node.children if child.type in ("&&", "||", ";", "&")), ";")
         asked = len(self.machine.asked_unset)
@@ -270,7 +257,8 @@ class Runner(Walk):
         line = self._line(node)
         prefix: dict[str, Value] = {}
         argv: list[Value] = []
-        for child in node.named_children:
+        behind, self._behind = self._behind, []
+        for child in (*node.named_children, *behind):
             if child.type == "variable_assignment":
                 name = self.source.raw(child.named_children[0])
                 prefix[name] = self._words.value(child.named_children[1]) if len(child.named_children) > 1 else EMPTY
@@ -296,11 +284,11 @@ class Runner(Walk):
         return re.match(rb"[ \t]*(#[^\n]*)?\n", rest) is not None
 
     def _called(self, argv: list[Value], prefix: Mapping[str, Value], line: int) -> Truth:
-        """A simple command after expansion."""
+        """Follow a simple command after expansion."""
         name = argv[0].text
         if name in self.machine.state.functions:
             return self._call(name, argv[1:], line)
-        self.machine.state.files |= changed_files(argv, line)
+        change_files(argv, self.machine, line)
         builtin = BUILTINS.get(name)
         if builtin is not None:
             return builtin(self, argv, line)
@@ -323,15 +311,15 @@ class Runner(Walk):
         return frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
 
     def _started(self, argv: list[Value], prefix: Mapping[str, Value], line: int) -> Truth | None:
-        """Take a command that launches, or follow what it starts; None for one that does neither."""
+        """Record a command that launches, or follow the one that it starts; None for others."""
         if choices := commands(argv):
             paths = [functools.partial(self._called, words, prefix, line) for words in choices]
             return self._chosen(paths, argv, line)
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
-            self._take(dataclasses.replace(launch, spread={**self.machine.spread, **spread(argv)}))
+            self._take(dataclasses.replace(launch, spread={**self.machine.spread, **process_counts(argv)}))
             return True
-        if (text := carried(argv)) is not None:
+        if (text := shell_text(argv)) is not None:
             follow = functools.partial(self.evaluate, text, line)
             return self._spread(argv, functools.partial(self._apart, follow))
         script = argv[started_script(argv) :]
@@ -345,14 +333,14 @@ class Runner(Walk):
             raise InputError(f"{machine.file}:{launch.line}: more than {_MAXIMUM_LAUNCHES} launches")
 
     def _spread(self, argv: Sequence[Value], follow: Callable[[], Truth | None]) -> Truth | None:
-        """Follow what a command starts, as many times as it does."""
-        outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **spread(argv)}
+        """Follow the command that another starts, with its number of processes."""
+        outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **process_counts(argv)}
         truth = follow()
         self.machine.spread = outer
         return truth
 
     def _chosen(self, paths: Sequence[Callable[[], Truth]], words: Iterable[Value], line: int) -> Truth:
-        """Follow the texts that a command may have; launches that say the same are one."""
+        """Follow every text that a command may have; equal launches are merged."""
         machine, start = self.machine, len(self.launches)
         if machine.choices >= DEEPEST_CHOICE:
             remark = f"more than {DEEPEST_CHOICE} branches decide this command: --set the variables that they ask for"
@@ -365,7 +353,7 @@ class Runner(Walk):
         return truth
 
     def _environment(self, prefix: Mapping[str, Value]) -> dict[str, Value]:
-        """Variables that a command started here would see, as far as the script or the user sets them."""
+        """Return the variables that a command started here would see, as far as script or user sets them."""
         variables = {
             name: text_value(text, 0) for name, text in {**self.machine.environment, **self.machine.settings}.items()
         }
@@ -392,7 +380,7 @@ class Runner(Walk):
         return truth
 
     def evaluate(self, text: Value, line: int) -> Truth:
-        """`eval` of a text that the script built."""
+        """Follow `eval` of a text that the script built."""
         machine = self.machine
         if choices := texts(text):
             return self._chosen([functools.partial(self.evaluate, part, line) for part in choices], [text], line)
@@ -405,7 +393,7 @@ class Runner(Walk):
         return truth
 
     def include(self, text: Value) -> Truth:
-        """`source` of a file that could be read."""
+        """Follow `source` of a file whose text is known."""
         machine = self.machine
         inner = Runner(machine, Source(machine.file, text), self.launches)
         machine.own_names |= inner.assigned_names()
@@ -418,5 +406,5 @@ class Runner(Walk):
 
 
 def _takes_output(redirect: str) -> bool:
-    """Whether a redirection takes what a command prints elsewhere."""
+    """Whether a redirection diverts a command's standard output."""
     return re.match(r"1?>|&>", redirect) is not None

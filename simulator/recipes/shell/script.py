@@ -1,4 +1,4 @@
-"""A launch script as a whole: its training commands, and what reading it took for granted. Knows no framework."""
+"""A launch script as a whole: its training commands, and the assumptions of reading it. Knows no framework."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from simulator.recipes.shell.wrappers import scheduled_variables
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What was read from a script."""
+    """The result of reading a script."""
 
     launches: tuple[TrainingCommand, ...]
     assumed_unset: Mapping[str, int]
-    """Variables of the environment read as not set, with the line that asked."""
+    """Environment variables read as unset, with the line that reads them."""
     exits: Mapping[int, frozenset[Cause]]
     """Lines where the script may end early, and what that depends on."""
     exit_line: int
-    """Line of the `exit` that every path reaches; 0 if there is none."""
+    """Line of the `exit` that every path reaches; 0 without one."""
     unused_settings: tuple[str, ...]
     not_followed: Mapping[str, NotFollowed] = field(default_factory=dict)
-    """Scripts that are started and were not followed to a training, by name."""
+    """Scripts that are started but not followed to a training, by name."""
     remarks: tuple[Remark, ...] = ()
-    """Lines that do something else than they seem to, or that are not read."""
+    """Remarks on lines with unexpected effects, and on lines that are not read."""
 
 
 OpenFile = Callable[[str, int], str | None]
-"""Text of a file by the name that a line of the script gives it, below its folder or one above."""
+"""Return the text of a file that a line of the script names, below its folder or one above; None without one."""
 
 
 def read_script(
@@ -46,7 +46,7 @@ def read_script(
     environment: Mapping[str, str],
     open_file: OpenFile = lambda _name, _line: None,
 ) -> Script:
-    """Read a shell script and the files that it reads. Raises InputError for text that is no script."""
+    """Read a shell script and the files that it includes. Raises InputError for text that is not a script."""
     check_length(file, text)
     for name, value in (("the script", text), *settings.items(), *environment.items()):
         if HOLES.search(value):
@@ -77,19 +77,19 @@ def read_script(
 def _machine(
     text: str, file: str, settings: Mapping[str, str], environment: Mapping[str, str], open_file: OpenFile
 ) -> Machine:
-    """A machine at the start of a script, with the arguments that its comment or its documentation tells."""
+    """Return a machine at the start of a script, with the arguments of its comment or its documentation."""
     example = example_of(text, file, settings)
     machine = Machine(file, settings, environment, scheduled_variables(text), example)
     if example is not None:
         severity: Severity = "warning" if example.documented else "note"
-        machine.remark("example-arguments", severity, example.said, example.line, "--set N=VALUE")
+        machine.remark("example-arguments", severity, example.message, example.line, "--set N=VALUE")
     machine.open_file = open_file
     machine.capture = lambda source, node: captured(Runner(machine, source, []), node)
     return machine
 
 
 def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
-    """The launches of a script. Raises InputError for what outgrows any script."""
+    """Return the launches of a script. Raises InputError for text too large or too deep for a launch script."""
     try:
         runner = Runner(machine, Source(machine.file, text_value(text, 1)), [])
         machine.own_names = runner.assigned_names()

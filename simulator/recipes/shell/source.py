@@ -1,4 +1,4 @@
-"""Shell text to a syntax tree, in bounded time and memory, with the line of every byte. Expands nothing."""
+"""Parsing of shell text into a syntax tree, in bounded time and memory, with the line of every byte."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _MAXIMUM_NODES: Final = 400_000
 _MAXIMUM_BYTES: Final = 1 << 16
 _CHUNK_BYTES: Final = 256
 _MAXIMUM_REREADS: Final = 30_000
-"""Pieces of the text that the parser may ask for again: what it cannot make sense of it goes over again and again."""
+"""Most pieces of the text that the parser may request again, as it does for text that it cannot parse."""
 _MOST_MARKS: Final = {b"|": 2000, b"`": 400, b")": 4000}
-"""How often a text may hold a mark: the parser's time grows with the square of a pipeline's length, and of how often
-commands are cut short by the others, where nothing is read that could be counted."""
+"""Most occurrences of a mark: the parser's time grows with the square of a pipeline's length, and of the number of
+commands that the other marks cut short, without reading anything that could be counted."""
 _READ_WORK: Final = 300
-"""Units of work of one piece that the parser asks for."""
+"""Units of work of one piece that the parser requests."""
 _NODE_WORK: Final = 60
-"""Units of work of a node of the tree."""
+"""Units of work of one node of the tree."""
 _HOLE_BASE: Final = 0xF0000
-"""A hole in a text that is parsed again stands there as one private character."""
+"""First of the private characters that stand for holes in a text that is parsed again."""
 _HOLE_LIMIT: Final = 0xFFFFD
 _WIDE: Final = re.compile(r"[^\x00-\xff]")
 _MASKS: Final = {2: "\u00b7", 3: "\u00b7x", 4: "\u00b7\u00b7"}
-"""What stands for a character, by its bytes."""
+"""Replacement of a character, by its number of bytes."""
 HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
 """The characters that stand for holes."""
 
 
 class Source:
-    """A shell text with its tree. `eval` makes a second one out of a value."""
+    """A shell text with its syntax tree. `eval` makes another one from a value."""
 
     def __init__(self, file: str, value: Value) -> None:
         self.file = file
@@ -60,7 +60,7 @@ class Source:
         self.root = self._understood()
 
     def _plain(self, piece: Piece) -> str:
-        """The piece as the parser sees it."""
+        """Return the piece as the parser sees it."""
         if piece.known:
             return piece.text
         self._holes.append(piece)
@@ -69,25 +69,25 @@ class Source:
         return chr(_HOLE_BASE + len(self._holes) - 1)
 
     def line(self, byte: int) -> int:
-        """Line of the script that the byte stands on."""
+        """Return the script's line of a byte."""
         place = bisect.bisect_right(self._starts, byte) - 1
         return self._lines[max(place, 0)] if self._lines else 1
 
     def text(self, start: int, end: int) -> str:
-        """Text between two bytes."""
+        """Return the text between two bytes."""
         charge(end - start)
         return self.data[start:end].decode("utf-8", "replace")
 
     def node_text(self, node: Node) -> str:
-        """Text of a node, holes as the script writes them."""
+        """Return the text of a node, holes as the script writes them."""
         return HOLES.sub(lambda mark: self._holes[ord(mark[0]) - _HOLE_BASE].text, self.raw(node))
 
     def raw(self, node: Node) -> str:
-        """Text of a node as the parser saw it."""
+        """Return the text of a node as the parser sees it."""
         return self.text(node.start_byte, node.end_byte)
 
     def pieces(self, start: int, end: int, *, quoted: bool = False) -> list[Piece]:
-        """What stands between two bytes, a piece for each line and each hole."""
+        """Return the text between two bytes as pieces, one per line and per hole."""
         charge(end - start)
         pieces_of_text: list[Piece] = []
         while start < end:
@@ -108,7 +108,7 @@ class Source:
         return parts
 
     def _understood(self) -> Node:
-        """The tree of the text, as it stands or in the grammar's spelling. Raises InputError for no shell script."""
+        """Return the tree of the text, respelled if necessary. Raises InputError where it is no shell script."""
         check_length(self.file, self.data)
         for mark, most in _MOST_MARKS.items():
             if self.data.count(mark) > most:
@@ -125,15 +125,15 @@ class Source:
         raise refusal
 
     def _parse(self, text: bytes) -> Node:
-        """The tree of a text. Raises InputError for one that takes too long."""
+        """Return the tree of a text. Raises InputError where parsing takes too long."""
         left, data = _MAXIMUM_REREADS + len(text) // _CHUNK_BYTES, _masked(text)
         charge(_READ_WORK * (len(text) // _CHUNK_BYTES))
 
         def read(offset: int, _point: object) -> bytes:
             nonlocal left
             left -= 1
-            # Nothing more to read ends the parse; an exception in here would not. The parser never frees what it is
-            # given, so that pieces are small and counted.
+            # An empty piece ends the parse; an exception in here would not. The parser never frees the pieces, so they
+            # are small and counted.
             return data[offset : offset + _CHUNK_BYTES] if left >= 0 else b""
 
         tree = _parser().parse(read)
@@ -144,7 +144,7 @@ class Source:
         return tree.root_node
 
     def _check(self, root: Node) -> Node | None:
-        """The first node that the parser could not read; raises InputError for a tree too deep or too large to walk."""
+        """Return the first node that could not be parsed. Raises InputError for a tree too deep or too large."""
         cursor = root.walk()
         depth = count = 0
         wrong: Node | None = None
@@ -169,7 +169,7 @@ class Source:
         line = self.line(node.start_byte)
         if node.is_missing:
             return NotShellError(f"{self.file}:{line}: not a shell script that can be read: '{node.type}' is missing")
-        # Of what was not understood, the first loose sign is the likely place: an `if` without its end, a quote.
+        # The first loose sign that was not parsed is the likely place: an `if` without its end, a quote.
         node = next((child for child in node.children if not child.is_named and child.type.strip()), node)
         line = self.line(node.start_byte)
         near = self.node_text(node).strip().split("\n")[0][:40]
@@ -177,9 +177,9 @@ class Source:
 
 
 def _masked(data: bytes) -> bytes:
-    """The text for the parser: characters beyond U+00FF as others without meaning that take as many bytes.
+    """Return the text with characters beyond U+00FF replaced by meaningless ones of as many bytes.
 
-    Its scanner looks them up behind the end of a table of 256: `{?..1}` of U+10FFFF ends the process.
+    The parser's scanner would look them up beyond the end of a table of 256: `{?..1}` of U+10FFFF ends the process.
     """
     if data.isascii():
         return data
@@ -188,7 +188,7 @@ def _masked(data: bytes) -> bytes:
 
 
 def check_length(file: str, text: str | bytes) -> None:
-    """Refuse what is too long for a launch script. Raises InputError."""
+    """Raise InputError for text too long for a launch script."""
     if len(text) > _MAXIMUM_BYTES:
         raise InputError(f"{file}: more than {_MAXIMUM_BYTES} bytes of shell text; not a launch script")
 
@@ -197,7 +197,7 @@ _PARSERS: list[Parser] = []
 
 
 def _parser() -> Parser:
-    """The parser of bash, made when the first script is read."""
+    """Return the parser of bash, created on first use."""
     if not _PARSERS:
         import tree_sitter  # noqa: PLC0415  only who reads shell scripts waits for it
         import tree_sitter_bash  # noqa: PLC0415

@@ -1,7 +1,7 @@
-"""Bash that the grammar does not know, spelled as it does, in as many bytes.
+"""Respelling of bash that the parser's grammar does not know, in the same number of bytes.
 
-The parser sees the spelling and only tells where words, expansions and statements begin and end; what they hold is read
-from the script itself. It is tried where the script as it stands is not understood.
+The parser takes from the new spelling only where words, expansions and statements begin and end; their content is read
+from the script itself. Used only where the script does not parse as written.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Final
 from simulator.budget import charge
 
 _WORK: Final = 30
-"""Units of work of a byte."""
+"""Units of work of one byte."""
 _ENDS: Final = re.compile(rb"(?<![\w$-])(fi|done|esac|\})[ \t](?=[ \t]*(?:fi|done|esac|elif|else|\})(?![\w-]))")
-"""The end of a statement behind another's: `fi done`."""
+"""The end of a statement directly after another's: `fi done`."""
 _BASE: Final = re.compile(rb"(?<=[\s(+*/%-])(\d{1,2})#(?=\$)")
-"""A number with its base, of a variable: `10#$X`."""
+"""A variable number with a base: `10#$X`."""
 _PART: Final = re.compile(rb"\$\{[A-Za-z_]\w*:(?![-=+?])(?=[^}\n]{0,200}\$)")
-"""A part of a variable whose ends are others: `${X:$N+1}`."""
+"""A substring with variable bounds: `${X:$N+1}`."""
 _DEFAULT: Final = re.compile(rb"\$\{[A-Za-z_]\w*:?[-=+]")
 """An expansion with a default."""
 _LONGEST: Final = 4000
-"""Bytes of a default that is looked through."""
+"""Most bytes of a default that are examined."""
 
 
 def respelled(data: bytes) -> bytes:
-    """Return a script as the grammar takes it: the same number of bytes, each expansion where it was."""
+    """Return a script in the grammar's spelling: the same number of bytes, each expansion at its place."""
     charge(_WORK * len(data))
     text = bytearray(_ENDS.sub(rb"\1;", _BASE.sub(rb"\1+", data)))
     for match in _PART.finditer(data):
@@ -38,14 +38,14 @@ def respelled(data: bytes) -> bytes:
 
 
 def _blank(text: bytearray, start: int, end: int, marks: bytes) -> None:
-    """Put a sign without meaning in the place of each of the marks."""
+    """Replace each of the marks by a character without meaning."""
     for place in range(start, end):
         if text[place] in marks:
             text[place] = ord("_")
 
 
 def _plain_default(text: bytearray, opening: int, start: int) -> None:
-    """Take the marks of nested arithmetic, lists and JSON out of a default."""
+    """Replace the marks of nested arithmetic, lists and JSON in a default."""
     quoted = text[:opening].rfind(b'"') > text[:opening].rfind(b"\n")
     place, depth = start, 0
     while place < min(len(text), start + _LONGEST):
@@ -74,7 +74,7 @@ def _plain_default(text: bytearray, opening: int, start: int) -> None:
 
 
 def _plain_arithmetic(text: bytearray, start: int) -> int:
-    """Take the inner marks out of `$(( ))`; return the place behind it."""
+    """Replace the marks inside `$(( ))`; return the place after it."""
     depth, place = 0, start + 3
     while place < min(len(text), start + _LONGEST) and text[place] != ord("\n"):
         if text[place] == ord("("):

@@ -1,7 +1,8 @@
-"""Documented starts of frameworks' own launch files: what their pages give for what the files leave to the run.
+"""Documented starts of frameworks' own launch files: their pages state what the files leave to the run.
 
-The table beside this file is made by `tools/starts.py` of checkouts: the first start of a file that their pages or
-launchers show. It tells of those very files only: another text of the same name may take its arguments otherwise.
+The table beside this file is made by `tools/starts.py` from checkouts: the first start of a file that pages or
+launchers show. A start applies to that very text only; another file of the same name may order its arguments
+differently.
 """
 
 from __future__ import annotations
@@ -23,42 +24,42 @@ _EXPORT: Final = re.compile(r"[A-Za-z_]\w*=")
 
 @dataclass(frozen=True, slots=True)
 class DocumentedStart:
-    """One documented start."""
+    """One documented start of a launch file."""
 
     framework: str
     version: str
-    """Commit that was read."""
+    """Commit of the framework."""
     document: str
-    """Page or launcher of the framework."""
+    """Page or launcher of the framework that shows it."""
     file: str
-    """What it starts, below the framework's root."""
+    """Launch file, relative to the framework's root."""
     digest: str
-    """Of that file's text."""
+    """`digest` of that file's text."""
     words: list[str]
-    """Arguments in order, after `NAME=value` of what is exported before; of a configuration file, `NAME=value` of its
-    variables, `--flag=value` of what is added."""
+    """Arguments in order, after `NAME=value` for exported variables; for a configuration file, `NAME=value` of its
+    variables and `--flag=value` of added flags."""
 
     @property
     def exported(self) -> dict[str, str]:
-        """What the page exports before it starts a script."""
+        """Variables that the page exports before it starts a script."""
         return dict(word.split("=", 1) for word in takewhile(_EXPORT.match, self.words))
 
     def __str__(self) -> str:
-        """What says so."""
+        """Name the document and the framework's version."""
         return f"{self.document} of {self.framework} ({self.version[:7]})"
 
 
 def digest(text: str) -> str:
-    """The first 16 hexadecimal digits of a text's SHA-256, without blanks at the ends of lines."""
+    """Return the first 16 hexadecimal digits of a text's SHA-256, without blanks at the ends of lines."""
     plain = "\n".join(line.rstrip(" \t\r") for line in text.split("\n")).rstrip("\n")
     return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def start_of(file: str, text: str) -> DocumentedStart | None:
-    """The documented start of a framework's own launch file: of one with this name and this text.
+    """Return the documented start of a framework's own launch file with this name and this text; None without one.
 
-    Where several folders of the framework have the same file, the folder's name tells which; None where it does not
-    and their starts differ.
+    Where several folders of the framework have the same file, the folder's name decides; None where it does not and
+    their starts differ.
     """
     named = _starts().get(PurePath(file).name, ())
     same = [start for start in named if start.digest == digest(text)] if named else []
@@ -69,7 +70,7 @@ def start_of(file: str, text: str) -> DocumentedStart | None:
 
 @functools.cache
 def _starts() -> Mapping[str, Sequence[DocumentedStart]]:
-    """The starts by the name of the file that they start."""
+    """Return the starts by the name of the launch file."""
     with TABLE.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.reader(stream))[1:]
     starts: dict[str, list[DocumentedStart]] = {}

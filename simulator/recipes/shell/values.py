@@ -1,6 +1,6 @@
-"""Shell text in pieces: values with what expansions and branches of a script add to them. Runs no command.
+"""Values of shell text: pieces with the effects of expansions and branches. Runs no command.
 
-Its pieces know whether white space in them separates words (`$LIST` outside quotes), and a hole whose text depends on a
+A piece knows whether white space in it separates words (`$LIST` outside quotes), and a hole whose text depends on a
 branch carries its alternatives.
 """
 
@@ -47,35 +47,35 @@ _MAXIMUM_ALTERNATIVE_PIECES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Piece(PlainPiece):
-    """Text of one line of the script, or a hole (`causes`) whose text only the run knows."""
+    """Text of one line of the script, or a hole, whose text only the run knows."""
 
     splits: bool = False
-    """White space in it separates words: it came from an expansion outside quotes."""
+    """Whether white space in it separates words, as after an unquoted expansion."""
     quoted: bool = False
-    """Pattern characters in it are plain."""
+    """Whether pattern characters in it are literal."""
     outside: bool = False
-    """A hole that is a variable of the environment and may well not be set."""
+    """Whether it is an environment variable that may well be unset."""
     filled: bool = False
-    """A hole that cannot be empty, such as a number."""
+    """Whether it is a hole that cannot be empty, such as a number."""
     alternatives: tuple[Value, ...] = field(default=(), compare=False)
-    """A hole that is one of these, by the branch the script takes; `alike` compares them."""
+    """Possible values of the hole, by the branch that the script takes; `alike` compares them."""
 
     def tagged(self, *, splits: bool, quoted: bool) -> Piece:
-        """The piece as an expansion inserts it."""
+        """Return the piece with other `splits` and `quoted`."""
         if (self.splits, self.quoted) == (splits, quoted):
             return self
-        # Most expansions come here: `dataclasses.replace` takes five times as long.
+        # The hot path of most expansions: `dataclasses.replace` takes five times as long.
         return Piece(self.text, self.line, self.causes, splits, quoted, self.outside, self.filled, self.alternatives)
 
 
 @dataclass(frozen=True, slots=True)
 class Value(PlainValue):
-    """A text as a sequence of pieces."""
+    """Text as a sequence of pieces."""
 
     pieces: tuple[Piece, ...] = ()
 
     def inserted(self, *, quoted: bool) -> Value:
-        """As an expansion inside or outside quotes inserts it."""
+        """Return the value as an expansion inserts it, inside or outside quotes."""
         return Value(tuple(piece.tagged(splits=not quoted, quoted=quoted) for piece in self.pieces))
 
 
@@ -83,19 +83,19 @@ EMPTY: Final = Value()
 
 
 def text_value(text: str, line: int, *, quoted: bool = False) -> Value:
-    """Known text that starts on `line`, one piece a line."""
+    """Return known text that starts on `line`, one piece per line."""
     parts = text.split("\n")
     ends = [part + "\n" for part in parts[:-1]] + parts[-1:]
     return Value(tuple(Piece(part, line + n, quoted=quoted) for n, part in enumerate(ends) if part))
 
 
 def hole(shown: str, line: int, causes: Iterable[Cause], *, filled: bool = False, outside: bool = False) -> Value:
-    """A value that is not known at all."""
+    """Return a value that is wholly unknown and spelled `shown`."""
     return Value((Piece(shown, line, causes=frozenset(causes), filled=filled, outside=outside),))
 
 
 def joined(values: Iterable[Value]) -> Value:
-    """The values one after another."""
+    """Return the concatenation of values."""
     pieces: list[Piece] = []
     for value in values:
         pieces.extend(value.pieces)
@@ -105,7 +105,7 @@ def joined(values: Iterable[Value]) -> Value:
 
 
 def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cause]) -> Value:
-    """A hole that is one of `values`; without alternatives where they are too many to carry."""
+    """Return a hole that is one of `values`; too many are not kept as alternatives."""
     flat: dict[tuple[str, frozenset[Cause]], Value] = {}
     joint = [causes]
     for value in values:
@@ -126,19 +126,19 @@ def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cau
 
 
 def _flattened(value: Value) -> tuple[Value, ...]:
-    """The alternatives of a value that is nothing else, or the value."""
+    """Return the alternatives of a value that is a single hole with some, else the value."""
     if len(value.pieces) == 1 and value.pieces[0].alternatives:
         return value.pieces[0].alternatives
     return (value,)
 
 
 def definitely_filled(value: Value) -> bool:
-    """Whether the value has at least one character whatever its holes hold."""
+    """Whether the value has at least one character, whatever its holes are."""
     return any(piece.filled or (piece.known and piece.text) for piece in value.pieces)
 
 
 def alike(left: Value, right: Value) -> bool:
-    """Whether two values are the same text with the same holes; alternatives are the same if they are one object."""
+    """Whether two values have the same text and holes; alternatives must be the same object."""
     if left is right or (left.known and right.known and left.text == right.text):
         return True
     charge(LOOK_WORK * len(left.pieces))
@@ -148,7 +148,7 @@ def alike(left: Value, right: Value) -> bool:
 
 
 def could_equal(left: Value, right: Value) -> bool:
-    """Whether two values may be equal for some text of their holes; exact where one side is known."""
+    """Whether two values may be equal; exact where one of them is known."""
     if left.known and right.known:
         return left.text == right.text
     if left.known:
@@ -164,11 +164,11 @@ _WILD: Final = re.compile(r"[*?[]")
 
 
 def could_match(value: Value, pattern: Value) -> bool:
-    """Whether a value that is not known may match a shell pattern, by what both begin with."""
-    wanted = ""
+    """Whether an unknown value may match a shell pattern, judged by their known beginnings."""
+    prefix = ""
     for piece in pattern.pieces:
         mark = None if piece.quoted else _WILD.search(piece.text)
-        wanted += piece.text[: mark.start()] if mark else piece.text
+        prefix += piece.text[: mark.start()] if mark else piece.text
         if mark:
             break
     else:
@@ -178,12 +178,12 @@ def could_match(value: Value, pattern: Value) -> bool:
         if not piece.known:
             break
         start += piece.text
-    charge(LOOK_WORK + len(start) + len(wanted))
-    return start.startswith(wanted) or wanted.startswith(start)
+    charge(LOOK_WORK + len(start) + len(prefix))
+    return start.startswith(prefix) or prefix.startswith(start)
 
 
 def _could_be(value: Value, text: str) -> bool:
-    """Whether the known parts stand in `text` in order, the outer ones at its ends."""
+    """Whether `text` contains the known parts in order, the outer ones at its ends."""
     charge(LOOK_WORK * len(value.pieces) + len(text))
     known: list[list[str]] = [[]]
     for piece in value.pieces:
@@ -205,7 +205,7 @@ def _could_be(value: Value, text: str) -> bool:
 
 
 def split_fields(value: Value) -> list[Value]:
-    """The words that a value becomes; a part in quotes keeps a word even when it is empty."""
+    """Return the words of a value; a quoted part makes a word even if it is empty."""
     words: list[Value] = []
     current: list[Piece] = []
     open_word = False

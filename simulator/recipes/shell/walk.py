@@ -1,4 +1,4 @@
-"""Ways to follow a script's statements: in turn, on several paths, through choices and loops. Nothing is executed."""
+"""Control flow of a script: sequences, branches, choices and loops. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _MAXIMUM_ROUNDS: Final = 256
 _ENDLESS: Final = re.compile(r"true|:|\[\[?\s+(?:1|true)\s+\]\]?|\(\(\s*1\s*\)\)")
-"""Conditions of loops that end from within alone."""
+"""Conditions of loops that only their body ends."""
 
 
 class Walk(ABC):
-    """Statements of one source, over a machine's state."""
+    """A walk over the statements of one source, which changes a machine's state."""
 
     statements: Mapping[str, Callable[[Node], Truth]]
     """What to do for each kind of statement."""
@@ -36,9 +36,9 @@ class Walk(ABC):
         self.root = source.root
         self.launches = launches
         self.stdin: Value | None = None
-        """What the command at hand reads, where the script holds it."""
+        """Standard input of the current command, where the script states it."""
         self.prefix: Mapping[str, Value] = {}
-        """Assignments in front of the command at hand."""
+        """Assignments in front of the current command."""
         self._words = Words(machine, source)
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Walk(ABC):
         """Follow the text of another file, as `source` does."""
 
     def all(self, nodes: Iterable[Node]) -> Truth:
-        """Run statements until one leaves."""
+        """Run statements until one leaves the sequence; return the last one's truth."""
         truth: Truth = True
         for node in nodes:
             if self.machine.state.flow:
@@ -60,7 +60,7 @@ class Walk(ABC):
         return truth
 
     def run(self, node: Node) -> Truth:
-        """Run one statement; whether it would succeed."""
+        """Run one statement; return whether it would succeed."""
         self.machine.step(self._line(node), node.child_count)
         if node.type == "command" and self.source.data.startswith(b"((", node.start_byte):
             return test_truth(self.machine, self.source, node)  # as older grammars have `(( ))`
@@ -71,7 +71,7 @@ class Walk(ABC):
         return self.source.line(node.start_byte)
 
     def _branches(self, paths: Sequence[Callable[[], object]], causes: frozenset[Cause], line: int) -> Truth:
-        """Follow paths of which the run takes one."""
+        """Follow several paths, of which the run takes one."""
         start = self.machine.state
         outer = self.machine.conditions
         states: list[State] = []
@@ -85,7 +85,7 @@ class Walk(ABC):
         return causes
 
     def _guarded(self, asked: int, run: Callable[[], Truth]) -> Truth:
-        """Run what a condition that holds guards; `asked` is how many variables were read as not set before it."""
+        """Run statements after a condition that holds; `asked` is the number of unset variables read before it."""
         names = self.machine.asked_unset[asked:]
         truth = run()
         if self.machine.state.flow == "exit":
@@ -165,7 +165,7 @@ class Walk(ABC):
         return True
 
     def _body(self, body: Node) -> bool:
-        """One round; whether another may follow."""
+        """Run one round of a loop; return whether another may follow."""
         self.all(body.children)
         state = self.machine.state
         if state.flow in ("break", "continue"):
@@ -178,7 +178,7 @@ class Walk(ABC):
         body = node.named_children[-1]
         line = self._line(node)
         until = node.children[0].type == "until"
-        # A watch loop: the first round starts what every round does.
+        # A watch loop: every round starts the same commands as the first.
         endless = _ENDLESS.fullmatch(self.source.raw(node.named_children[0])) is not None
         for _ in range(1 if endless else _MAXIMUM_ROUNDS):
             truth = self.all(node.children[1:-1])
@@ -191,38 +191,38 @@ class Walk(ABC):
         return self._endless(line)
 
     def _endless(self, line: int) -> Truth:
-        """A loop that has not ended after many rounds, taken to end there."""
+        """Remark a loop that has not ended after many rounds, and leave it."""
         remark = "a loop of many rounds, or without an end: taken to end after some"
         self.machine.remark("long-loop", "note", remark, line)
         return True
 
     def _over_arguments(self, causes: frozenset[Cause]) -> bool:
-        """Whether a loop goes over the script's own arguments: nobody gave any."""
+        """Whether a loop iterates over the script's own arguments, which are not known."""
         over = all(cause.name in ("#", "@", "*", "1") or cause.name.startswith("getopts ") for cause in causes)
         for cause in causes if over else ():
             self.machine.assumed_unset.setdefault(cause.name, cause.line)
         return over
 
     def _counted(self, node: Node) -> Truth:
-        """`for ((a; b; c))`."""
+        """Follow `for ((a; b; c))`."""
         line = self._line(node)
         body = node.named_children[-1]
         signs = [child for child in node.children if child.type in ("((", ";", "))")][:4]
         first, condition, step = ((left.end_byte, right.start_byte) for left, right in itertools.pairwise(signs))
-        self._words.reckoned(node, *first, line)
+        self._words.arithmetic_between(node, *first, line)
         for _ in range(_MAXIMUM_ROUNDS):
             self.machine.step(line)
-            number = self._words.reckoned(node, *condition, line)
+            number = self._words.arithmetic_between(node, *condition, line)
             if not number.known:
                 return self._branches((lambda: self._body(body), lambda: True), number.causes, line)
             if number.text == "0" or not self._body(body):
                 return True
-            self._words.reckoned(node, *step, line)
+            self._words.arithmetic_between(node, *step, line)
         return self._endless(line)
 
 
 def _choices(item: Node) -> list[Node]:
-    """Patterns of a case item."""
+    """Return the patterns of a case item."""
     nodes = []
     for child in item.children:
         if child.type == ")":

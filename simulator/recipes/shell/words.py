@@ -49,9 +49,9 @@ _BRACED: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\(.?)", re.DOTALL)
 _SET: Final = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 _NODE_WORK: Final = 40
-"""Units of work of a syntax node that is looked at."""
+"""Units of work of one syntax node."""
 _PATTERN_WORK: Final = 500
-"""Units of work of a character of a pattern that is prepared."""
+"""Units of work of compiling one character of a pattern."""
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
 _IN_QUOTES: Final = frozenset('$`"\\')
 _ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
@@ -60,7 +60,7 @@ _MAXIMUM_PATTERN: Final = 200
 
 
 class _UnknownError(Exception):
-    """Arithmetic met a value that is not known."""
+    """An arithmetic expression needs an unknown value."""
 
     def __init__(self, causes: frozenset[Cause]) -> None:
         super().__init__()
@@ -68,29 +68,29 @@ class _UnknownError(Exception):
 
 
 class Words:
-    """Expands the nodes of one source with the variables of a machine."""
+    """Expansion of the nodes of one source with a machine's variables."""
 
     def __init__(self, machine: Machine, source: Source) -> None:
         self._machine = machine
         self._source = source
 
     def fields(self, node: Node) -> list[Value]:
-        """The words that a node becomes."""
+        """Return the words that a node expands to."""
         return split_fields(self.value(node))
 
     def value(self, node: Node) -> Value:
-        """The node as one value, before it is split into words."""
+        """Return the node's expansion as one value, not yet split into words."""
         self._machine.step(self._source.line(node.start_byte))
         return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=False)))
 
     def heredoc(self, node: Node, *, expands: bool) -> Value:
-        """The text of a here document."""
+        """Return the text of a here document."""
         if not expands:
             return Value(tuple(self._source.pieces(node.start_byte, node.end_byte, quoted=True)))
         return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=True)))
 
     def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
-        """Pieces between two bytes of a node: literal text and what its expansions become."""
+        """Yield the pieces between two bytes of a node: literal text and expansions."""
         for child in _topmost(node, start, end):
             begin = self._begin(child)
             if begin > start:
@@ -101,7 +101,7 @@ class Words:
             yield from self._literal(start, end, quoted=quoted)
 
     def _begin(self, node: Node) -> int:
-        """First byte of an expansion, without the white space that the parser counts to it."""
+        """Return the first byte of an expansion, after white space that the parser includes."""
         blank = _BLANK.match(self._source.data, node.start_byte, node.end_byte)
         return blank.end() if blank else node.start_byte
 
@@ -115,7 +115,7 @@ class Words:
                 yield dataclasses.replace(piece, text=text)
 
     def _expanded(self, node: Node, *, quoted: bool) -> Value:  # noqa: PLR0911  one per kind of expansion
-        """What one expansion becomes."""
+        """Return the value of one expansion."""
         kind = node.type
         begin, line = self._begin(node), self._source.line(self._begin(node))
         if kind in ("string", "translated_string"):
@@ -139,7 +139,7 @@ class Words:
         return value.inserted(quoted=quoted)
 
     def _string(self, node: Node, start: int, line: int) -> Value:
-        """Text in double quotes; `"$@"` may be no word at all."""
+        """Return text in double quotes; `"$@"` may be no word at all."""
         pieces = list(self._interpolated(node, start, node.end_byte - 1, quoted=True))
         inner = self._source.text(start, node.end_byte - 1)
         if not pieces and re.fullmatch(r"\$@|\$\{(@|\w+\[@\])\}", inner):
@@ -152,10 +152,10 @@ class Words:
         return raw.startswith("$((") and raw.endswith("))")
 
     def _command(self, node: Node, line: int) -> Value:
-        """A command in `$( )`, which only the run can answer, but for one that prints what the script says."""
+        """Return the output of a command in `$( )`, from a setting or the script; else a hole."""
         name = " ".join(self._source.node_text(node).split())
         name = name if len(name) <= _MAXIMUM_NAME else name[: _MAXIMUM_NAME - 3] + "..."
-        setting = self._machine.given(name, line)
+        setting = self._machine.preset(name, line)
         return setting or self._machine.capture(self._source, node) or hole(name, line, [Cause(line, name)])
 
     def _name(self, name: str, line: int) -> Content:
@@ -164,7 +164,7 @@ class Words:
         return self._machine.lookup(name, line)
 
     def _inserted(self, content: Content, *, quoted: bool, apart: bool = False) -> Value:
-        """A variable's content, or all items of a list; `apart` keeps the items words of their own."""
+        """Return a variable's content, or all items of a list; `apart` keeps quoted items separate words."""
         if isinstance(content, Value):
             return content.inserted(quoted=quoted)
         if not content:
@@ -173,7 +173,7 @@ class Words:
         return items if apart or not quoted else items.inserted(quoted=True)
 
     def _braced(self, node: Node, begin: int, line: int, *, quoted: bool) -> Value:
-        """`${...}` with its default, its cut or its replacement."""
+        """Return the value of `${...}` with its default, substring or replacement."""
         raw = self._source.text(begin, node.end_byte)
         match = _BRACED.match(raw)
         if match is None:
@@ -201,7 +201,7 @@ class Words:
         return self._inserted(content, quoted=quoted, apart=apart)
 
     def _chosen(self, name: str, content: Content, index: Value, *, keys: bool) -> Content:
-        """`${X[index]}`, `${X[@]}` or, with `keys`, `${!X[@]}`."""
+        """Return `${X[index]}`, `${X[@]}` or, with `keys`, `${!X[@]}`."""
         if isinstance(content, Value) and not content.known:
             return content
         if index.text not in ("@", "*"):
@@ -213,7 +213,7 @@ class Words:
         return (*items, *more.values())
 
     def element(self, name: str, key: Value, line: int) -> Value:
-        """One item of a list; nothing where it is not set, a hole where nobody can tell."""
+        """Return one item of a list; empty where it is not set, a hole where unknown."""
         content = self._machine.lookup(name, line)
         shown = f"${{{name}[{key.text}]}}"[:_MAXIMUM_NAME]
         if not key.known:
@@ -230,8 +230,8 @@ class Words:
         inside = -len(items) <= number < len(items)
         return keyed.get(str(number), items[number] if inside else EMPTY)
 
-    def reckoned(self, node: Node, start: int, end: int, line: int) -> Value:
-        """Value of the arithmetic expression between two bytes; 1 for nothing, as in `for ((;;))`."""
+    def arithmetic_between(self, node: Node, start: int, end: int, line: int) -> Value:
+        """Return the value of the arithmetic between two bytes; 1 for an empty text, as in `for ((;;))`."""
         pieces = Value(tuple(self._interpolated(node, start, end, quoted=True)))
         return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else text_value("1", line)
 
@@ -251,7 +251,7 @@ class Words:
     def _defaulted(  # noqa: PLR0913, PLR0917  the parts of one expansion
         self, node: Node, name: str, content: Content, operator: str, start: int, line: int, *, quoted: bool
     ) -> Value:
-        """`${X:-y}` and its kin."""
+        """Return the value of `${X:-y}` and similar expansions. Raises UndecidedError for `${X:?}` unset."""
         empty = operator[0] == ":" and isinstance(content, Value) and content.known and not content.text
         missing = empty or content == () or (not isinstance(content, tuple) and self._machine.unset(name, line))
         if operator[-1] == "+" and missing:
@@ -271,7 +271,7 @@ class Words:
         return self._inserted(content, quoted=quoted)
 
     def _edited(self, value: Value, operator: str, operand: Value, raw: str, line: int) -> Value:
-        """Substrings, suffixes and prefixes, replacement, case."""
+        """Return the value of substring, prefix, suffix, replacement and case operators."""
         if operator == ":":
             operand = self._ends(operand, line)
         causes = value.causes | operand.causes
@@ -282,7 +282,7 @@ class Words:
         return hole(raw, line, causes or [Cause(line, raw[:_MAXIMUM_NAME])])
 
     def _ends(self, operand: Value, line: int) -> Value:
-        """Start and length of a part of a text, worked out: `$N+1:2`."""
+        """Return start and length of a substring, evaluated: `$N+1:2`."""
         plain = re.sub(r"[${}]", "", operand.text)
         if not operand.known or not plain.strip() or "?" in plain:
             return operand
@@ -291,14 +291,14 @@ class Words:
         return joined([parts[0], colon, parts[1]] if len(parts) > 1 else parts)
 
     def arithmetic(self, node: Node, line: int) -> Value:
-        """`$(( ))` or `(( ))`: the number, or a hole that is some number."""
+        """Return the number of `$(( ))` or `(( ))`, or a hole that is some number."""
         raw = self._source.data[node.start_byte : node.end_byte]
         opening = raw.index(b"((") + 2 if b"((" in raw else 0
         pieces = self._interpolated(node, node.start_byte + opening, node.end_byte - 2, quoted=True)
         return self.number(Value(tuple(pieces)), " ".join(self._source.node_text(node).split()), line)
 
     def number(self, expression: Value, shown: str, line: int) -> Value:
-        """Value of an arithmetic expression."""
+        """Return the value of an arithmetic expression."""
         if expression.known:
             try:
                 return text_value(str(self._computed(expression.text, line)), line)
@@ -329,7 +329,7 @@ class Words:
             raise InputError(f"{self._machine.file}:{line}: arithmetic '{text.strip()[:60]}': {problem}") from problem
 
     def integer(self, value: Value, line: int) -> int | None:
-        """A number as `-eq` takes it; None where it is none."""
+        """Return a number as `-eq` reads it; None for other text."""
         try:
             return self._computed(value.text, line)
         except (InputError, _UnknownError):
@@ -337,19 +337,19 @@ class Words:
 
 
 def _assigned(expression: str) -> Iterator[str]:
-    """Variables that an arithmetic expression sets."""
+    """Yield the variables that an arithmetic expression sets."""
     charge(10 * len(expression))
     for match in _SET.finditer(expression):
         yield match[1]
 
 
 def _splitting(value: Value) -> Value:
-    """A default as it stands outside quotes: it splits, but for its own quoted parts."""
+    """Return an unquoted default, of which the unquoted parts split."""
     return Value(tuple(p if p.quoted else dataclasses.replace(p, splits=True) for p in value.pieces))
 
 
 def _slice(items: tuple[Value, ...], operand: Value, *, first: int) -> Content:
-    """`${A[@]:1:2}`; an unread one stays whole."""
+    """Return `${A[@]:1:2}`; a hole for bounds that are not plain numbers."""
     match = re.fullmatch(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?", operand.text, re.ASCII)
     if match is None:
         return hole(operand.text, operand.line, operand.causes or [Cause(operand.line, operand.text[:_MAXIMUM_NAME])])
@@ -358,11 +358,11 @@ def _slice(items: tuple[Value, ...], operand: Value, *, first: int) -> Content:
 
 
 MAXIMUM_REFERENCES: Final = 8
-"""How many names a number may pass through."""
+"""Most names that the value of a number may pass through."""
 
 
 def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
-    """Expansions inside the bytes, without those inside another, in order."""
+    """Yield the expansions between two bytes in order, without those inside another."""
     stack = [node]
     while stack:
         top = stack.pop()
@@ -375,7 +375,7 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
 
 
 def _without_escapes(text: str, *, quoted: bool) -> str:
-    """Text with its backslashes resolved; a backslash at the end of a line joins it to the next."""
+    """Return text with backslashes resolved; one at the end of a line joins it to the next."""
 
     def resolved(match: re.Match[str]) -> str:
         if match[1] == "\n":
@@ -386,25 +386,25 @@ def _without_escapes(text: str, *, quoted: bool) -> str:
     return _ESCAPE.sub(resolved, text)
 
 
-def matches(text: str, wanted: Value, file: str) -> bool:
-    """Whether a shell pattern matches; its quoted parts are plain text. Raises InputError for one that is too long."""
-    shown = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in wanted.pieces)
+def matches(text: str, pattern: Value, file: str) -> bool:
+    """Whether a shell pattern matches; its quoted parts are literal. Raises InputError for one that is too long."""
+    shown = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in pattern.pieces)
     if len(shown) > _MAXIMUM_PATTERN:
-        raise InputError(f"{file}:{wanted.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
+        raise InputError(f"{file}:{pattern.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
     return _compiled(shown, len(text))(text) is not None
 
 
 def _compiled(shown: str, characters: int) -> Callable[[str], object]:
-    """A shell pattern to match texts of so many characters in all; it tries every character of them in each of its own.
+    """Return the matcher of a shell pattern; `characters` are those of all texts to be matched, and charged for.
 
-    What it looks for behind a star is found once and for all, so that stars do not multiply the work.
+    Stars do not multiply the work: the text after a star is located once.
     """
     charge(_PATTERN_WORK * (10 + len(shown)) + characters * (1 + len(shown) // 4))
     return re.compile(fnmatch.translate(shown), re.DOTALL).match
 
 
 def _edited_text(text: str, operator: str, operand: str) -> str | None:  # noqa: PLR0911  one per operator
-    """The edited text; None for an edit that is not read."""
+    """Return the edited text; None for an edit that is not read."""
     if operator in ("^^", ",,") and not operand:
         return text.upper() if operator == "^^" else text.lower()
     if operator == ":":
@@ -425,7 +425,7 @@ def _edited_text(text: str, operator: str, operand: str) -> str | None:  # noqa:
 
 
 def _trimmed(text: str, operator: str, operand: str) -> str:
-    """Without the shortest or longest prefix or suffix that matches."""
+    """Return the text without its shortest or longest matching prefix or suffix."""
     pattern = _compiled(operand, len(text) * (len(text) + 1) // 2)
     sizes = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
     for size in sizes:
@@ -436,7 +436,7 @@ def _trimmed(text: str, operator: str, operand: str) -> str:
 
 
 def filled(value: Value) -> bool | None:
-    """Whether a value has any character; None where nobody can tell."""
+    """Whether a value has any character; None where that is not known."""
     if definitely_filled(value):
         return True
     return None if not value.known else False

@@ -1,6 +1,7 @@
 """Commands that start another one: on other machines, in a container, under a scheduler. The inner one is read.
 
-`srun -N 2 singularity exec IMAGE torchrun ...` launches torchrun. Nothing is run; one not known here is no wrapper.
+`srun -N 2 singularity exec IMAGE torchrun ...` launches torchrun. Nothing is run; commands not listed here are no
+wrappers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from simulator.recipes.shell.values import Value, joined, text_value
 
 MPI: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
 STARTERS: Final = frozenset(["srun", *MPI])
-"""Commands that start several processes of what follows."""
+"""Commands that start several processes of the command after them."""
 _REMOTE: Final = frozenset(["ssh", "pdsh", "clush"])
 _CONTAINERS: Final = frozenset(["docker", "podman", "nerdctl", "singularity", "apptainer", "enroot", "kubectl"])
 WRAPPERS: Final = (
@@ -30,7 +31,7 @@ QUEUES: Final = frozenset(["sbatch", "qsub", "bsub"])
 """Commands that hand a script to a scheduler."""
 SHELLS: Final = frozenset(["bash", "sh", "zsh"])
 _VALUED: Final = re.compile(r"-[pilFJwo]")
-"""Options of `ssh` and its kin that take a value."""
+"""Options of `ssh` and similar commands that take a value."""
 _FARTHEST: Final = 64
 _NAMES: Final = {
     "srun": {
@@ -60,11 +61,11 @@ _VARIABLES: Final = {
     "tasks_per_node": ("SLURM_NTASKS_PER_NODE",),
     "gpus_per_node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
 }
-"""Variables that Slurm sets, by what a `#SBATCH` line asks for."""
+"""Variables that Slurm sets, by the quantity that a `#SBATCH` line requests."""
 
 
-def carried(argv: Sequence[Value]) -> Value | None:
-    """The text that a command hands to a shell: `srun … bash -c TEXT`, `ssh HOST TEXT`."""
+def shell_text(argv: Sequence[Value]) -> Value | None:
+    """Return the text that a command passes to a shell: `srun … bash -c TEXT`, `ssh HOST TEXT`; None without one."""
     first = PurePath(argv[0].text).name
     for number, value in enumerate(argv[:_FARTHEST]):
         if value.known and value.text.startswith("--wrap="):
@@ -79,7 +80,7 @@ def carried(argv: Sequence[Value]) -> Value | None:
 
 
 def _remote(words: Sequence[Value]) -> Value | None:
-    """What `ssh` runs: the words after its options and the host."""
+    """Return the command of `ssh`: the words after its options and the host; None without one."""
     place = 0
     while place < len(words) and words[place].text.startswith("-"):
         place += 2 if _VALUED.fullmatch(words[place].text) else 1
@@ -88,8 +89,8 @@ def _remote(words: Sequence[Value]) -> Value | None:
     return joined(rest) if rest else None
 
 
-def spread(argv: Sequence[Value]) -> dict[str, Value]:
-    """How many processes `srun` or `mpirun` starts, as far as its options say; empty for other commands."""
+def process_counts(argv: Sequence[Value]) -> dict[str, Value]:
+    """Return the processes that `srun` or `mpirun` starts, as far as its options state; empty for other commands."""
     for number, value in enumerate(argv[:_FARTHEST]):
         name = PurePath(value.text).name
         if name in STARTERS:
@@ -120,10 +121,10 @@ def _options(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
 
 
 def scheduled_variables(text: str) -> dict[str, Value]:
-    """Variables that Slurm or PBS sets for a job with the `#SBATCH` or `#PBS` lines of a script.
+    """Return the variables that Slurm or PBS sets by a script's `#SBATCH` or `#PBS` lines.
 
-    The folder that it was submitted from is where the script's own paths begin. Of PBS also what commands print that
-    count the lines of the file of hosts.
+    The submission folder is the one that the script's paths begin at. For PBS, the outputs of commands that count the
+    lines of the host file are included.
     """
     submitted = (("#SBATCH", "SLURM_SUBMIT_DIR"), ("#PBS", "PBS_O_WORKDIR"))
     variables = {name: text_value(".", 0) for mark, name in submitted if mark in text} | _counted_hosts(text)
@@ -142,12 +143,12 @@ def scheduled_variables(text: str) -> dict[str, Value]:
 _SELECT: Final = re.compile(
     r"^#PBS[ \t]+-l[ \t]*select=([1-9]\d{0,4})(?!\d|[^\n]*\+)(?:[^\n]*:mpiprocs=([1-9]\d{0,3}))?", re.MULTILINE
 )
-"""Chunks that a job asks for, a host each, and the processes of one."""
+"""Number of chunks that a job requests, one per host, and processes per chunk."""
 _HOSTS: Final = ("sort -u {}", "uniq {}", "cat {} | uniq", "cat {} | sort -u", "cat {} | sort | uniq")
 
 
 def _counted_hosts(text: str) -> dict[str, Value]:
-    """What `wc -l` prints of `$PBS_NODEFILE`, by the command: a line for each process, or for each host once."""
+    """Return `wc -l` of `$PBS_NODEFILE` by command: one line per process, or per host where repeats are removed."""
     match = _SELECT.search(text)
     if match is None:
         return {}

@@ -45,15 +45,27 @@ def open_options(*, without: str = "") -> list[click.Parameter]:
     ]
 
 
+_OVER_A_RECIPE = {
+    "hardware": "Devices to price on, which no recipe names: shipped hardware or own YAML.",
+    "nodes": "Nodes, in place of the recipe's; without it the recipe's, else the fewest that its degrees fill.",
+    "devices": "Devices, instead of nodes.",
+}
+"""What options of an estimate mean where a recipe is judged."""
+
+
 def check_command() -> click.Command:
     """Return the command that judges recipes."""
+    replaced = open_options()
+    for param in replaced:
+        if isinstance(param, click.Option):
+            param.help = _OVER_A_RECIPE.get(param.name or "", param.help)
     return Sectioned(
         "check",
         callback=_check,
         params=[
             click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
             *listed("recipe"),
-            *open_options(),
+            *replaced,
             *listed("gates"),
             *answer_options("verdicts"),
             *listed("patches"),

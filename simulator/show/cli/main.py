@@ -196,6 +196,12 @@ def _wants_trace(args: Sequence[str]) -> bool:
 def _usage_text(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         return f"no such option {shown(error.option_name)}{did_you_mean(error.option_name, error.possibilities or ())}"
+    if isinstance(error, click.BadParameter) and error.param is not None and error.ctx is not None:
+        name = error.param.name or ""
+        if error.ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT:
+            error.param_hint = f"{error.ctx.auto_envvar_prefix}_{name.upper()}"
+        elif isinstance(error.param, click.Argument):
+            error.param_hint = name.upper()
     text = error.format_message()
     return text[:1].lower() + text[1:]
 

@@ -42,6 +42,9 @@ CONTEXT_SETTINGS: dict[str, Any] = {
 }
 """The same for all commands, so that SIMULATE_MODEL means `--model` in each."""
 
+_FOLLOWED = f"{__name__}.followed"
+"""Key of the context of a group behind whose options a command stands."""
+
 Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
 
@@ -51,6 +54,10 @@ class Option(click.Option):
     def __init__(self, names: str, section: str, text: str, **attributes: Any) -> None:
         super().__init__(names.split(), help=text, show_default=attributes.get("default") is not None, **attributes)
         self.section = section
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the variable of the environment; none for a group's own option where a command follows."""
+        return None if ctx.meta.get(_FOLLOWED) is ctx else super().resolve_envvar_value(ctx)
 
 
 class Sectioned(click.Command):
@@ -66,6 +73,8 @@ class Sectioned(click.Command):
 
         def once(args: list[str]) -> Any:
             options, rest, order = parse(args)
+            if rest and isinstance(self, click.Group):
+                ctx.meta[_FOLLOWED] = ctx
             for param in order:
                 valued = isinstance(param, click.Option) and not (param.multiple or param.count or param.is_flag)
                 if valued and order.count(param) > 1:

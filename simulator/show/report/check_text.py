@@ -135,12 +135,19 @@ def changed_line(change: Changed) -> str:
     return text
 
 
+_PLURALS = {"fits": "fit", "does_not_fit": "do not fit"}
+
+
 def tally(results: Sequence[Checked]) -> str:
     """Return how many recipes have which verdict, how many have none, and how many fail, on one line."""
 
     def shown(outcomes: Iterable[CheckOutcome]) -> str:
         counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in outcomes}
-        return ", ".join(f"{count} {words(outcome)}" for outcome, count in counts.items() if count)
+        return ", ".join(
+            f"{count} {_PLURALS.get(outcome, words(outcome)) if count > 1 else words(outcome)}"
+            for outcome, count in counts.items()
+            if count
+        )
 
     unjudged = sum(result.outcome in NOT_JUDGED for result in results)
     skipped = sum(result.outcome == "skipped" for result in results)
