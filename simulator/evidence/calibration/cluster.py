@@ -162,7 +162,7 @@ class ClusterFit:
 
     def _decided_by(self) -> dict[str, tuple[str, ...]]:
         """Return the rows with the largest shares of the information on each coefficient, the prior's included."""
-        # In deviations of what was known before, whose own information is then 1.
+        # In deviations of the prior, whose own information is then 1.
         information = self.state.slopes[self.used] ** 2 / (self.noise**2 * self.state.pull[self.used])[:, None]
         shares = information / (1.0 + information.sum(axis=0))
         decided = {}
@@ -211,7 +211,7 @@ def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
     known = fit.known_by(fit.used)
     missed = state.target - state.slopes @ known.mean
     rows = float(np.sum(fit.used)) - 1.0
-    # What all rows miss alike is the cluster's, not a row's: rows scatter about what they miss in the middle.
+    # An error that all rows share is the cluster's, not a row's: rows scatter about the median error.
     left, scatter = np.abs(missed), np.abs(missed - (np.median(missed[fit.used]) if rows else 0.0))
     about = np.einsum("rc,cd,rd->r", state.slopes, known.covariance, state.slopes)
     seen = np.sqrt((_MAD * float(np.median(scatter[fit.used]))) ** 2 + np.mean(about[fit.used]))

@@ -57,7 +57,7 @@ class Distance(NamedTuple):
     device: bool
     """Whether no row is of the device family."""
     share_of_source: float
-    """One over the sources of the family; 0 without any."""
+    """Inverse of the number of sources of the family; 0 without any."""
     stack: bool
     """Whether no row of the family ran the framework."""
     doublings: float

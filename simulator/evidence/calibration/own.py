@@ -30,7 +30,7 @@ TEMPLATE = (
     "step_time_s,memory_gib\n"
     "llama3.1-8b,h100-sxm-80g,8,8192,128,1,2,1,14.6,61.2\n"
 )
-"""The columns that a run needs, with an example; step time and memory are made up."""
+"""Columns that a run needs, with an example; step time and memory are made up."""
 
 
 def template(hardware: HardwareSpec | None) -> str:
@@ -55,7 +55,7 @@ class OwnFit:
     samples: tuple[Sample, ...]
     """Rows that ran."""
     fits: Mapping[CoefficientKind, ClusterFit]
-    """A kind without rows is missing."""
+    """Fits by kind; a kind without rows is missing."""
     starved: frozenset[str] = frozenset()
     """Keys of rows whose memory is the device's capacity and not their need: no samples."""
     known_memory: FittedPart | None = None

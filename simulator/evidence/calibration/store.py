@@ -40,7 +40,7 @@ MOST_VARIANCE = 100.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedPart:
-    """One kind of coefficients as stored: fitted, or known by how the hardware works."""
+    """Coefficients of one kind as stored: fitted, or known by how the hardware works."""
 
     values: Mapping[str, float]
     covariance: Matrix
@@ -49,9 +49,9 @@ class FittedPart:
     """Relative scatter of the rows used."""
     rows_used: tuple[str, ...]
     rows_left_out: Mapping[str, float]
-    """Row and its relative error."""
+    """Relative error of each row left out."""
     decided_by: Mapping[str, tuple[str, ...]]
-    """For each coefficient, the rows that decide most of it."""
+    """Rows that decide most of each coefficient."""
     noise_by: Mapping[str, float] = field(default_factory=dict)
     """Relative scatter by sort: `dense` and `moe` models, or kinds of memory figure; may be empty."""
     sizes: Mapping[str, float] = field(default_factory=dict)

@@ -28,7 +28,7 @@ _CONVENTION: Final = 0.03
 _SAME_BATCH: Final = 0.05
 """Share by which a batch that speeds imply may differ from the batch that words give."""
 _UNSEEN: Final = "expandable_segments"
-"""The switch that only the environment sets."""
+"""Switch that only the environment sets."""
 _BOUNDS: Final = ("not-modelled", "upper-bound", "activations-bound", "device-bound")
 """Rules of warnings on settings that are priced otherwise than they ran."""
 

@@ -1,4 +1,4 @@
-"""A measured row as the question it asks, and what its own figures imply. Never alters a figure."""
+"""Question of a measured row, and devices and speed that its figures imply. Never alters a figure."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ STATUSES: Final[dict[RowStatus, str]] = {
     "unpriced": "The run did something that cannot be priced, or its source leaves out what a question needs; "
     "`evidence` says what. Nothing counts.",
 }
-"""What each status means and which figures of such a row count."""
+"""Meaning of each status, with the figures of such a row that count."""
 
 _MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout", "memory_only"})
 _SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained"})
@@ -80,7 +80,7 @@ class StepSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
+    """Measured run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
 
     table: str = ""
     """Short name of the table the row belongs to; with `row` it names the run."""

@@ -1,4 +1,4 @@
-"""The spec of a logged model: the shipped one of its shape, else the shape as a spec. No guess by name."""
+"""Spec of a logged model: the shipped one of its shape, else the shape as a spec. Guesses nothing by name."""
 
 from __future__ import annotations
 

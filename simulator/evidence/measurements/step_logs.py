@@ -56,7 +56,7 @@ def read_steps(lines: Iterable[LogLine], context: LogContext, form: StepLogForm)
         if match := _EVENT.search(line.text):
             _event(run, line, match[1])
         if match := form.step.search(line.text):
-            run.out_of_memory = None  # a run that goes on did not run out
+            run.out_of_memory = None  # a run that continues did not run out of memory
             run.steps.append((line, _named(match)))
         elif OUT_OF_MEMORY.search(line.text):
             run.out_of_memory = longer_line(run.out_of_memory, line)
@@ -131,7 +131,7 @@ def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
     total = run.facts.get("total", "").replace(",", "")
     for line, step in run.steps:
         if total and step.get("total", total) != total:
-            continue  # a bar of something else, such as evaluation
+            continue  # a progress bar of something else, such as evaluation
         at = parse_count(line.where, "step", step["at"])
         if "tokens" in step:
             rate = number(line.where, "tokens per second", step["tokens"].replace(",", ""))

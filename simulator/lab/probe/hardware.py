@@ -1,4 +1,4 @@
-"""The measured hardware spec: the nearest shipped one with the probe's figures in place of its own.
+"""Measured hardware spec: the nearest shipped one with the probe's figures in place of its own.
 
 Figures that a probe cannot see keep the template's source and status; none is guessed.
 """

@@ -1,4 +1,4 @@
-"""The launches of a probe's plan, and the fit of what they measured.
+"""Launches of a probe's plan, and the fit to their rows.
 
 The fit is that of `evidence.calibration`, no other; rows that scatter too much store nothing.
 """
@@ -42,10 +42,10 @@ class Compared:
 
     planned: Planned
     measured_seconds: float | None
-    """None for a launch that failed."""
+    """Measured step time; None for a launch that failed."""
     before_seconds: float
     after_seconds: float | None
-    """None without a fit."""
+    """Step time by the fit; None without a fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,9 @@ class Probed:
     prepared: Prepared
     campaign: Campaign
     fitted: OwnFit | None
-    """None where all launches failed."""
+    """Fit; None where all launches failed."""
     compared: tuple[Compared, ...]
-    """Every launch."""
+    """Comparison of every launch."""
     calibration_file: Path | None
     """Stored calibration; None where nothing could be stored."""
     undetermined: tuple[str, ...]

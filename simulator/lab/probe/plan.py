@@ -129,7 +129,7 @@ def _priced(
     figures: dict[CoefficientKind, Vector] = {}
     for kind, names in moved.items():
         values = np.array([float(getattr(getattr(base, kind), name)) for name in names])
-        # One column as it is, and two for each coefficient, a step to either side.
+        # One column for `base`, and two for each coefficient, a step to either side.
         sides = np.exp(STEP * np.hstack([np.zeros((len(names), 1)), np.eye(len(names)), -np.eye(len(names))]))
         sets = replace(scenario, coefficients=replaced(base, kind, names, values[:, None] * sides))
         several = Pricing(sets, block.take(np.zeros(sides.shape[1], dtype=np.intp)))

@@ -45,7 +45,7 @@ class Prepared:
     request: ProbeRequest
     hardware: HardwareSpec
     measured: MeasuredRates | None
-    """None where the plan rests on the template's own numbers."""
+    """Measured rates; None where the plan rests on the template's own numbers."""
     rates: Rates
     base: Coefficients
     """Rates as coefficients: start and priors of the fit."""

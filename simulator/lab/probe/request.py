@@ -1,4 +1,4 @@
-"""The request of a probe: hardware, ranks, folder and limits, and the files that the folder will hold.
+"""Request of a probe: hardware, ranks, folder and limits, and the files in the folder.
 
 Checks before anything starts; starts nothing itself.
 """

@@ -79,7 +79,7 @@ class Rates:
     host_bandwidth: float | None
     """Bandwidth to the host, bytes/s; None where the device is the host."""
     link: Link | None
-    """None for a single rank."""
+    """Link between ranks; None for a single rank."""
     dispatch_seconds: Mapping[str, float]
     """Time to start one small product and its two gradients, by precision."""
 

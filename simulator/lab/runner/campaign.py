@@ -78,7 +78,7 @@ class Campaign:
 
     plan: LaunchPlan
     comparisons: tuple[LayoutComparison, ...]
-    """Every layout that was launched, in the order of the ranking."""
+    """All launched layouts, in the order of the ranking."""
     interrupted_by: int = 0
     """Number of the signal that ended it early; 0 without one."""
     unwritten: str = ""
@@ -180,7 +180,7 @@ def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | N
                     continue
                 tell(f"launch {launch.number} of {len(plan.launches)}: {launch.folder.name}")
                 ended = _ended(launch, launcher)
-                with signals_blocked():  # what has been measured is read and kept, whatever comes now
+                with signals_blocked():  # measured results are read and recorded before any interruption
                     done = _read(launch, ended, engine)
                     launched.append(done)
                     if done.outcome.row is not None:
@@ -264,7 +264,7 @@ def shared_folder(work: Path, node_rank: int) -> Path:
 
     Raises InputError on the first node where it holds what an earlier campaign left.
     """
-    # The log of a launch is written by the first node alone: another node that was faster has left none.
+    # Only the first node writes the log of a launch: another node that started earlier has written none.
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:

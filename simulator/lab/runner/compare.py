@@ -50,13 +50,13 @@ class RankFigure:
     measured: float
     """Tensors alive at its peak, as measured."""
     predicted_forward_seconds: float
-    """Its forward passes of a step, as estimated."""
+    """Forward passes of a step, as estimated."""
     forward_seconds: float | None
-    """Its forward passes, as measured; None where the engine does not know them."""
+    """Forward passes of a step, as measured; None where the engine does not know them."""
     predicted_backward_seconds: float
-    """Its backward passes of a step, as estimated."""
+    """Backward passes of a step, as estimated."""
     backward_seconds: float | None
-    """Its backward passes, as measured; None where the engine does not know them."""
+    """Backward passes of a step, as measured; None where the engine does not know them."""
     predicted_device_bytes: float
     """Estimated memory of the device: tensors, allocator, libraries and driver."""
     device_bytes: float | None
@@ -125,7 +125,7 @@ class LayoutComparison:
         if self._memory_kind == "device":
             return need.device_bytes, interval
         allocated = max(stage.allocated_bytes for stage in need.stages)
-        # The interval is that of the device figure; tensors are taken to be as uncertain, in relation.
+        # The interval is that of the device figure; tensors are assumed to be as uncertain, in relation.
         share = allocated / need.device_bytes
         return allocated, interval and Interval(interval.low * share, interval.high * share)
 

@@ -85,7 +85,7 @@ def crowded(ranks: int) -> str:
     if ranks > cores:
         return f"{ranks} ranks share {cores} cores: steps take longer than on hardware with a core for each"
     load = os.getloadavg()[0]
-    # Half a process of load is what a machine has that does nothing in particular.
+    # An idle machine has a load of up to half a process.
     if ranks + load > cores + 0.5:
         return f"other work runs here (load {load:.1f} on {cores} cores, before {ranks} ranks): steps may take longer"
     return ""

@@ -83,7 +83,7 @@ class LaunchOutcome:
     kind: OutcomeKind
     """Kind of outcome."""
     row: MeasuredRow | None
-    """The run as a measured row; None where the launch was ended from outside before it measured anything."""
+    """Measured row of the run; None where the launch was ended from outside before it measured anything."""
     error: str = ""
     """Error in one line; empty for `ok` and `interrupted`."""
     tail: tuple[str, ...] = ()

@@ -81,7 +81,7 @@ def _end(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
     while time.monotonic() < until and _alive(child):
         time.sleep(_TICK_SECONDS)
     until = time.monotonic() + _KILL_SECONDS
-    # Again and again: a process may start another between the look and the signal.
+    # Repeated, as a process may start another between the look and the signal.
     while _alive(child):
         _signal_all(child.pid, signal.SIGKILL)
         if time.monotonic() > until:

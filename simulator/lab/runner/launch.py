@@ -37,9 +37,9 @@ class Launch:
     repeat: int = 1
     """Number of this launch among those of the layout, from 1."""
     number: int = 1
-    """Its place in the campaign, from 1."""
+    """Place in the campaign, from 1."""
     limit_seconds: float = 600.0
-    """Longest time it may run."""
+    """Longest time that it may run."""
 
     @property
     def folder(self) -> Path:
@@ -53,7 +53,7 @@ class Launch:
 
     @property
     def nodes(self) -> int:
-        """Nodes it takes."""
+        """Nodes of the launch."""
         return self.pick.scenario.nodes
 
     @property

@@ -59,7 +59,7 @@ def run_guarded(
         interrupted = True
     finally:
         with signals_blocked():
-            # The guard takes the closed pipe, or the death of this process, as its order to end everything.
+            # The closed pipe, or the death of this process, is the guard's order to end everything.
             os.close(writing)
             os.close(reading)
             if guard is not None:

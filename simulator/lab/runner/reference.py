@@ -62,10 +62,10 @@ class ReferenceEngine:
             raise UnsupportedError(reason)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder.absolute() / JOB_NAME
-        # Whole or not at all: where several nodes are started by themselves, each writes the same.
+        # Written whole or not at all: nodes that are started by themselves each write the same file.
         write_whole(path, job.to_json())
         nodes = pick.scenario.nodes
-        # With several nodes torchrun reads from its environment which one it is and where the first one waits.
+        # With several nodes torchrun reads its own rank and the first node's address from its environment.
         where = ("--standalone",) if nodes == 1 else ("--rdzv-backend", "static")
         ranks = ("--nnodes", str(nodes), "--nproc-per-node", str(pick.scenario.devices // nodes), "--max-restarts", "0")
         logs = ("--tee", "3", "--log-dir", str(folder.absolute() / "ranks"))
@@ -101,7 +101,7 @@ class ReferenceEngine:
             warmup_steps=pick.warmup_steps,
             backend=self.backend,
             communication=self.communication,
-            # A processor's memory is limited to what the verdict counts with; a device limits itself.
+            # A processor's memory is limited to the verdict's usable memory; a device limits itself.
             memory_limit_bytes=int(usable) if self.backend == "cpu" else None,
         )
 

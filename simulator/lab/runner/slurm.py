@@ -141,7 +141,7 @@ class SlurmLauncher:
         yield f"job-name=simulate-{launch.title}"
         yield f"nodes={launch.nodes}"
         yield f"ntasks-per-node={tasks}"
-        # Slurm counts whole minutes; the limit in seconds is kept from here, and this one where that is no longer done.
+        # Slurm counts whole minutes; `wait` keeps the limit in seconds, and Slurm this one should this process be gone.
         yield f"time={int(launch.limit_seconds // 60) + 2}"
         yield f"chdir={shlex.quote(str(folder))}"
         yield f"output={shlex.quote(str(launch.log).replace('%', '%%'))}"
@@ -286,4 +286,4 @@ def _exit_code(folder: Path) -> int | None:
             return None
         time.sleep(0.1)
         with suppress(OSError):
-            list(folder.iterdir())  # a look into the folder makes a network file system ask for it anew
+            list(folder.iterdir())  # listing the folder makes a network file system read it anew

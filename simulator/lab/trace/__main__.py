@@ -1,4 +1,4 @@
-"""The process that traces one stage: a request as JSON on stdin, the result as JSON on stdout."""
+"""Process that traces one stage: a request as JSON on stdin, the result as JSON on stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main() -> int:
     request = TraceRequest(**json.loads(sys.stdin.read()))
     warnings.simplefilter("ignore")
     try:
-        # Here, so that a torch that is missing or broken is an error like any other.
+        # Imported here, so that a missing or broken torch is an error like any other.
         from simulator.lab.trace.stage import trace_stage  # noqa: PLC0415
 
         document = trace_stage(request).to_json()

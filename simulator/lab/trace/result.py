@@ -12,10 +12,10 @@ from simulator.cost.pricing.estimate import Estimate, StageMemory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest:
-    """Stage to trace, and the job whose step it is of."""
+    """Stage to trace, and the job of the step."""
 
     job: str
-    """The training job as JSON, with as few micro batches as show every moment of the step."""
+    """Training job as JSON, with the fewest micro batches that show every moment of the step."""
     stage: int
     """Pipeline rank to trace."""
     micro_batches: int
@@ -58,10 +58,10 @@ class Traced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceComparison:
-    """A traced stage beside its prediction."""
+    """Traced stage with its prediction."""
 
     estimate: Estimate
-    """The layout priced without the coefficients that stand for no tensor of the reference trainer."""
+    """Estimate without the coefficients that stand for no tensor of the reference trainer."""
     traced: Traced
     """Counted bytes."""
 

@@ -1,4 +1,4 @@
-"""One rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
+"""Rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
 
 Runs the trainer's own code: nothing of a layout is modelled here a second time.
 """
@@ -68,7 +68,7 @@ def trace_stage(request: TraceRequest) -> Traced:
 
 
 class _Rank:
-    """One rank with its optimizer, all of it counted."""
+    """Rank with its optimizer, all of it counted."""
 
     def __init__(
         self, job: TrainingJob, mesh: DeviceMesh, stages: Sequence[Stage], counter: LiveBytes, request: TraceRequest
@@ -140,7 +140,7 @@ class _Moments(Watch):
         """Mark the backward pass of one micro batch through one stage."""
         with super().backward():
             yield
-        # Until the next pass there is only this to do, and only beside a pipeline.
+        # Between passes only gradients are reduced, and only with a pipeline.
         self._moments.moment = "gradient reduction"
 
     def _loss_begins(self, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -163,7 +163,7 @@ def _agree_with_nobody(_schedule: object, stages: Sequence[Any], _backward: obje
 
 @dataclass(slots=True)
 class _Sent:
-    """An exchange under way that keeps what it sends until it is waited for, as real ones do and fake ones do not."""
+    """Exchange that keeps its tensors until it is waited for, as real ones do and fake ones do not."""
 
     works: Sequence[Any]
     tensors: Sequence[torch.Tensor]

@@ -1,4 +1,4 @@
-"""A layout's stage priced, and traced in a process of its own.
+"""Pricing of a layout's stage, and its trace in a process of its own.
 
 Prices without the coefficients that stand for no tensor: a trace sees tensors only. Imports no torch.
 """

@@ -34,7 +34,7 @@ BESIDE_TENSORS_BYTES: Final = 32 * MIB
 
 
 DeviceJob = TrainingJob | RatesJob
-"""A job that names its devices."""
+"""Job that names its devices."""
 
 
 class Backend:

@@ -1,4 +1,4 @@
-"""The job of a launch and a rank's result, as files that both sides read. Imports no torch."""
+"""Job of a launch and result of a rank, as files that both sides read. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.question.specs.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """One launch. Sizes are those of the whole run; `devices` ranks take part, one device each."""
+    """Job of one launch. Sizes are those of the whole run; `devices` ranks take part, one device each."""
 
     model: ModelSpec
     """Shape of the decoder; already cut to the layers that are trained."""
@@ -57,7 +57,7 @@ class TrainingJob:
     def from_json(cls, text: str) -> TrainingJob:
         """Return the job that `to_json` wrote."""
         value: dict[str, Any] = json.loads(text)
-        # JSON knows lists only; what a layout lists are tuples.
+        # JSON has lists only; those of a layout are tuples.
         layout: dict[str, Any] = {
             name: tuple(item) if isinstance(item, list) else item for name, item in value.pop("layout").items()
         }

@@ -106,7 +106,7 @@ class LiveBytes(TorchDispatchMode):
     ) -> Any:
         """Run the operator and count what it returns."""
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
-            # A distributed tensor: its operators on the local parts come by in their turn.
+            # A distributed tensor: its operators on the local parts are dispatched themselves.
             return NotImplemented
         if func is _WAIT and isinstance(args[0], FakeTensor):
             # Waiting hands back the tensor waited for; for a fake one torch makes a second.

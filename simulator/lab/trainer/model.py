@@ -185,7 +185,7 @@ class Stage(nn.Module):
             else:
                 whole.normal_(0.0, 0.02, generator=generator)
             if isinstance(parameter, DTensor):
-                # Every rank has the same whole tensor: it takes its part and nothing is sent.
+                # Every rank has the same whole tensor and takes its part; nothing is sent.
                 mesh, placements = parameter.device_mesh, parameter.placements
                 parameter.copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None))
             else:

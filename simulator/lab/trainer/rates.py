@@ -168,7 +168,7 @@ def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
         for request in requests:
             request.wait()
 
-    # Newer releases call them so; vendors' builds are often older ones.
+    # Names in newer releases of torch; vendors' builds are often older.
     gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
     scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
     runs: dict[str, Run] = {

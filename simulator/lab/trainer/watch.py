@@ -77,7 +77,7 @@ class Watch:
         with counter:
             alive = _alive(self._backend.device)
             counter.register(OTHER, alive)
-            # Sharded data parallelism has emptied these, to fill them with gathered parameters again.
+            # Sharded data parallelism empties these storages between gathers of parameters.
             counter.register(GATHERED, [tensor for tensor in alive if not tensor.untyped_storage().nbytes()])
             counter.register(PARAMETERS, parameters)
             counter.register(OPTIMIZER, _states(optimizer))

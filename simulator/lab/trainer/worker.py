@@ -26,7 +26,7 @@ LEARNING_RATE = 3e-4
 
 def run(job: TrainingJob, folder: Path, rank: int) -> None:
     """Train as rank `rank` and write the result into `folder`. The job is one that the trainer can run."""
-    # A stage returns a view of what tensor parallelism leaves; nothing here works on it in place.
+    # A stage returns a view of tensor parallelism's result; nothing here changes it in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     backend = Backend(job)
     backend.join(job, rank)
@@ -34,7 +34,7 @@ def run(job: TrainingJob, folder: Path, rank: int) -> None:
     shape = (layout.pipeline_parallel, layout.data_parallel, layout.tensor_parallel)
     # Neighbouring ranks share a layer, so that the busiest exchange has the shortest way.
     mesh = init_device_mesh(backend.kind, shape, mesh_dim_names=("pp", "dp", "tp"))
-    # Now that the threads of all groups have their stacks: what follows takes memory for tensors.
+    # Set once the threads of all groups have their stacks: from here on memory is for tensors.
     backend.limit_memory(job.memory_limit_bytes)
     trainer = Trainer(job, backend, mesh)
     result = trainer.train()

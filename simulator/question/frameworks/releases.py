@@ -38,7 +38,7 @@ class ReleaseCase(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseRecipe:
-    """One recipe of a release, in this project's words."""
+    """Recipe of a release, in this project's words."""
 
     recipe: str
     """Function that builds it."""

@@ -123,7 +123,7 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
     return _framework(name, settings, stack)
 
 
-@lru_cache(maxsize=256)  # changes to a recipe ask for the same few again and again
+@lru_cache(maxsize=256)  # changes to a recipe need the same few profiles repeatedly
 def _framework(name: str, options: tuple[tuple[str, str], ...], stack: str | None) -> FrameworkProfile:
     chosen = switched(on_stack(profile_of(name), stack_for(name, stack)), dict(options))
     return replace(chosen, asked=frozenset(name for name, _ in options)) if RELEASE in chosen.stack else chosen

@@ -11,7 +11,7 @@ MAXIMUM_LAYERS: Final = 10_000
 
 
 class Config:
-    """A configuration and the file it came from, with typed access."""
+    """Configuration and the file it came from, with typed access."""
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self.where = where

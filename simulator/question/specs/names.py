@@ -17,7 +17,7 @@ _ALIASES: Final = re.compile(r"^aliases: \[(.*)\]$", re.MULTILINE)
 _ENDINGS: Final = re.compile(r"[-_](paddle|pt|base|hf|instruct|chat|tokenizer|pretrain)$")
 """Endings of a model's name that leave its shape."""
 _LLAMA: Final = re.compile(r"^(?:meta-)?llama-?(?=\d)")
-"""How a name of that family may begin."""
+"""Beginning of a name of the Llama family."""
 _POINT: Final = re.compile(r"(?<=\d)p(?=\d)")
 """Letter in place of a decimal point in a name: `4p5`."""
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

@@ -63,5 +63,5 @@ def _mock_data(pick: Pick) -> str:
             f"vocabulary {vocabulary}: Megatron-LM's mock data has token ids up to {_MOCK_TOKENS - 1}; name your own "
             "data (DATA_PATH and TOKENIZER, or DATA_ARGS)"
         )
-    # Its tokenizer for no text adds one id, for the end of a document.
+    # NullTokenizer adds one id, for the end of a document.
     return f"--mock-data --tokenizer-type NullTokenizer --vocab-size {vocabulary - 1}"

@@ -1,4 +1,4 @@
-"""A configuration read by its family's entries in the table: fields of a model spec. Names no family."""
+"""Reading of a configuration by its family's entries in the table: fields of a model spec. Names no family."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fields_of(architecture: str, config: Config) -> Fields:
 
 
 class _Reading:
-    """One configuration with its family; fields are read when another one or the result asks for them."""
+    """Configuration with its family; fields are read when another field or the result needs them."""
 
     def __init__(self, entry: Family, config: Config) -> None:
         config = config.renamed(**entry.rename)

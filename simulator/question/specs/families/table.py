@@ -1,4 +1,4 @@
-"""The table of families (families.yaml): what keys of a Hugging Face configuration mean, by `model_type`.
+"""Table of families (families.yaml): meaning of the keys of a Hugging Face configuration, by `model_type`.
 
 Reads the table, and no configuration: `reading` does.
 """
