@@ -100,6 +100,6 @@ def _on_enough_nodes(query: Query) -> Query | None:
         if most * per_node > MOST_DEVICES:
             return None
         if fastest_of(on_nodes(query, most)) is not None:
-            few = (on_nodes(query, count) for count in node_counts(nodes + 1, most - 1))
-            return next((fewer for fewer in few if fastest_of(fewer) is not None), on_nodes(query, most))
+            smaller = (on_nodes(query, count) for count in node_counts(nodes + 1, most - 1))
+            return next((fewer for fewer in smaller if fastest_of(fewer) is not None), on_nodes(query, most))
     return None

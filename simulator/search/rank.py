@@ -283,7 +283,7 @@ def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[fl
 
 
 def faster_than(query: Query, layout: Layout) -> tuple[int, PricedLayout, PricedLayout]:
-    """Return the number of fitting layouts predicted faster than `layout`, the fastest of all, and `layout` priced."""
+    """Return the number of fitting layouts faster than `layout`, the fastest of them (or `layout`), and `layout`."""
     own = priced_layout(query, price(pricing_of(query.scenario, layout)), 0)
     count, best = 0, own
     for priced, where in _below(query, lambda: own.step_seconds):

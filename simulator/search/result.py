@@ -107,9 +107,9 @@ class Ranking(Tabular):
     def __repr__(self) -> str:
         """Return one line: the question, how many layouts fit, the best."""
         question = f"{self.query.get('model')} on {self.query.get('devices')} x {self.query.get('hardware')}"
-        shown = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
+        listed = f"{len(self.estimates)} of {self.counts.feasible} layouts that fit"
         best = f", best {self.estimates[0]!r}" if self.estimates else ""
-        return f"<Ranking {question}: {shown}{best}>"
+        return f"<Ranking {question}: {listed}{best}>"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each layout, best first: its fields by key, speed and memory."""

@@ -123,17 +123,17 @@ def repeated_working_set(pricing: Pricing, kind: LayerKind) -> Array:
     """
     result = np.zeros(len(pricing))
     for mode, modules, chosen in recomputed_inside(pricing):
-        result = np.where(chosen, _bytes_back(pricing, kind, mode, modules), result)
+        result = np.where(chosen, _policy_working_set(pricing, kind, mode, modules), result)
     return result
 
 
 @of_work
-def _bytes_back(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
+def _policy_working_set(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
     """Return the bytes that one recompute policy adds to a layer's backward pass."""
     most = np.zeros(len(pricing))
-    for back, gone in returning(conditions_of(pricing.scenario), kind, mode, modules):
-        if back:
-            most = np.maximum(total(pricing, back) - total(pricing, gone), most)
+    for returned, released in returning(conditions_of(pricing.scenario), kind, mode, modules):
+        if returned:
+            most = np.maximum(total(pricing, returned) - total(pricing, released), most)
     return most
 
 

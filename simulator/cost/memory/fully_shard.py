@@ -72,15 +72,15 @@ def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
     activations, plan = stage_activations(pricing), recompute_plan(pricing)
 
     def largest_there(figure: Callable[[LayerKind], Array]) -> KindArray:
-        there = zip(contents.layer_kinds, contents.layers > 0.0, strict=True)
-        return np.asarray(largest(here * figure(kind) for kind, here in there))
+        kinds = zip(contents.layer_kinds, contents.layers > 0.0, strict=True)
+        return np.asarray(largest(present * figure(kind) for kind, present in kinds))
 
     layer = largest_there(lambda kind: layer_bytes(pricing, kind))
     backward = largest_there(lambda kind: layer_backward_bytes(pricing, kind, fsdp.wrapped))
     layers, recomputed = contents.num_layers, plan.on_rank.sum(axis=0)
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
     # Receive buffers exist for every micro batch of the step, forward and backward, from the first step on.
-    # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
+    # A receive buffer is the input that a chunk's first layer saves; a sent tensor stays until its backward pass.
     chunks = np.where(block.pipeline_parallel > 1, block.chunks, 1.0)
     received, sent = chunks - contents.embeddings, chunks - contents.heads
     beside_layers = boundary * (sent - received) + activations.embedded

@@ -108,7 +108,7 @@ def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Arra
     projections = output + _weight_bytes(pricing, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
     inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
-    # Where keys and values are gathered, theirs and their gradients', while nothing has been rotated yet.
+    # The gathered keys and values and their gradients are alive before the rotation is differentiated.
     core = 3.0 * query + key_value + _gathered_context(pricing, kind)
     return outside + np.maximum(np.maximum(rotation, inputs), core)
 

@@ -68,18 +68,18 @@ def recompute_plan(pricing: Pricing) -> RecomputePlan:
     listed = full & pricing.recomputes_by("list")
     unit = np.where(uniform, block.recompute_layers, 1.0)
     if pricing.chunks_alike:
-        again = np.where(leading, np.minimum(block.recompute_layers, chunks), uniform * chunks)
-        inputs = np.where(uniform, np.ceil(chunks[:, 0] / unit), again[:, 0])
-        return RecomputePlan(again, unit, inputs, block.virtual_stages * again[0])
+        recomputed = np.where(leading, np.minimum(block.recompute_layers, chunks), uniform * chunks)
+        inputs = np.where(uniform, np.ceil(chunks[:, 0] / unit), recomputed[:, 0])
+        return RecomputePlan(recomputed, unit, inputs, block.virtual_stages * recomputed[0])
     # Index of each layout's choice: the first 0, 1, ... layers of a chunk, all of them, or the listed ones.
     every = contents.leading.shape[-1] - 1
     first = np.minimum(block.recompute_layers, every).astype(np.intp)
     choice = np.where(leading, first, every * uniform + (every + 1) * listed)
-    again = contents.choices_in_chunk.take(choice, axis=-1)
+    recomputed = contents.choices_in_chunk.take(choice, axis=-1)
     return RecomputePlan(
         layers=contents.recompute_choices.take(choice, axis=-1),
         unit=unit,
-        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), again),
+        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), recomputed),
         on_rank=contents.choices_on_rank.take(choice, axis=-1),
     )
 
@@ -119,10 +119,10 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     boundary = layer_input_bytes(pricing)
     predicted = contents.prediction_layers * of_kind[contents.prediction_index]
     by_chunk: list[KindArray] = []
-    for index, (chunk, again, inputs) in enumerate(zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)):
+    for index, (chunk, full, inputs) in enumerate(zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)):
         saved = inputs * boundary
         for kind, size in enumerate(of_kind):
-            saved = saved + (chunk[kind] - again[kind]) * size
+            saved = saved + (chunk[kind] - full[kind]) * size
             if unlisted:
                 saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
         # Prediction modules follow the last layers.
@@ -131,15 +131,13 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     layer = largest(of_kind)
     offloaded = pricing.offloads("activations")
     recomputed = plan.on_rank.sum(axis=0) > 0.0
-    again_in_layers = [
-        repeated_working_set(pricing, kind) + returning_bytes(pricing, kind) for kind in contents.layer_kinds
-    ]
+    in_layers = [repeated_working_set(pricing, kind) + returning_bytes(pricing, kind) for kind in contents.layer_kinds]
     return StageActivations(
         by_chunk=tuple(by_chunk),
         embedded=contents.embeddings * embedded_bytes(pricing),
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * layer, whole), whole),
         offloaded=offloaded,
-        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(again_in_layers)),
+        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(in_layers)),
         offload_traffic=np.where(offloaded, whole, 0.0),
     )
 
@@ -245,7 +243,7 @@ def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: i
         begins = np.isin(kind, (BACKWARD, INPUT_GRADIENT)) & (chunk == before)
         return np.unique(np.cumsum(begun, axis=0)[np.append(begins[1:], False)], axis=0)
     backward = schedule.together(rank, ranks, len(chunks), micro_batches)
-    # A forward pass under a backward one takes the place of what that frees.
+    # An overlapped forward pass takes the memory that the backward pass frees.
     beside = np.zeros(len(kind), dtype=np.bool_) if backward is None else np.append(backward[1:], False)
     alone = (kind == FORWARD) & ~beside
     most = alone & ~np.append(alone[1:], False)

@@ -323,8 +323,8 @@ _PREFETCHED = 0.9
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
     """Return the optimizer state on the device between optimizer steps, shape (kinds, n)."""
     fraction = pricing.scenario.framework.offload_fraction
-    away = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
-    return optimizer - optimizer * away
+    offloaded = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
+    return optimizer - optimizer * offloaded
 
 
 def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArray, KindArray]:

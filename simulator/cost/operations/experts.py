@@ -143,9 +143,9 @@ def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> t
     gather. All-gather: every rank receives the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank
     that it reaches, over the network one to each node.
     """
-    ways = (dispatched_bytes(conditions), element_bytes(conditions))
-    there, back = ways if pattern == "gather" else ways[::-1]
-    amount, ratio = there * conditions.model.expert_width, back / there
+    sizes = (dispatched_bytes(conditions), element_bytes(conditions))
+    sent, returned = sizes if pattern == "gather" else sizes[::-1]
+    amount, ratio = sent * conditions.model.expert_width, returned / sent
     dispatch = conditions.framework.expert_dispatch
     match dispatch:
         case "alltoall":

@@ -110,8 +110,8 @@ CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
 def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Operation:
     """Return an operation without saved tensors that are offloaded, or recomputed by a share of the experts."""
     profile = conditions.framework
-    if away := moved(conditions, kind, operation):
-        operation = operation._replace(saved=tuple(tensor for tensor in operation.saved if tensor not in away))
+    if offloaded := moved(conditions, kind, operation):
+        operation = operation._replace(saved=tuple(tensor for tensor in operation.saved if tensor not in offloaded))
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
     return operation._replace(saved=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.saved))

@@ -74,7 +74,7 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
             # TransformerEngine fuses other norms with the product behind them: those are not recomputed.
             names |= {"attention_norm"} if kind.mixer in LATENT else set()
             names |= {"ffn_norm"} if kind.routed else set()
-            frees = {f"{name}_{what}" for name in names for what in ("output", "statistics")}
+            frees = {f"{name}_{tensor}" for name in names for tensor in ("output", "statistics")}
         case "moe_act":
             names, frees = {"experts_activation"}, {"experts_silu", "experts_product"}
         case "moe_gate_up":
@@ -249,15 +249,15 @@ def returning(
     operations, chosen = layer_operations(conditions, kind), parts(conditions, kind, mode, modules)
     pairs = []
     for part in chosen:
-        again = _bytes_of(conditions, kind, (part,))
+        recomputed = _bytes_of(conditions, kind, (part,))
         last = max(
             (i for i, operation in enumerate(operations) if part.repeats(operation)), default=len(operations) - 1
         )
-        gone = (
+        released = (
             tensor
             for operation in operations[last + 1 :]
             for tensor in operation.saved
             if operation.group != "adapter" and not any(other.drops(operation, tensor) for other in chosen)
         )
-        pairs.append((again, {} if part.back_with_others else summed(gone)))
+        pairs.append((recomputed, {} if part.back_with_others else summed(released)))
     return tuple(pairs)

@@ -141,11 +141,11 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
         return passes
     counts, backward = piece_counts(pricing, chunk), passes.backward
     for group in groups_of(pricing):
-        here = (contents.group == group)[:, None]
+        on_group = (contents.group == group)[:, None]
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
             repeated = full[kind] * pricing.spread_work(again) + counts[kind] * inside[kind]
-            backward = backward + here * repeated
+            backward = backward + on_group * repeated
     return passes._replace(backward=backward)
 
 
@@ -156,12 +156,12 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     splits = chunk is not None and schedule_of(pricing).splits
     total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
     for group in groups_of(pricing):
-        here = (contents.group == group)[:, None]
+        on_group = (contents.group == group)[:, None]
         for count, seconds in zip(counts, pieces_of(pricing, group).seconds, strict=False):
             weights = np.broadcast_to(seconds.weight_seconds if splits else 0.0, seconds.forward_seconds.shape)
             of_passes = (seconds.forward_seconds, seconds.backward_seconds, weights)
             total = [
-                so_far + count * here * pricing.spread_work(each) for so_far, each in zip(total, of_passes, strict=True)
+                sums + count * on_group * pricing.spread_work(each) for sums, each in zip(total, of_passes, strict=True)
             ]
     return ChunkSeconds(*total)
 
