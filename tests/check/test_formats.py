@@ -60,15 +60,6 @@ def text(form: str, *results: Checked, changed: tuple[Changed, ...] | None = Non
 
 
 @pytest.mark.parametrize("form", ["table", "json", "markdown", "github", "junit", "sarif"])
-@pytest.mark.parametrize(("width", "shown"), [(80, True), (100, False), (160, True)])
-def test_a_reason_has_the_place_of_an_example_where_it_is_narrow(width: int, shown: bool) -> None:
-    reason = "why " * 11 + "not?"
-    results = [Checked(file=f"f{n}.sh", outcome="not_modelled", passed=False, reasons=(reason,)) for n in range(13)]
-    checks = Checks(results=tuple(results), gates=Gates())
-    summary = check_table(checks, Presentation(width=width)).split("\n\n")[1]
-    assert (reason in summary, "such as" in summary) == (shown, width > 80)
-
-
 def test_formats_end_with_one_newline_and_are_the_same_twice(form: str) -> None:
     found = text(form)
     assert found.endswith("\n")
@@ -272,3 +263,12 @@ def test_changes_since_the_baseline_read_well(change: tuple[str, type[Stored], o
 
     changed = Changed(file="a", title="", kind=kind, before=stored(before), after=stored(after))  # type: ignore[arg-type]  # a kind
     assert changed_line(changed) == line
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, True), (100, False), (160, True)])
+def test_a_reason_has_the_place_of_an_example_where_it_is_narrow(width: int, shown: bool) -> None:
+    reason = "why " * 11 + "not?"
+    results = [Checked(file=f"f{n}.sh", outcome="not_modelled", passed=False, reasons=(reason,)) for n in range(13)]
+    checks = Checks(results=tuple(results), gates=Gates())
+    summary = check_table(checks, Presentation(width=width)).split("\n\n")[1]
+    assert (reason in summary, "such as" in summary) == (shown, width > 80)
