@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.probe import pool, sizes
+from simulator.lab.probe import pool, prepare, sizes
 from simulator.lab.probe.sizes import Sizes
-from simulator.lab.runner.engine import Ended
-from simulator.lab.trainer.job import TrainingJob
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.main import cli
 from tests.cli.running import refusal, run
 from tests.probe import machine
-from tests.trainer.launches import launch
+from tests.trainer.launches import in_forked_ranks
 
 QUESTION = ("calibrate", "--probe", "--hardware", "local-cpu", "--devices", "2")
 TINY = str(Path(__file__).resolve().parents[2] / "examples" / "models" / "tiny.yaml")
@@ -101,19 +99,12 @@ def test_every_option_is_told_of() -> None:
     assert "calibrate" in cli.commands
 
 
-def in_forked_ranks(arguments: tuple[str, ...], *, log: Path, **_: object) -> Ended:
-    """A training in ranks that import nothing anew; the rates are timed under torchrun itself."""
-    job = Path(arguments[-1])
-    launch(TrainingJob.from_json(job.read_text(encoding="utf-8")), job.parent)
-    log.touch()
-    return Ended(exit_code=0, log=log, wall_seconds=1.0, timed_out=False, interrupted=False)
-
-
 @pytest.mark.launch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_launch_is_measured_and_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "PROCESSOR", SMALL)
     monkeypatch.setattr("simulator.lab.runner.local.run_guarded", in_forked_ranks)
+    monkeypatch.setattr(prepare, "_LONGEST_SECONDS", (300.0, 300.0))  # a busy machine's rates are low
     options = (*QUESTION, "--model", TINY, "--launches", "1", "--output", "mine", "--format", "json")
     result = run(*options)
     # A single row seldom makes a calibration worth storing; what was measured is kept.

@@ -17,11 +17,11 @@ class Config:
         self.where = where
         self._values = values
 
-    def _typed(self, key: str, kind: type[ValueT], wanted: str) -> ValueT | None:
+    def _typed(self, key: str, kind: type[ValueT], expected: str) -> ValueT | None:
         """Return a value of one type; None where the key is absent or null."""
         value = self._values.get(key)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise InputError(f"{self.where}: {key}: {quoted(value)} must be {wanted}")
+            raise InputError(f"{self.where}: {key}: {quoted(value)} must be {expected}")
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:

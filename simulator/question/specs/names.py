@@ -65,8 +65,8 @@ def hub_file(name: str) -> Path | None:
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")  # noqa: PTH118  a text with ~
     hub = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()  # noqa: PTH118  likewise
     try:
-        wanted = f"models--{name.replace('/', '--')}".lower()
-        folder = next((entry for entry in hub.iterdir() if entry.name.lower() == wanted), None)
+        folder_name = f"models--{name.replace('/', '--')}".lower()
+        folder = next((entry for entry in hub.iterdir() if entry.name.lower() == folder_name), None)
         if folder is None:
             return None
         revision = folder / "refs" / "main"
