@@ -151,13 +151,13 @@ def pricings_of(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple
     """Yield blocks of any layouts to be priced, each with the positions of its layouts."""
     groups: dict[tuple[object, ...], list[tuple[int, Layout]]] = {}
     for position, layout in enumerate(layouts):
-        shape = (*(getattr(layout, field.name) for field in PER_BLOCK), _apart(scenario, layout))
+        shape = (*(getattr(layout, field.name) for field in PER_BLOCK), _common_virtual_stages(scenario, layout))
         groups.setdefault(shape, []).append((position, layout))
     for members in groups.values():
         yield [position for position, _ in members], pricing_of(scenario, *(layout for _, layout in members))
 
 
-def _apart(scenario: Scenario, layout: Layout) -> int:
+def _common_virtual_stages(scenario: Scenario, layout: Layout) -> int:
     """Return the virtual stages that a layout shares with all of its block; 0 where those of a block may differ."""
     listed = layout.chunk_layers or layout.recompute_layer_list
     chunks = np.array([layout.virtual_stages])
@@ -173,14 +173,14 @@ def derived(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenat
     """Decorate a formula to cache its figure by `Pricing` and arguments."""
 
     @wraps(figure)
-    def kept(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def cached(pricing: Pricing, /, *args: P.args, **kwargs: P.kwargs) -> T:
         key = (figure, *args, *kwargs.items()) if args or kwargs else figure
         known: T = pricing.figures.get(key, _UNKNOWN)
         if known is _UNKNOWN:
             known = pricing.figures[key] = figure(pricing, *args, **kwargs)
         return known
 
-    return kept
+    return cached
 
 
 def of_sizes(figure: Callable[Concatenate[Pricing, P], T]) -> Callable[Concatenate[Pricing, P], T]:

@@ -126,5 +126,5 @@ def optimizer_bytes_per_parameter(scenario: Typed, tensor: TensorClass = "matrix
 def master_bytes(scenario: Typed) -> float:
     """Return the bytes of the optimizer's own copy of a parameter; 0 where parameters are fp32."""
     profile = scenario.framework
-    kept = profile.master_weights and parameter_dtype(scenario) != "fp32"
-    return float(DTYPE_BYTES[profile.master_weight_dtype]) if kept else 0.0
+    separate = profile.master_weights and parameter_dtype(scenario) != "fp32"
+    return float(DTYPE_BYTES[profile.master_weight_dtype]) if separate else 0.0

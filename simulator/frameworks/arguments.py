@@ -16,7 +16,7 @@ from simulator.errors import InputError
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, FlagTable
 from simulator.frameworks.names import is_harmless, is_irrelevant, misspelled, plain
-from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
+from simulator.frameworks.remarks import Place, RecipeFlag, Remark, Severity, Unknown
 from simulator.frameworks.values import Cause, PlainValue, known_value
 
 OFF: Final = ("false", "none", "null", "", "0")
@@ -102,7 +102,7 @@ class Arguments:
         """Flags that are set on some paths only, by name, with what that depends on."""
         self._causes: dict[str, tuple[int, set[str]]] = {}
 
-    # What is there.
+    # Flags and keys.
 
     def add(self, name: str, values: Sequence[PlainValue], line: int, file: str = "") -> None:
         """Add a flag or key; `file` is the file of its line, by default the recipe's."""
@@ -271,10 +271,10 @@ class Arguments:
             for entry in entries:
                 self.note(entry.causes)
 
-    def flags(self) -> tuple[GivenFlag, ...]:
+    def flags(self) -> tuple[RecipeFlag, ...]:
         """Return the last occurrence of each flag."""
         last = (entries[-1] for entries in self.entries.values() if entries)
-        return tuple(GivenFlag(entry.spelled.lstrip("-"), entry.text, entry.place) for entry in last)
+        return tuple(RecipeFlag(entry.spelled.lstrip("-"), entry.text, entry.place) for entry in last)
 
     def unknowns(self) -> tuple[Unknown, ...]:
         """Return the values that only the run knows; those that settings depend on come first."""
@@ -284,7 +284,7 @@ class Arguments:
         ]
         return tuple(sorted(unknowns, key=lambda u: (not u.affects, u.place.line, u.name)))
 
-    # Saying.
+    # Remarks.
 
     def remark(self, rule: str, severity: Severity, message: str, *names: str, fix: str = "") -> None:
         """Add a remark on the first set flag of `names`."""

@@ -74,8 +74,8 @@ class Key:
 def beside(file: str, name: str, line: int) -> Path:
     """Return the path of a configuration file that a recipe names, beside it or above it in its repository.
 
-    Only a setting of the user's may tell that it is elsewhere: InputError is raised where there is no such file,
-    AbsentFileError where the repository has none.
+    A user's setting may point elsewhere. Raises InputError where that file does not exist, AbsentFileError where the
+    repository has none of the name.
     """
     named = path_set_by_user(name)
     if named is not None:

@@ -1,6 +1,6 @@
-"""The tables of flags and keys: for each framework its words, what each sets and what is not priced. Reads no recipe.
+"""The tables of flags and keys: each framework's words, what they set, and which are not priced. Reads no recipe.
 
-A row says once what a word means, and everything that reads or writes the word goes by it::
+A row defines the meaning of a word for everything that reads or writes it::
 
     name                        kind    takes   sets
     tensor_model_parallel_size  priced  value   layout.tensor_parallel
@@ -135,13 +135,13 @@ def _entry(text: str) -> tuple[str, str]:
 
 
 class FlagTable(Mapping[str, Flag]):
-    """Flags of one framework, or of several that a recipe may mix; of a name that several have, the first one's."""
+    """Flags of one framework, or of several that a recipe may mix; the first table with a name counts."""
 
     def __init__(self, flags: Mapping[str, Flag]) -> None:
         self._flags = flags
 
     def __getitem__(self, name: str) -> Flag:
-        """A flag by its name. Raises KeyError."""
+        """Return the flag of a name. Raises KeyError."""
         return self._flags[name]
 
     def __iter__(self) -> Iterator[str]:

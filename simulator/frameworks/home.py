@@ -42,12 +42,12 @@ def path_set_by_user(name: str) -> str | None:
 
 
 def used_names() -> frozenset[str]:
-    """Return the files whose paths were asked for and set."""
+    """Return the names of files whose user-set paths were used."""
     return _USED.get()
 
 
 def asking(name: str, *, is_file: bool = False) -> str:
-    """Return the option that tells an unknown: a value, a file's path, or the nodes of the list that a flag names."""
+    """Return the option that supplies an unknown: a value, a file's path, or the nodes of a flag's list of hosts."""
     if name.startswith("--"):
         return "--nodes N"
     return f"--set {shlex.quote(f'{name}=PATH' if is_file or _FILE.fullmatch(name) else f'{name}=VALUE')}"

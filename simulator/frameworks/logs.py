@@ -77,7 +77,7 @@ class LoggedRun:
 
     begin: LogLine
     last: LogLine
-    """Line of the last step, or of the end of the run."""
+    """Line of the last step; without one the first line."""
     arguments: Arguments | None
     """Arguments that the run printed; None where it printed none."""
     steps: tuple[LoggedStep, ...]
@@ -139,7 +139,7 @@ class StepLogForm:
 
 def counts(where: str, facts: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
     """Return counts by column for the facts present in the log. Raises InputError naming the line."""
-    return {column: whole(where, name, facts[name]) for column, name in names.items() if facts.get(name)}
+    return {column: parse_count(where, name, facts[name]) for column, name in names.items() if facts.get(name)}
 
 
 def log_lines(path: Path) -> Iterator[LogLine]:
@@ -170,12 +170,12 @@ def _line(path: Path, number: int, text: str) -> LogLine:
     return LogLine(f"{path}:{number}", number, rank, text[prefix.end() :] if prefix else text)
 
 
-def fuller(known: LogLine | None, line: LogLine) -> LogLine:
+def longer_line(known: LogLine | None, line: LogLine) -> LogLine:
     """Return the longer of two lines; an exception's name often stands alone before its message."""
     return line if known is None or len(line.text) > len(known.text) else known
 
 
-def whole(where: str, name: str, text: str) -> int:
+def parse_count(where: str, name: str, text: str) -> int:
     """Parse a count. Raises InputError naming the line and the name."""
     digits = text.replace(",", "")
     if not _WHOLE.fullmatch(digits) or int(digits) > _HIGHEST:

@@ -200,7 +200,7 @@ def _program(launch: LaunchCommand) -> str:
     if launch.program in _SUBCOMMANDS:
         return f"{launch.program} {launch.script.text}"
     name = "" if launch.launcher == "other" else PurePath(launch.script.text).name
-    # A module's name has its packages before it.
+    # A module's name begins with its packages.
     return name if name.endswith((".py", ".sh")) or "$" in name else name.rpartition(".")[2]
 
 

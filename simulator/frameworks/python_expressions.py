@@ -394,7 +394,7 @@ class Expressions(ABC):
             if isinstance(left, OpenValue) or isinstance(right, OpenValue):
                 return self.unknown(node, module)
             elsewhere = isinstance(left, Outside) != isinstance(right, Outside) or isinstance(left, Instance)
-            # A name of elsewhere is some value: whether it equals another is not known, but it is not None.
+            # A name defined elsewhere may equal any value except None.
             if elsewhere and not (right is None and isinstance(left, Instance | Outside)):
                 return self.unknown(node, module)
             if not _COMPARED[type(kind)](left, right):
@@ -479,7 +479,7 @@ class Expressions(ABC):
         if isinstance(value, OpenValue | Outside | Method):
             return None
         if isinstance(value, Instance):
-            # An object is true; what a function of elsewhere returns may be anything.
+            # An object is true; a function defined elsewhere may return anything.
             made = value.defined is not None or value.kind.rpartition(".")[2][:1].isupper()
             return True if made else None
         return True if isinstance(value, Module | PythonFunction | Class) else bool(value)

@@ -47,7 +47,7 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenFlag:
+class RecipeFlag:
     """A flag as it stands in the recipe."""
 
     spelled: str

@@ -1,7 +1,7 @@
 """The type `AskedRun`: one training run in this project's terms, which every framework's reader returns.
 
 `--tensor-model-parallel-size 2` of Megatron-LM and `--tensor_parallel_degree 2` of Paddle both set
-`layout.tensor_parallel` here. Reads no flags and computes nothing: readers stand in the frameworks' folders.
+`layout.tensor_parallel` here. Reads no flags and computes nothing: the readers are in the frameworks' folders.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.remarks import GivenFlag, Place, Remark, Unknown
+from simulator.frameworks.remarks import Place, RecipeFlag, Remark, Unknown
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.typed import StatedWorkload
 from simulator.question.vocabulary import FrameworkName, StackName
@@ -49,7 +49,7 @@ class AskedRun(StatedWorkload):
     """Layers per virtual stage, where stated."""
     places: Mapping[str, Place] = field(default_factory=dict)
     """Line that sets each setting, by option name (`tp`, `pp`, `micro_batch_size`, `model`, ...)."""
-    flags: tuple[GivenFlag, ...] = ()
+    flags: tuple[RecipeFlag, ...] = ()
     """Flags of the command line or keys of the file that are surely set, the last occurrence of each."""
     unknowns: tuple[Unknown, ...] = ()
     remarks: tuple[Remark, ...] = ()

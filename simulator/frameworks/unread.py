@@ -20,7 +20,7 @@ def remark_keys(arguments: Arguments, keys: Iterable[tuple[str, Key]], *framewor
         if flag is not None and flag.is_off(text) and all(value.known for value in key.values):
             continue
         aside.add(name, key.values, key.line, key.file)
-        taken = aside.entries[plain(name)]
-        taken[-1] = dataclasses.replace(taken[-1], spelled=key.dotted[:80])
+        entries = aside.entries[plain(name)]
+        entries[-1] = dataclasses.replace(entries[-1], spelled=key.dotted[:80])
     aside.remark_unread()
     arguments.remarks += aside.remarks

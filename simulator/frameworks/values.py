@@ -60,11 +60,11 @@ class PlainValue:
 
     def __post_init__(self) -> None:
         """Charge for the characters and pieces, and check their number."""
-        characters = held = 0
+        characters = byte_count = 0
         for piece in self.pieces:
             characters += len(piece.text)
-            held += len(piece.text) if piece.text.isascii() else 4 * len(piece.text)
-        charge(_VALUE_WORK + _PIECE_WORK * len(self.pieces) + held)
+            byte_count += len(piece.text) if piece.text.isascii() else 4 * len(piece.text)
+        charge(_VALUE_WORK + _PIECE_WORK * len(self.pieces) + byte_count)
         if len(self.pieces) > MAXIMUM_PIECES or characters > MAXIMUM_CHARACTERS:
             raise TooLargeError
 

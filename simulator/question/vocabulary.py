@@ -1,6 +1,6 @@
-"""The closed words of a question, each list once.
+"""Closed lists of words of a question, each defined once.
 
-What branches on one of them ends in `assert_never`, so that a new word is a type error wherever it is not handled.
+Code that branches on one ends in `assert_never`, so that a new word is a type error wherever it is not handled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
     RecipeFormat = Literal[RECIPE_FORMATS]
     """Formats in which recipes are written, by the folder of the writer."""
     StackName = Literal[STACKS]
-    """Named sets of switches; `default` is what the framework's own arguments set."""
+    """Named sets of switches; `default` is the framework's own defaults."""
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 """Types of matrix products; `fp4` is NVFP4 or MXFP4: 4 bits, an 8-bit scale for every 16 or 32 numbers."""
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
@@ -58,16 +58,16 @@ OffloadedModule = Literal[
 ]
 """Parts of a layer whose saved tensors go to the host, by Megatron's names (`--offload-modules`)."""
 ExpertDispatch = Literal["alltoall", "allgather", "deepep", "hybridep"]
-"""How copies of tokens reach their experts, by the names of Megatron's dispatchers."""
+"""Ways to send copies of tokens to their experts, by the names of Megatron's dispatchers."""
 
 ContextExchange = Literal["ring", "gathered_ring", "all_gather", "all_to_all", "all_to_all_ring"]
-"""How ranks that share a sequence exchange: keys and values from rank to rank; gathered at once and then worked on rank
-by rank, as PyTorch does; gathered before attention; tokens for heads; tokens for heads inside a ring."""
+"""Exchanges of ranks that share a sequence: keys and values from rank to rank; gathered at once and then worked on
+rank by rank, as PyTorch does; gathered before attention; tokens for heads; tokens for heads inside a ring."""
 Fp8Recipe = Literal["delayed", "tensorwise", "blockwise", "mxfp8"]
-"""How fp8 scales numbers, by Megatron's names (`--fp8-recipe`)."""
+"""Scaling of fp8, by Megatron's names (`--fp8-recipe`)."""
 
 Fp4Recipe = Literal["nvfp4", "mxfp4"]
-"""How fp4 scales numbers, by Megatron's names (`--fp4-recipe`): NVIDIA's by 16 numbers, AMD's by 32."""
+"""Scaling of fp4, by Megatron's names (`--fp4-recipe`): NVIDIA's by 16 numbers, AMD's by 32."""
 
 Capture = Literal["none", "attention", "attention_router", "network", "layers", "full_iteration"]
 """Content of CUDA graphs: nothing, some operations of every layer, all of them, or all passes of a step."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from simulator.frameworks.remarks import GivenFlag, Place, Remark, Severity, Unknown
+from simulator.frameworks.remarks import Place, RecipeFlag, Remark, Severity, Unknown
 from simulator.frameworks.run import AskedRun
 
-__all__ = ["UNREAD", "GivenFlag", "Place", "Recipe", "Remark", "Severity", "Unknown"]
+__all__ = ["UNREAD", "Place", "Recipe", "RecipeFlag", "Remark", "Severity", "Unknown"]
 
 
 UNREAD: Final = "unread"

@@ -18,7 +18,7 @@ from simulator.question.vocabulary import NARROW
 from simulator.search.build import bare_estimate, verdict_of
 from simulator.search.rules import RULES
 
-LEAST_CHANGE = 0.005
+MIN_CHANGE = 0.005
 """Smallest relative change of speed, or of memory over capacity, at which a switch matters."""
 
 
@@ -27,8 +27,8 @@ def with_switches(
 ) -> Estimate:
     """Return the estimate with the effects of its switches, set or assumed.
 
-    A set switch without effect is noted, since an option is never ignored silently. `assumed` has the unset switches
-    with another value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
+    A set switch without effect is noted, as no option is ignored silently. `assumed` has unset switches with another
+    value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
     """
     base = priced or price(pricing_of(scenario, estimate.layout))
     assumed = sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change))
@@ -73,12 +73,12 @@ def _assumed(base: Priced, estimate: Estimate, options: Collection[str]) -> Iter
         speed = float(changed.step.total[0] / base.step.total[0]) - 1.0
         memory = float(base.device_bytes[0] - changed.device_bytes[0])
         share = abs(memory) / estimate.memory.capacity_bytes
-        if verdict == "refused" or (max(abs(speed), share) < LEAST_CHANGE and verdict == verdict_of(base, 0)):
+        if verdict == "refused" or (max(abs(speed), share) < MIN_CHANGE and verdict == verdict_of(base, 0)):
             continue
         yield AssumedSwitch(
             switch=name,
-            value=_shown(value),
-            other=_shown(other),
+            value=_option_text(value),
+            other=_option_text(other),
             because=because,
             speed_change=speed,
             memory_bytes=memory,
@@ -122,6 +122,6 @@ def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffe
     return timed(sized, work=None if "passes" in moves else base.step.work)
 
 
-def _shown(value: Any) -> str:
+def _option_text(value: Any) -> str:
     """Return a value as `--option` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -48,12 +48,12 @@ def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBes
 
 def _best(query: Query, near: Collection[Layout]) -> Estimate | None:
     """Return the best layout among the splits of `near`, or of all layouts if none of these is likely to fit."""
-    best = best_of(replace(query, space=_around(query.space, near)), near) if near else None
+    best = best_of(replace(query, space=_among(query.space, near)), near) if near else None
     best = best or best_of(query)
     return None if best is None else estimates_of([best])[0]
 
 
-def _around(space: Space, layouts: Collection[Layout]) -> Space:
+def _among(space: Space, layouts: Collection[Layout]) -> Space:
     """Return the part of a space whose layouts take each size of their split from one of `layouts`."""
     sizes: dict[str, Any] = {
         size.name: tuple(sorted({getattr(layout, size.name) for layout in layouts})) for size in SPLIT
@@ -100,6 +100,6 @@ def _on_enough_nodes(query: Query) -> Query | None:
         if most * per_node > MOST_DEVICES:
             return None
         if fastest_of(on_nodes(query, most)) is not None:
-            few = (on_nodes(query, count) for count in node_counts(nodes + 1, most - 1))
-            return next((fewer for fewer in few if fastest_of(fewer) is not None), on_nodes(query, most))
+            smaller = (on_nodes(query, count) for count in node_counts(nodes + 1, most - 1))
+            return next((fewer for fewer in smaller if fastest_of(fewer) is not None), on_nodes(query, most))
     return None

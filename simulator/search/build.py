@@ -111,10 +111,7 @@ def _estimates_of(priced: Priced, *, ruled: bool) -> list[Estimate]:
 def _estimate(
     priced: Priced, parts: tuple[Mapping[str, Matrix], Mapping[str, Matrix]], index: int, broken: tuple[Violation, ...]
 ) -> Estimate:
-    """Return the estimate of one layout of a block.
-
-    `parts` are those of its memory, by rank and layout, and of its step, by layout.
-    """
+    """Return the estimate of one layout; `parts` are of memory, by rank and layout, and of the step, by layout."""
     scenario = priced.pricing.scenario
     return Estimate(
         model=scenario.model.name,

@@ -98,7 +98,7 @@ def _fewest(pricing: Pricing, low: Array, passes: PassesLimit) -> Sized | None:
     if not len(some):
         return None
     last = (tried == high)[:, some]
-    if sized is not None and last.any(axis=0).all():  # of what was tried last
+    if sized is not None and last.any(axis=0).all():  # the last trial priced them
         return sized.take(last.argmax(axis=0) * len(pricing) + some)
     return size(_with_layers(pricing.take(some), high[some]))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
-from simulator.cost.timing.step import least_step_seconds
+from simulator.cost.timing.step import min_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
 from simulator.question.scenario.block import Array
@@ -118,7 +118,7 @@ def _search(query: Query, top: int, variants: bool, progress: Progress | None) -
             nearest.offer(sized, np.flatnonzero(sized.verdict == DOES_NOT_FIT))
             bars = np.where(fits, fastest.bar, np.where(near, starved.bar, -np.inf))
             if min(fastest.bar, starved.bar) < np.inf and (bars > -np.inf).any():
-                bars = np.where(_ROUNDING * least_step_seconds(sized.pricing) < bars, bars, -np.inf)
+                bars = np.where(_ROUNDING * min_step_seconds(sized.pricing) < bars, bars, -np.inf)
             priced = _timed(sized, bars)
             if priced is not None:
                 unlikely = _offer(fastest, priced, priced.verdict == FITS)
@@ -254,7 +254,7 @@ def _below(query: Query, bar: Callable[[], float]) -> Iterator[tuple[Priced, Mas
         allowed, _ = lawful(query.space, pricing)
         if not len(allowed):
             continue
-        bounds = _ROUNDING * least_step_seconds(allowed)
+        bounds = _ROUNDING * min_step_seconds(allowed)
         allowed, bounds = allowed.take(bounds < bar()), bounds[bounds < bar()]
         if not len(allowed):
             continue
@@ -283,7 +283,7 @@ def _seconds_of_likely(query: Query, layouts: Collection[Layout]) -> Iterator[fl
 
 
 def faster_than(query: Query, layout: Layout) -> tuple[int, PricedLayout, PricedLayout]:
-    """Return the number of fitting layouts predicted faster than `layout`, the fastest of all, and `layout` priced."""
+    """Return the number of fitting layouts faster than `layout`, the fastest of them (or `layout`), and `layout`."""
     own = priced_layout(query, price(pricing_of(query.scenario, layout)), 0)
     count, best = 0, own
     for priced, where in _below(query, lambda: own.step_seconds):

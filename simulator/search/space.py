@@ -319,7 +319,7 @@ def blocks(scenario: Scenario, space: Space, *, chunk: int = CHUNK) -> Iterator[
             if work is not None:
                 pairs = np.array([work.pairs[tensor, context] for tensor, context, _ in shape.splits], dtype=np.intp)
                 shared = Alike(work.pricing, _of_work(choices, pairs[split % len(pairs)], index))
-            yield _once(Pricing(scenario, block, work=shared), choices, split, index)
+            yield _distinct(Pricing(scenario, block, work=shared), choices, split, index)
 
 
 class _KindsOfWork(NamedTuple):
@@ -377,7 +377,7 @@ def _block(
     )
 
 
-def _once(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
+def _distinct(pricing: Pricing, choices: Sequence[Choices], split: Index, index: Sequence[Index]) -> Pricing:
     """Return the layouts without repeated ones, with equal sizes marked."""
     _, first, kind = np.unique(_of_work(choices, split, index), return_index=True, return_inverse=True)
     pricing = replace(pricing, sizes=alike(pricing, first, kind))

@@ -40,6 +40,8 @@ _OTHER: Final = re.compile(
 """What is said of recipes that train another model than a decoder of text."""
 _PARTS: Final = ("base-configuration",)
 """Remarks on a file that only changes another, which is not at hand."""
+_TEMPLATE: Final = re.compile(r"\w+_TEMPLATE\.json")
+"""What a script fills in for DeepSpeed; without it the script is a part of a recipe."""
 _ARGUMENT: Final = re.compile(r"^\s*(?:export\s+)?(\w+)=[\"']?\$\{?(\d+)\b", re.MULTILINE)
 _SIZE: Final = re.compile(r"\$\{?MODEL_SIZE\}?[\"']?\s*=+\s*[\"']?([\w.-]+)")
 _TOLD: Final = {
@@ -92,7 +94,7 @@ def kind(row: Public) -> str:
     results = _judged(row, {})
     if verdict(results) in _FIRM:
         return "verdict"
-    if _none(results) or _OTHER.search(row.path):
+    if _none(results) or _OTHER.search(row.path) or _lacks_template(row):
         return "none"
     return "told" if verdict(_judged(row, _settings(row))) in _FIRM else verdict(results)
 
@@ -116,6 +118,11 @@ def _judged(row: Public, settings: Mapping[str, str]) -> tuple[Checked, ...]:
             if nodes is None and (verdict(found) == "not_modelled" or _none(found)):
                 break
     return results
+
+
+def _lacks_template(row: Public) -> bool:
+    names = _TEMPLATE.findall(row.file.read_text(encoding="utf-8", errors="replace"))
+    return any(not row.file.with_name(name).exists() for name in names)
 
 
 def _settings(row: Public) -> dict[str, str]:

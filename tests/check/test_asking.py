@@ -155,6 +155,30 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --vocab-size 32000 --tensor-model-pa
     assert found["outcome"] == "fits"
 
 
+PLACES = """ENV=$1
+if [ $ENV = dsw ]; then
+NNODES=1
+GPUS_PER_NODE=`python -c "import torch; print(torch.cuda.device_count())"`
+elif [ $ENV = dlc ]; then
+NNODES=${WORLD_SIZE}
+GPUS_PER_NODE=${KUBERNETES_CONTAINER_RESOURCE_GPU}
+fi
+run="torchrun --nproc_per_node $GPUS_PER_NODE --nnodes $NNODES pretrain_gpt.py --vocab-size 32000"
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"), [((), "cannot_tell"), (("--nodes", "1"), "fits"), (("--set", "1=dsw"), "fits")]
+)
+def test_a_branch_for_each_place_leaves_the_machines_to_be_told(
+    told: tuple[str, ...], outcome: str, tmp_path: Path
+) -> None:
+    file = script(tmp_path, f"{PLACES}eval $run {FLAGS}")
+    for found in checked(file, *H100, *told, code=0 if outcome == "fits" else 3):
+        assert found["outcome"] == outcome, found["reasons"]
+        assert ("--set 1=ENV" in " ".join(found["reasons"])) == (outcome == "cannot_tell")
+
+
 @pytest.mark.parametrize(
     ("name", "model"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation
+from simulator.cost.operations.record import Amount, Collective, Operation, Saved
 from simulator.cost.operations.work import layer_work
 from simulator.question.frameworks.stacks import framework
 from simulator.question.specs.model import LayerKind, ModelSpec
@@ -26,7 +26,7 @@ def by_heads(operations: tuple[Operation, ...]) -> dict[str, float]:
     """Bytes a token of everything that goes by key-value heads, by spread; twice what is kept and sent alike."""
     found: dict[str, float] = {}
     for one in operations:
-        every: tuple[Kept | Amount | Collective, ...] = (*one.kept, *one.temporary, *one.collectives)
+        every: tuple[Saved | Amount | Collective, ...] = (*one.saved, *one.temporary, *one.collectives)
         for each in every:
             if each.spread not in COMMON:
                 found[each.spread] = found.get(each.spread, 0.0) + each.amount
@@ -150,15 +150,15 @@ def test_what_is_done_again_in_part_is_kept_in_part(share: float) -> None:
     """Of the activation silu and the product, not gate and up; of a norm what it makes, not what goes in."""
     model = small_dense()
     options = {"fused_swiglu": "false", "recomputed_activation_share": str(share), "recomputed_norm_share": str(share)}
-    kept = {one.name: one.amount for each in listed(model, model.layer_kinds[0], **options) for one in each.kept}
-    assert kept["ffn_gate_up"] == 4 * 160
-    assert (kept["ffn_silu"], kept["ffn_product"]) == ((1 - share) * 2 * 160, (1 - share) * 2 * 160)
+    saved = {one.name: one.amount for each in listed(model, model.layer_kinds[0], **options) for one in each.saved}
+    assert saved["ffn_gate_up"] == 4 * 160
+    assert (saved["ffn_silu"], saved["ffn_product"]) == ((1 - share) * 2 * 160, (1 - share) * 2 * 160)
     for name in ("attention_norm", "ffn_norm"):
-        assert (kept[f"{name}_input"], kept[f"{name}_statistics"]) == (2 * 64, 4)
-        assert kept[f"{name}_output"] == (1 - share) * 2 * 64
+        assert (saved[f"{name}_input"], saved[f"{name}_statistics"]) == (2 * 64, 4)
+        assert saved[f"{name}_output"] == (1 - share) * 2 * 64
     plain = small_dense(gated=False, activation="gelu")
-    kept = {one.name: one.amount for each in listed(plain, plain.layer_kinds[0], **options) for one in each.kept}
-    assert (kept["ffn_up"], kept["ffn_product"]) == (2 * 160, (1 - share) * 2 * 160)
+    saved = {one.name: one.amount for each in listed(plain, plain.layer_kinds[0], **options) for one in each.saved}
+    assert (saved["ffn_up"], saved["ffn_product"]) == (2 * 160, (1 - share) * 2 * 160)
 
 
 @pytest.mark.parametrize(("sinks", "of_sliding", "of_full"), [("none", 0, 0), ("all", 6, 4), ("sliding", 6, 0)])

@@ -10,7 +10,7 @@ from simulator.cost.memory.outside import stranded_logits
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.recompute import freed, repeated
-from simulator.cost.operations.sums import kept_amounts, weights_of
+from simulator.cost.operations.sums import saved_amounts, weights_of
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
@@ -79,7 +79,7 @@ def test_what_is_freed_is_what_is_not_kept() -> None:
         given = conditions_of(scenario)
         for kind in scenario.model.layer_kinds:
             away = freed(given, kind, "operations", ())
-            before = kept_amounts(given, kind)
+            before = saved_amounts(given, kind)
             assert all(before.get(spread, 0.0) - amount > -1e-9 for spread, amount in away.items()), (name, kind)
 
 

@@ -146,7 +146,7 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.linear import input_projection, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 
 def average(conditions: Conditions) -> tuple[Operation, ...]:
@@ -156,7 +156,7 @@ def average(conditions: Conditions) -> tuple[Operation, ...]:
     mean = Operation(
         name="mean",
         group="core_attention",
-        kept=(Kept("mean", element * width, "tensor"),),
+        saved=(Saved("mean", element * width, "tensor"),),
         moved=(Amount(2.0 * element * width, "tensor"),),
         core_flops=float(width),
     )

@@ -58,6 +58,8 @@ def test_base(tmp_path: Path) -> None:
         ("--use-distributed-optimizer", "zero_stage", 1),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim", "zero_stage", 1),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy no_shard", "zero_stage", 0),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads", "zero_stage", 2),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "zero_stage", 3),
         ("--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2", "virtual_stages", 4),
         ("--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 2", "virtual_stages", 2),
         (FIRST_AND_LAST, "stage_layers", (5, 10, 10, 7)),
@@ -179,7 +181,12 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--recompute-method uniform", "contradiction", "no effect"),
         ("--cpu-offloading-num-layers 2", "not-modelled", "activations of 2 layers only"),
         ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", "not-modelled", "FSDP of gradients"),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "not-modelled", "FSDP"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "upper-bound", "room is left"),
+        (
+            "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --num-experts 8",
+            "not-modelled",
+            "with experts or a pipeline Megatron's FSDP",
+        ),
         (
             "--optimizer soap",
             "not-modelled",
@@ -287,13 +294,6 @@ def test_models_with_an_encoder_are_not_modelled(tmp_path: Path) -> None:
 def test_all_offloaded_layers_and_adam_are_silent(tmp_path: Path) -> None:
     flags = "--cpu-offloading --cpu-offloading-num-layers 31 --optimizer adam"
     assert read(f"{BASE} {flags}", tmp_path).remarks == ()
-
-
-def test_megatrons_own_sharding_is_not_modelled_rather_than_refused(tmp_path: Path) -> None:
-    recipe = read(f"{BASE} --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", tmp_path)
-    found = check_recipe(recipe, Asked(hardware="h100-sxm-80g", nodes=2), Gates())
-    assert found.outcome == "not_modelled"
-    assert not any("does not offer" in reason for reason in found.reasons)
 
 
 def test_irrelevant_flags_are_silent(tmp_path: Path) -> None:

@@ -136,3 +136,15 @@ def test_layers_in_16_bits_beside_those_in_8(flags: str, inputs: str | None, ref
 def test_words_of_graphs_and_offloads_that_are_not_known(flags: str, message: str, tmp_path: Path) -> None:
     remarks = launched(tmp_path, flags=f"{PIPED} {flags}").remarks
     assert any(remark.rule == "not-modelled" and message in remark.message for remark in remarks)
+
+
+@pytest.mark.parametrize(("tokens", "outcome"), [(4096, "fits"), (65536, "not_modelled")])
+def test_what_fits_under_megatrons_own_sharding_does(tokens: int, outcome: str, tmp_path: Path) -> None:
+    """Room is left for buffers that may not be alive at the peak: too large a need is no firm answer."""
+    flags = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --ckpt-format fsdp_dtensor"
+    flags += " --use-distributed-optimizer --no-gradient-accumulation-fusion --init-model-with-meta-device"
+    flags += " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    recipe = launched(tmp_path, flags=f"{flags} --seq-length {tokens} --max-position-embeddings {tokens}")
+    # A table of 128,256 x 4,096: two gradients, one gathered copy; 1e9 gradients in fp32, half as many weights.
+    assert recipe.unpriced_bytes == 10 * 128256 * 4096 + 5e9
+    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g", nodes=2), Gates()).outcome == outcome

@@ -61,6 +61,7 @@ CASES = {
         "<yes>]\n[<2>",
     ),
     "heredoc": ("cat > /dev/null <<EOF\ntorchrun no\nEOF\ntorchrun t.py 1", "<1>"),
+    "array-of-itself": ('A=(--a 1); A=("${A[@]}" --b); torchrun t.py "${A[@]}"', "<--a><1><--b>"),
     "array-comments": ('A=( --a 1 # one\n # --b 2\n --c\n); torchrun t.py "${A[@]}"', "<--a><1><--c>"),
     "keys": (
         (

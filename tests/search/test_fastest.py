@@ -8,7 +8,7 @@ import pytest
 from simulator.api import scenario_of as question
 from simulator.cost.derived import Pricing
 from simulator.cost.pricing.price import price
-from simulator.cost.timing.step import least_step_seconds
+from simulator.cost.timing.step import min_step_seconds
 from simulator.question.scenario.scenario import Scenario
 from simulator.search import space as space_module
 from simulator.search.query import Query
@@ -62,7 +62,7 @@ def test_where_nothing_fits_nothing_is_found() -> None:
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=named)
 def test_no_step_is_faster_than_its_bound(scenario: Scenario) -> None:
     for block in blocks(scenario, Space(offload=("none", "optimizer", "activations"))):
-        least, step = least_step_seconds(block), price(block).step.total
+        least, step = min_step_seconds(block), price(block).step.total
         assert (least <= step * (1.0 + 1e-9)).all()
 
 

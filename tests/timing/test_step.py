@@ -17,7 +17,7 @@ from simulator.cost.operations.extents import total
 from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import Priced
 from simulator.cost.timing.collectives import RankGroup, gather_seconds
-from simulator.cost.timing.step import least_step_seconds
+from simulator.cost.timing.step import min_step_seconds
 from simulator.question.frameworks.profiles import profile_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, layer_kind, only, priced, pricing, scenario_of, small_dense, small_moe
@@ -290,5 +290,5 @@ def test_the_least_step_is_its_passes_with_nothing_done_again(fields: dict[str, 
     scenario = llama(global_batch_size=64)
     found = parts(scenario, **fields)
     beside = found["data_parallel"] + found["optimizer"] + found["offload"]
-    least = only(least_step_seconds(pricing(scenario, recompute=recompute, **fields)))
+    least = only(min_step_seconds(pricing(scenario, recompute=recompute, **fields)))
     assert least == pytest.approx(sum(found.values()) - beside)

@@ -12,7 +12,7 @@ from simulator.cost.pricing.estimate import ThroughputEstimate
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.stages import stage_contents
-from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, _runs
+from simulator.cost.timing.pipeline import ChunkSeconds, StageWork, _run_by_pass
 from simulator.errors import InputError
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
@@ -52,8 +52,8 @@ def test_very_long_pipelines_are_not_run(chunks: int, ranks: int, run: bool) -> 
     assert (3 * ranks * ranks * chunks * 2 <= 200_000) == run
     none = np.zeros((1, 1))
     work = StageWork(none, none, by_chunk=(ChunkSeconds(none, none, none),) * chunks)
-    assert _runs(work, ranks) == run
-    assert not _runs(work._replace(by_chunk=()), ranks)
+    assert _run_by_pass(work, ranks) == run
+    assert not _run_by_pass(work._replace(by_chunk=()), ranks)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 3, 8])

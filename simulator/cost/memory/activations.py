@@ -21,7 +21,7 @@ from simulator.cost.operations.layer import layer_operations, whole_operations
 from simulator.cost.operations.offload import sent
 from simulator.cost.operations.recompute import Modules, freed, returning
 from simulator.cost.operations.record import Amount, Spread, summed
-from simulator.cost.operations.sums import kept_amounts
+from simulator.cost.operations.sums import saved_amounts
 from simulator.cost.stages import over_layers
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.specs.model import LayerKind
@@ -33,10 +33,7 @@ SavedTensors = dict[str, Array]
 
 @of_work
 def layer_input_bytes(pricing: Pricing) -> Array:
-    """Return the bytes of the residual streams at a layer boundary, `2 T h` each, shape (n,).
-
-    Full recompute saves these alone.
-    """
+    """Return the bytes of residual streams at a layer boundary, `2 T h` each, shape (n,): what full recompute saves."""
     scenario = pricing.scenario
     return element_bytes(scenario) * scenario.model.stream_width * extent(pricing, "sequence")
 
@@ -45,7 +42,7 @@ def layer_input_bytes(pricing: Pricing) -> Array:
 def embedded_bytes(pricing: Pricing) -> Array:
     """Return the bytes that a micro batch saves before the first layer, shape (n,): norm and dropout of embeddings."""
     return total(
-        pricing, summed(tensor for operation in inputs(conditions_of(pricing.scenario)) for tensor in operation.kept)
+        pricing, summed(tensor for operation in inputs(conditions_of(pricing.scenario)) for tensor in operation.saved)
     )
 
 
@@ -55,22 +52,19 @@ def layer_tensors(pricing: Pricing, kind: LayerKind) -> SavedTensors:
     return {
         tensor.name: tensor.amount * extent(pricing, tensor.spread)
         for operation in operations
-        for tensor in operation.kept
+        for tensor in operation.saved
     }
 
 
 @of_work
-def kept_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes that a layer saves when nothing is recomputed, shape (n,)."""
-    return total(pricing, kept_amounts(conditions_of(pricing.scenario), kind))
+    return total(pricing, saved_amounts(conditions_of(pricing.scenario), kind))
 
 
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes that a layer saves under selective recompute, shape (n,).
-
-    Full recompute is applied per stage (M6).
-    """
-    result = kept_bytes(pricing, kind)
+    """Return the bytes that a layer saves under selective recompute, shape (n,); full recompute is per stage (M6)."""
+    result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)
     return result
@@ -80,11 +74,11 @@ def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 def _bytes_left(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
     """Return the bytes that a layer saves under one recompute policy."""
     dropped = freed(conditions_of(pricing.scenario), kind, mode, modules)
-    kept = kept_bytes(pricing, kind)
-    return kept - total(pricing, dropped) if dropped else kept
+    saved = saved_bytes(pricing, kind)
+    return saved - total(pricing, dropped) if dropped else saved
 
 
-_OF_OUTPUTS: Final[Mapping[str, Spread]] = {
+_OUTPUT_SPREADS: Final[Mapping[str, Spread]] = {
     "column": "tensor",
     "row": "sequence",
     "replicated": "sequence",
@@ -105,7 +99,7 @@ def delayed_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     conditions = conditions_of(pricing.scenario)
     operations = layer_operations(conditions, kind)
     amounts = [
-        Amount(float(weight.outputs), _OF_OUTPUTS[weight.split])
+        Amount(float(weight.outputs), _OUTPUT_SPREADS[weight.split])
         for operation in operations
         for weight in operation.weights
         if weight.matmul
@@ -123,17 +117,17 @@ def repeated_working_set(pricing: Pricing, kind: LayerKind) -> Array:
     """
     result = np.zeros(len(pricing))
     for mode, modules, chosen in recomputed_inside(pricing):
-        result = np.where(chosen, _bytes_back(pricing, kind, mode, modules), result)
+        result = np.where(chosen, _policy_working_set(pricing, kind, mode, modules), result)
     return result
 
 
 @of_work
-def _bytes_back(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
+def _policy_working_set(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Array:
     """Return the bytes that one recompute policy adds to a layer's backward pass."""
     most = np.zeros(len(pricing))
-    for back, gone in returning(conditions_of(pricing.scenario), kind, mode, modules):
-        if back:
-            most = np.maximum(total(pricing, back) - total(pricing, gone), most)
+    for returned, released in returning(conditions_of(pricing.scenario), kind, mode, modules):
+        if returned:
+            most = np.maximum(total(pricing, returned) - total(pricing, released), most)
     return most
 
 
@@ -148,9 +142,9 @@ def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     moves = profile.swapped_attention or profile.offloaded_modules
     if not moves and not profile.recomputed_expert_share and not profile.recomputed_network_share:
         return np.zeros(len(pricing))
-    whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.kept)
+    whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
     layers = 3.0 if profile.offloaded_modules else 2.0 if moves else 1.0
-    return layers * (total(pricing, whole) - kept_bytes(pricing, kind))
+    return layers * (total(pricing, whole) - saved_bytes(pricing, kind))
 
 
 def sent_bytes(pricing: Pricing) -> KindArray | float:
@@ -172,5 +166,5 @@ def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:
     """Return the bytes of the score gradients in the backward pass of attention without a flash kernel, shape (n,)."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     return total(
-        pricing, summed(tensor for operation in operations for tensor in operation.kept if tensor.spread == "scores")
+        pricing, summed(tensor for operation in operations for tensor in operation.saved if tensor.spread == "scores")
     )

@@ -33,10 +33,10 @@ from simulator.cost.memory.parameters import (
     device_parameters,
     largest_linear_layer,
     linear_parameters,
+    local_count,
     model_totals,
     shard,
     shard_degrees,
-    whole_layer,
 )
 from simulator.cost.memory.rank_activations import before_backward, in_flight, recompute_plan, stage_activations
 from simulator.cost.memory.state import optimizer_on_device, orthogonal_step, state_by_class
@@ -59,28 +59,28 @@ def shards_by_unit(scenario: Scenario) -> bool:
 
 def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
     """Return the moments of the first backward pass, of a later one, and of the reduction and optimizer step (M16)."""
-    scenario, does, units = pricing.scenario, _policy(pricing), _units(pricing)
+    scenario, fsdp, units = pricing.scenario, _policy(pricing), _units(pricing)
     state = units.shards / FP32 * optimizer_bytes_per_parameter(scenario) + state_by_class(pricing)
     states, states_in_step = optimizer_on_device(pricing, state)
     rotary = FP32 * scenario.seq_length * float(scenario.model.qk_rope_head_dim or scenario.model.head_dim)
     lasting = _Allocate(resident=states, workspace=scenario.coefficients.memory.workspace_bytes + rotary)
-    return _replay(lasting, _scenes(_Step(pricing, does, units, _ranks(pricing, does)), states_in_step))
+    return _replay(lasting, _scenes(_Step(pricing, fsdp, units, _ranks(pricing, fsdp)), states_in_step))
 
 
-def _ranks(pricing: Pricing, does: _Policy) -> _Ranks:
+def _ranks(pricing: Pricing, fsdp: _Policy) -> _Ranks:
     block, contents = pricing.block, pricing.contents
     activations, plan = stage_activations(pricing), recompute_plan(pricing)
 
     def largest_there(figure: Callable[[LayerKind], Array]) -> KindArray:
-        there = zip(contents.layer_kinds, contents.layers > 0.0, strict=True)
-        return np.asarray(largest(here * figure(kind) for kind, here in there))
+        kinds = zip(contents.layer_kinds, contents.layers > 0.0, strict=True)
+        return np.asarray(largest(present * figure(kind) for kind, present in kinds))
 
     layer = largest_there(lambda kind: layer_bytes(pricing, kind))
-    backward = largest_there(lambda kind: layer_backward_bytes(pricing, kind, does.wrapped))
+    backward = largest_there(lambda kind: layer_backward_bytes(pricing, kind, fsdp.wrapped))
     layers, recomputed = contents.num_layers, plan.on_rank.sum(axis=0)
     count, boundary = micro_batches(pricing), layer_input_bytes(pricing)
     # Receive buffers exist for every micro batch of the step, forward and backward, from the first step on.
-    # What a chunk received is the input that its first layer keeps; what it sent is kept until its backward pass.
+    # A receive buffer is the input that a chunk's first layer saves; a sent tensor stays until its backward pass.
     chunks = np.where(block.pipeline_parallel > 1, block.chunks, 1.0)
     received, sent = chunks - contents.embeddings, chunks - contents.heads
     beside_layers = boundary * (sent - received) + activations.embedded
@@ -235,14 +235,14 @@ def _units(pricing: Pricing) -> _Units:
     apart = contents.embeddings * (1.0 - contents.heads * scenario.model.tie_word_embeddings)
     table = apart * (totals.embedding.split / block.tensor_parallel)
     table_gradient, whole = table * block.tensor_parallel, parts.dense + parts.routed
-    layer: Array = largest(whole_layer(pricing, piece) for piece in totals.layers)
+    layer: Array = largest(local_count(pricing, piece) for piece in totals.layers)
     linear, half = linear_parameters(pricing), 0.5 * gathered_narrow(scenario)
     shards = FP32 * shard(pricing, parts, 1)
     return _Units(
         layer=layer,
         table=table,
         table_gradient=table_gradient,
-        head=contents.heads * whole_layer(pricing, totals.head),
+        head=contents.heads * local_count(pricing, totals.head),
         all=whole,
         gathered_layer=layer - half * largest_linear_layer(pricing),
         gathered_all=whole - half * linear,
@@ -282,7 +282,7 @@ class _Step(NamedTuple):
     """Inputs of all scenes of a step."""
 
     pricing: Pricing
-    does: _Policy
+    fsdp: _Policy
     units: _Units
     ranks: _Ranks
 
@@ -293,13 +293,13 @@ def _held(step: _Step, flight: StageArray, *, ended: bool = False) -> StageArray
     The moment is the start of a backward pass of the last chunk or, if `ended`, the end of one of the first chunk.
     """
     pricing, ranks, activations = step.pricing, step.ranks, stage_activations(step.pricing)
-    left = _left(step, flight) if ended else flight
+    left = _micro_batches_left(step, flight) if ended else flight
     layers = pricing.contents.on_ranks(activations.one_micro_batch) * left
     if pricing.contents.unequal:
         first = pricing.contents.on_ranks(activations.by_chunk[pricing.contents.chunk[0]])
         fewer = pricing.contents.on_ranks(activations.one_micro_batch) * (ranks.flight - flight)
         if ended:
-            fewer = np.where(_in_turn(step), 0.0, fewer) + first
+            fewer = np.where(_first_chunk_last(step), 0.0, fewer) + first
         layers = np.where(activations.offloaded, layers, before_backward(pricing, 0 if ended else -1) - fewer)
     return layers + ranks.beside_layers * left + ranks.buffers + ranks.boundary * _sent_chunks(pricing, left)
 
@@ -317,17 +317,17 @@ def _sent_chunks(pricing: Pricing, flight: StageArray) -> StageArray:
     of_last_chunk = cycles * ranks + np.minimum(rest, ranks)
     of_first_chunk = cycles * ranks + np.maximum(rest - (chunks - 1.0) * ranks, 0.0)
     first, last = (contents.on_ranks(ends) > 0.0 for ends in (contents.embeddings, contents.heads))
-    kept = (block.chunks > 1) & (block.pipeline_parallel > 1)
-    return np.where(kept, 2.0 * done - last * of_last_chunk - first * of_first_chunk, 0.0)
+    until_end = (block.chunks > 1) & (block.pipeline_parallel > 1)
+    return np.where(until_end, 2.0 * done - last * of_last_chunk - first * of_first_chunk, 0.0)
 
 
-def _left(step: _Step, flight: StageArray) -> StageArray:
+def _micro_batches_left(step: _Step, flight: StageArray) -> StageArray:
     """Return the micro batches whose activations are left when a backward pass has freed its chunk's."""
     chunks = step.pricing.block.chunks
-    return np.where(_in_turn(step), (step.ranks.micro_batches - 1.0) / chunks, flight - 1.0 / chunks)
+    return np.where(_first_chunk_last(step), (step.ranks.micro_batches - 1.0) / chunks, flight - 1.0 / chunks)
 
 
-def _in_turn(step: _Step) -> Mask:
+def _first_chunk_last(step: _Step) -> Mask:
     """Return where the first chunk's backward passes follow all those of later chunks: micro batches equal ranks."""
     block = step.pricing.block
     return np.asarray((step.ranks.micro_batches == block.pipeline_parallel) & (block.chunks > 1.0))
@@ -338,11 +338,11 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
 
     The first pass begins without gradients; a later one, if any, with all of them.
     """
-    pricing, does, units, ranks = step
+    pricing, fsdp, units, ranks = step
     count, flight, pipelined = ranks.micro_batches, ranks.flight, pricing.block.pipeline_parallel > 1
     repeated, behind = count > 1.0, np.minimum(flight, count - 1.0)
-    later = np.where(does.reduces_each, units.shards, units.accumulated)
-    parameters, begin = units.stored + does.copied * units.gathered_all, _begin(step)
+    later = np.where(fsdp.reduces_each, units.shards, units.accumulated)
+    parameters, begin = units.stored + fsdp.copied * units.gathered_all, _begin(step)
     if not (count > flight).all():
         # Otherwise a later pass has as many micro batches in flight, and gradients too.
         yield _Allocate(parameters=parameters, gradients=0.0, activations=_held(step, flight)), *begin
@@ -350,10 +350,10 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
     yield _Allocate(parameters=parameters, gradients=gradients, activations=held), *begin
     # The first pass reaches its first layers and input table before their own gradients exist.
     # A 16-bit gradient turns into an accumulated one at the end of its unit, where both are alive.
-    of_table = np.where(does.wrapped & (does.element < FP32), 0.0, FP32 * units.table_gradient)
-    no_table = np.where(does.reduces_each, FP32 / does.ranks * units.table, of_table)
-    no_layer = no_table + np.where(does.reduces_each, FP32 / does.ranks * units.layer, 0.0)
-    each = step._replace(does=does._replace(buffer=np.where(does.reduces_each, FP32, 0.0)))
+    of_table = np.where(fsdp.wrapped & (fsdp.element < FP32), 0.0, FP32 * units.table_gradient)
+    no_table = np.where(fsdp.reduces_each, FP32 / fsdp.ranks * units.table, of_table)
+    no_layer = no_table + np.where(fsdp.reduces_each, FP32 / fsdp.ranks * units.layer, 0.0)
+    each = step._replace(fsdp=fsdp._replace(buffer=np.where(fsdp.reduces_each, FP32, 0.0)))
     middle = np.maximum(behind, 1.0)
     yield _end(each, flight, (later - no_layer, later - no_table), repeated)
     yield _end(each, middle, (later, later), count > (1.0 if pipelined else 2.0))
@@ -361,14 +361,14 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
         yield _reduction(step)
     else:
         # Gathered weights are freed and whole gradients reduced as the last pass goes.
-        whole = np.where(does.reduces_each, 0.0, FP32)
-        table = units.shards + whole * (units.table_gradient - units.table / does.ranks)
-        layer = table + whole * units.layer * (1.0 - 1.0 / does.ranks)
+        whole = np.where(fsdp.reduces_each, 0.0, FP32)
+        table = units.shards + whole * (units.table_gradient - units.table / fsdp.ranks)
+        layer = table + whole * units.layer * (1.0 - 1.0 / fsdp.ranks)
         no_layer, no_table = (np.where(count == 1.0, absent, 0.0) for absent in (no_layer, no_table))
-        last = step._replace(does=does._replace(copied=np.zeros_like(does.copied), used=does.copied + does.used))
+        last = step._replace(fsdp=fsdp._replace(copied=np.zeros_like(fsdp.copied), used=fsdp.copied + fsdp.used))
         yield _end(last, flight, (layer - no_layer, table - no_table), np.ones_like(repeated))
     # The optimizer may work on all tensors at once. Without FSDP2 nothing scatters the input table's gradient.
-    gradients = np.where(does.wrapped, units.shards, units.accumulated)
+    gradients = np.where(fsdp.wrapped, units.shards, units.accumulated)
     foreach = units.shards * pricing.scenario.framework.foreach_optimizer + orthogonal_step(pricing)
     in_step = _Allocate(parameters=units.stored, gradients=gradients, resident=states_in_step, foreach=foreach)
     yield _Allocate(activations=ranks.buffers), in_step, _Mark("optimizer step")
@@ -376,21 +376,21 @@ def _scenes(step: _Step, states_in_step: KindArray) -> Iterator[Iterable[_Event]
 
 def _begin(step: _Step) -> list[_Event]:
     """Return the events of a backward pass's start: loss, output layer, and the last two layers."""
-    pricing, does, units, ranks = step
+    pricing, fsdp, units, ranks = step
     block, at_loss, layer = pricing.block, _Mark("loss", ranks.last), units.gathered_layer
     logits, several = logits_per_micro_batch(pricing), ranks.last_chunk > 1.0
     # The forward pass has one fp32 gradient less beside the 16-bit logits, but the output layer is gathered.
-    forward = does.ahead * units.head - (2.0 * FP32 - does.element - FP32) * logits
-    reduced = np.where(does.reduces_each & (ranks.micro_batches > 1.0), FP32, 0.0)
+    forward = fsdp.ahead * units.head - (2.0 * FP32 - fsdp.element - FP32) * logits
+    reduced = np.where(fsdp.reduces_each & (ranks.micro_batches > 1.0), FP32, 0.0)
     # While one unit is used, the next one's gathered weights come in.
-    follows = np.where(several | ranks.first, does.ahead, 0.0)
+    follows = np.where(several | ranks.first, fsdp.ahead, 0.0)
     received = np.where(ranks.last, 0.0, ranks.boundary)
     return [
         _Allocate(
             # `_sent_chunks` counts what interleaved chunks sent.
             sent=np.where(ranks.first | (block.chunks > 1), 0.0, ranks.boundary),
             # Weights gathered by another chunk's backward pass stay until that chunk's next forward pass.
-            other_chunks=does.stays * layer * (ranks.layers - ranks.last_chunk),
+            other_chunks=fsdp.stays * layer * (ranks.layers - ranks.last_chunk),
             head_input=head_input_bytes(pricing),
             reduced_before=reduced * np.where(units.table > 0.0, units.table, units.head),
             logits=loss_bytes(pricing),
@@ -398,76 +398,76 @@ def _begin(step: _Step) -> list[_Event]:
         ),
         at_loss,
         _Free({"forward"}),
-        _Allocate(logits=does.element * logits, head=does.used * units.head, head_gradient=does.element * units.head),
-        _Allocate(input_gradient=ranks.boundary, next_layer=does.ahead * layer),
+        _Allocate(logits=fsdp.element * logits, head=fsdp.used * units.head, head_gradient=fsdp.element * units.head),
+        _Allocate(input_gradient=ranks.boundary, next_layer=fsdp.ahead * layer),
         at_loss,
         _Free({"head_input", "logits", "head", "head_gradient", "reduced_before"}),
-        _Allocate(head_reduction=_reduced(does, units.head)),
+        _Allocate(head_reduction=_reduced(fsdp, units.head)),
         at_loss,
         _Free({"input_gradient", "next_layer", "head_reduction"}),
-        _Allocate(used=does.used * layer, next_layer=follows * layer, released=ranks.last_layer),
-        _Allocate(layer=ranks.backward - received, head_reduction=does.buffer * units.head),
+        _Allocate(used=fsdp.used * layer, next_layer=follows * layer, released=ranks.last_layer),
+        _Allocate(layer=ranks.backward - received, head_reduction=fsdp.buffer * units.head),
         _Mark("backward"),
         _Free({"head_reduction"}),
-        _Allocate(layer=ranks.backward, done=does.stays * layer, released=2.0 * ranks.last_layer),
-        _Allocate(layer_reduction=does.buffer * units.layer),
+        _Allocate(layer=ranks.backward, done=fsdp.stays * layer, released=2.0 * ranks.last_layer),
+        _Allocate(layer_reduction=fsdp.buffer * units.layer),
         _Mark("backward", several),
     ]
 
 
 def _end(step: _Step, flight: StageArray, gradients: tuple[KindArray, KindArray], happens: Mask) -> list[_Event]:
     """Return the events of a backward pass's end: the first layers and the input table, beside their `gradients`."""
-    pricing, does, units, ranks = step
+    pricing, fsdp, units, ranks = step
     block, at_table = pricing.block, _Mark("embedding gradient", happens & ranks.first)
     # The first layer's input is a receive buffer, counted already; the gradient sent last is not.
     sent = np.where(ranks.last, 0.0, ranks.boundary)
-    done = does.stays * np.maximum(units.all - units.table - units.layer, 0.0)
+    done = fsdp.stays * np.maximum(units.all - units.table - units.layer, 0.0)
     # FSDP2 forgets the order of the passes in the last backward pass only: until then the unit before the table is
     # the previous micro batch's output layer, which is gathered ahead.
-    astray = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), does.ahead, 0.0)
+    wrong_prefetch = np.where((ranks.micro_batches > 1.0) & (block.pipeline_parallel == 1), fsdp.ahead, 0.0)
     # With interleaved chunks, this backward pass gathered the first chunk's layers alone.
     at_end = np.where(block.chunks == 1, units.all - units.table, ranks.first_chunk * units.layer)
     # The gradient of the residual stream comes in and, split over the tokens, is gathered for the table.
     incoming = ranks.boundary * (1.0 + (block.sequence_parallel > 0.0) * block.tensor_parallel)
     # A gradient that is whole on every tensor-parallel rank is scattered over the group before it is reduced.
-    scattered = np.where(does.reduces_each & (units.table_gradient > units.table), does.element * units.table, 0.0)
+    scattered = np.where(fsdp.reduces_each & (units.table_gradient > units.table), fsdp.element * units.table, 0.0)
     return [
         _Allocate(
-            parameters=units.stored + does.copied * units.gathered_all, activations=_held(step, flight, ended=True)
+            parameters=units.stored + fsdp.copied * units.gathered_all, activations=_held(step, flight, ended=True)
         ),
-        _Allocate(gradients=gradients[0], reduction=does.buffer * units.layer, layer=ranks.backward),
-        _Allocate(used=does.used * units.gathered_layer, sent=sent, first_layer=ranks.first_layer),
-        _Allocate(done=done - does.stays * units.layer, ahead=does.ahead * units.layer),
+        _Allocate(gradients=gradients[0], reduction=fsdp.buffer * units.layer, layer=ranks.backward),
+        _Allocate(used=fsdp.used * units.gathered_layer, sent=sent, first_layer=ranks.first_layer),
+        _Allocate(done=done - fsdp.stays * units.layer, ahead=fsdp.ahead * units.layer),
         _Mark("backward", happens & (ranks.first_chunk > 1.0)),
         _Free({"first_layer"}),
-        _Allocate(done=done, ahead=does.ahead * units.table),
+        _Allocate(done=done, ahead=fsdp.ahead * units.table),
         _Mark("backward", happens),
         _Free({"layer", "used", "sent", "done", "ahead"}),
-        _Allocate(gradients=gradients[1], ahead=astray * units.head, used=does.used * units.table),
-        _Allocate(done=does.stays * at_end, gradient=does.element * units.table_gradient),
+        _Allocate(gradients=gradients[1], ahead=wrong_prefetch * units.head, used=fsdp.used * units.table),
+        _Allocate(done=fsdp.stays * at_end, gradient=fsdp.element * units.table_gradient),
         _Allocate(beside=np.maximum(incoming, scattered)),
         at_table,
         _Free({"used", "done", "gradient", "beside"}),
-        _Allocate(reduction=_reduced(does, units.table)),
+        _Allocate(reduction=_reduced(fsdp, units.table)),
         at_table,
     ]
 
 
-def _reduced(does: _Policy, unit: KindArray) -> KindArray:
+def _reduced(fsdp: _Policy, unit: KindArray) -> KindArray:
     """Return the bytes that reducing a unit adds to the counted gradients: its gradient, buffer and reduced shard."""
-    each = FP32 * unit + np.maximum(does.element * unit, FP32 * unit / does.ranks)
-    return np.where(does.reduces_each, each, does.buffer * unit)
+    each = FP32 * unit + np.maximum(fsdp.element * unit, FP32 * unit / fsdp.ranks)
+    return np.where(fsdp.reduces_each, each, fsdp.buffer * unit)
 
 
 def _reduction(step: _Step) -> list[_Event]:
     """Return the events that reduce unsharded gradients by unit after a chunk's last pass, the input table first."""
-    _, does, units, ranks = step
+    _, fsdp, units, ranks = step
     others = units.layer * (ranks.layers - ranks.first_chunk)
-    of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - does.element * units.table
-    unit = np.where(units.table > 0.0, of_table, (FP32 - does.element) * units.layer)
-    gradients = units.accumulated - FP32 * others * (1.0 - 1.0 / does.ranks)
-    parameters, done = units.stored + does.copied * units.gathered_all, does.used * (units.all - others)
+    of_table = FP32 * units.table * np.where(units.table_gradient > units.table, 2.0, 1.0) - fsdp.element * units.table
+    unit = np.where(units.table > 0.0, of_table, (FP32 - fsdp.element) * units.layer)
+    gradients = units.accumulated - FP32 * others * (1.0 - 1.0 / fsdp.ranks)
+    parameters, done = units.stored + fsdp.copied * units.gathered_all, fsdp.used * (units.all - others)
     return [
         _Allocate(parameters=parameters, gradients=gradients, activations=ranks.buffers, done=done, unit=unit),
-        _Mark("gradient reduction", does.wrapped),
+        _Mark("gradient reduction", fsdp.wrapped),
     ]

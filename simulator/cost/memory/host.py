@@ -12,7 +12,7 @@ import numpy as np
 
 from simulator.cost.derived import Pricing
 from simulator.cost.memory.activations import sent_bytes
-from simulator.cost.memory.parameters import device_parameters, model_totals, shard, whole_layer
+from simulator.cost.memory.parameters import device_parameters, local_count, model_totals, shard
 from simulator.cost.memory.peak import MemoryByStage
 from simulator.cost.memory.rank_activations import in_flight
 from simulator.cost.memory.state import resident_optimizer
@@ -28,8 +28,7 @@ class HostMemory:
     parts: Mapping[str, Array]
     """Bytes by name of the part, each of shape (n,)."""
     pinned: Array
-    """Bytes in pinned blocks, shape (n,). PyTorch rounds their sizes up to powers of two: by less than a factor of 2.
-    """
+    """Bytes in pinned blocks, shape (n,); PyTorch rounds them up to powers of two, by less than a factor of 2."""
 
     @property
     def total(self) -> Array:
@@ -47,21 +46,21 @@ def uses_host(pricing: Pricing) -> bool:
 def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     """Return the bytes that a block of layouts holds on the hosts (M25)."""
     contents, profile = pricing.contents, pricing.scenario.framework
-    state, away = memory.state, _parameters_away(pricing)
+    state, offloaded = memory.state, _offloaded_parameters(pricing)
     first = pricing.block.zero_stage < 3
     summed = np.where(first & (micro_batches(pricing) <= 1), 0.0, profile.host_accumulation_bytes)
     weights = np.where(first, profile.host_weight_bytes, 0.0)
     optimizer = state.optimizer - resident_optimizer(pricing, state.optimizer)
-    staged = np.where(first & (away > 0.0), profile.host_accumulation_bytes, 0.0) * _largest_parameter(pricing)
+    staged = np.where(first & (offloaded > 0.0), profile.host_accumulation_bytes, 0.0) * _largest_parameter(pricing)
     activations = contents.on_ranks(memory.activations.offload_traffic + sent_bytes(pricing)) * in_flight(pricing)
     parts = {
         "optimizer": contents.on_ranks(optimizer),
         "parameters": contents.on_ranks(state.parameters_on_host),
         "activations": activations,
-        "gradient_buffers": contents.on_ranks(away * (profile.host_gradient_bytes + summed) + staged),
-        "parameter_buffers": contents.on_ranks(away * weights),
+        "gradient_buffers": contents.on_ranks(offloaded * (profile.host_gradient_bytes + summed) + staged),
+        "parameter_buffers": contents.on_ranks(offloaded * weights),
     }
-    pinned_state = contents.on_ranks(np.minimum(optimizer, away * profile.host_pinned_bytes))
+    pinned_state = contents.on_ranks(np.minimum(optimizer, offloaded * profile.host_pinned_bytes))
     pinned = sum((size for name, size in parts.items() if name != "optimizer"), pinned_state)
     by_node = {name: _on_nodes(pricing, size) for name, size in parts.items()}
     fullest = np.argmax(sum(by_node.values()), axis=0)
@@ -69,7 +68,7 @@ def host_memory(pricing: Pricing, memory: MemoryByStage) -> HostMemory:
     return HostMemory({name: size[at] for name, size in by_node.items()}, _on_nodes(pricing, pinned)[at])
 
 
-def _parameters_away(pricing: Pricing) -> KindArray:
+def _offloaded_parameters(pricing: Pricing) -> KindArray:
     """Return the parameters of a device whose optimizer state is on the host, shape (kinds, n)."""
     trained = device_parameters(pricing, "parameters" if pricing.scenario.lora_rank is None else "adapters")
     offloads = pricing.offloads("optimizer", "optimizer_tensorwise")
@@ -81,7 +80,7 @@ def _largest_parameter(pricing: Pricing) -> KindArray:
     contents = pricing.contents
     if pricing.scenario.lora_rank is not None:
         return np.zeros((len(contents.ranks), len(pricing)))
-    table = whole_layer(pricing, model_totals(pricing.scenario).embedding)
+    table = local_count(pricing, model_totals(pricing.scenario).embedding)
     return np.asarray(np.maximum(contents.embeddings, contents.heads) * table)
 
 

@@ -24,17 +24,17 @@ def layer_backward_bytes(pricing: Pricing, kind: LayerKind, keeps_gradients: Mas
     the layer ends; elsewhere each is added to an accumulated gradient at once.
     """
     operations = layer_operations(conditions_of(pricing.scenario), kind)
-    kept = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
+    saved = layer_bytes(pricing, kind) + repeated_working_set(pricing, kind)
     incoming = layer_input_bytes(pricing)
     if kind.routed:
-        return kept + incoming + _experts(pricing, operations)
+        return saved + incoming + _experts(pricing, operations)
     feed_forward = _feed_forward(pricing, kind, keeps_gradients)
-    widest = kept + incoming + feed_forward
+    widest = saved + incoming + feed_forward
     mixing = {operation.name for operation in operations if operation.group == "core_attention"}
     if not mixing:
         return widest
     if "core_attention" not in mixing:  # no scores: a scan of a linear mixer
-        return np.maximum(widest, kept + incoming + _scan(pricing, kind, operations))
+        return np.maximum(widest, saved + incoming + _scan(pricing, kind, operations))
     return np.maximum(widest, _attention(pricing, kind, keeps_gradients))
 
 
@@ -52,11 +52,11 @@ def _scan(pricing: Pricing, kind: LayerKind, operations: tuple[Operation, ...]) 
     return gradients + _widths(pricing, kind)[0] + _weight_bytes(pricing, inner)
 
 
-def _kept(pricing: Pricing, kind: LayerKind, name: str) -> Array:
+def _saved(pricing: Pricing, kind: LayerKind, name: str) -> Array:
     """Return the bytes that the operation called `name` saves."""
     operations = layer_operations(conditions_of(pricing.scenario), kind)
     return total(
-        pricing, summed(tensor for operation in operations if operation.name == name for tensor in operation.kept)
+        pricing, summed(tensor for operation in operations if operation.name == name for tensor in operation.saved)
     )
 
 
@@ -82,10 +82,10 @@ def _feed_forward(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> A
         return np.zeros(len(pricing))
     gathered, inner, _ = _widths(pricing, kind)
     weight = _weight_bytes(pricing, scenario.model.of_kind(kind).intermediate_size)
-    kept_inner = _kept(pricing, kind, "ffn_activation")
+    saved_inner = _saved(pricing, kind, "ffn_activation")
     down = np.where(block.sequence_parallel > 0.0, gathered, 0.0) + inner + weight
     product = 2.0 * inner + keeps_gradients * weight
-    inputs = products * gathered + inner - kept_inner + (products * keeps_gradients + 1.0) * weight
+    inputs = products * gathered + inner - saved_inner + (products * keeps_gradients + 1.0) * weight
     return np.maximum(np.maximum(down, product), inputs)
 
 
@@ -101,14 +101,14 @@ def _attention(pricing: Pricing, kind: LayerKind, keeps_gradients: Mask) -> Arra
     gathered, _, query = _widths(pricing, kind)
     wide = FP32 * tokens_per_device(pricing) * model.query_width / block.tensor_parallel
     key_value = 2.0 * query * model.kv_width / model.query_width
-    outside = _kept(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
+    outside = _saved(pricing, kind, "attention_norm") + layer_input_bytes(pricing)
     products = _products(scenario, kind)
     feed_forward = (products + 1.0) * bool(products) * _weight_bytes(pricing, model.of_kind(kind).intermediate_size)
     output = _weight_bytes(pricing, model.query_width)
     projections = output + _weight_bytes(pricing, 2 * model.kv_width)
     rotation = 3.0 * wide + key_value + keeps_gradients * (feed_forward + output)
     inputs = 2.0 * gathered + query + keeps_gradients * (feed_forward + output) + projections
-    # Where keys and values are gathered, theirs and their gradients', while nothing has been rotated yet.
+    # The gathered keys and values and their gradients are alive before the rotation is differentiated.
     core = 3.0 * query + key_value + _gathered_context(pricing, kind)
     return outside + np.maximum(np.maximum(rotation, inputs), core)
 

@@ -100,4 +100,4 @@ def bytes_per_logit(scenario: Scenario) -> float:
 def head_input_bytes(pricing: Pricing) -> Array:
     """Return the bytes that the final norm and the output layer save, shape (n,)."""
     operations = output_layer(conditions_of(pricing.scenario))
-    return total(pricing, summed(tensor for operation in operations for tensor in operation.kept))
+    return total(pricing, summed(tensor for operation in operations for tensor in operation.saved))

@@ -63,7 +63,7 @@ def _matrices(conditions: Conditions, kind: LayerKind) -> Iterator[UpdatedMatrix
         yield from (UpdatedMatrix(weight._replace(outputs=outputs[key])) for key, weight in alike.items())
 
 
-class OfMatrices(NamedTuple):
+class MatrixFigures(NamedTuple):
     """A figure for dense matrices and for routed experts' matrices, each of shape (n,)."""
 
     dense: Array
@@ -71,23 +71,23 @@ class OfMatrices(NamedTuple):
 
 
 @of_work
-def largest_matrix(pricing: Pricing) -> OfMatrices:
+def largest_matrix(pricing: Pricing) -> MatrixFigures:
     """Return the parameters of the largest matrix on a device; for experts, of one expert."""
     sizes = {False: np.zeros(len(pricing)), True: np.zeros(len(pricing))}
-    for matrix in _every(pricing):
+    for matrix in _model_matrices(pricing):
         inputs, outputs = matrix.sides(pricing)
         sizes[matrix.weight.routed] = np.maximum(sizes[matrix.weight.routed], inputs * outputs)
-    return OfMatrices(sizes[False], sizes[True])
+    return MatrixFigures(sizes[False], sizes[True])
 
 
-def _every(pricing: Pricing) -> Iterator[UpdatedMatrix]:
+def _model_matrices(pricing: Pricing) -> Iterator[UpdatedMatrix]:
     conditions = conditions_of(pricing.scenario)
     for kind in pricing.scenario.model.layer_kinds:
         yield from layer_matrices(conditions, kind)
 
 
 @of_work
-def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> OfMatrices:
+def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> MatrixFigures:
     """Return the FLOP that orthogonalize the updates of a layer's matrices on a device (T21).
 
     A Newton-Schulz iteration on m x n, m the shorter side, takes `4 m^2 n + 2 m^3`: X Xᵀ, its square, and their product
@@ -100,7 +100,7 @@ def orthogonal_flops(pricing: Pricing, kind: LayerKind) -> OfMatrices:
         short, long = np.minimum(*sides), np.maximum(*sides)
         each = steps * (4.0 * short**2 * long + 2.0 * short**3)
         flops[matrix.weight.routed] = flops[matrix.weight.routed] + each * matrix.on_device(pricing)
-    return OfMatrices(flops[False], flops[True])
+    return MatrixFigures(flops[False], flops[True])
 
 
 @of_work
@@ -108,7 +108,7 @@ def orthogonal_bytes(pricing: Pricing) -> Array:
     """Return the fp32 temporaries for one matrix at a time, shape (n,): update, two iterates, X Xᵀ and its square."""
     largest = np.zeros(len(pricing))
     if OPTIMIZERS[pricing.scenario.framework.optimizer].newton_schulz_steps:
-        for matrix in _every(pricing):
+        for matrix in _model_matrices(pricing):
             inputs, outputs = matrix.sides(pricing)
             largest = np.maximum(largest, 3.0 * inputs * outputs + 2.0 * np.minimum(inputs, outputs) ** 2)
     return FP32 * largest

@@ -67,7 +67,7 @@ def outside_allocator(pricing: Pricing, allocated: StageArray) -> OutsideAllocat
         context=np.full(len(pricing), _context_bytes(scenario)),
         communicators=values.communicator_bytes * communicator_groups(pricing),
         user_buffers=np.where(overlapped, registered, 0.0),
-        ring_buffers=np.where(_passed_on(pricing), ring, 0.0),
+        ring_buffers=np.where(_in_ring(pricing), ring, 0.0),
         fragmentation=fragmentation,
     )
 
@@ -98,7 +98,7 @@ def stranded_logits(pricing: Pricing) -> Array:
     return held * logits_per_micro_batch(pricing)
 
 
-def _passed_on(pricing: Pricing) -> Mask:
+def _in_ring(pricing: Pricing) -> Mask:
     """Return where ranks pass keys and values on in a ring, shape (n,).
 
     Gathered keys and values, and exchanges by heads, are tensors of the layer.
@@ -125,7 +125,7 @@ def _documented(pricing: Pricing, allocated: StageArray, buffer: float) -> Outsi
         context=np.full(len(pricing), values.context_bytes),
         communicators=buffer * communicator_groups(pricing),
         user_buffers=np.zeros(len(pricing)),
-        ring_buffers=np.where(_passed_on(pricing), ring, 0.0),
+        ring_buffers=np.where(_in_ring(pricing), ring, 0.0),
         fragmentation=share * allocated,
     )
 

@@ -116,7 +116,7 @@ def _by_class(totals: ModelTotals, contents: StageContents, *, tied: bool) -> tu
 
 
 @of_work
-def whole_layer(pricing: Pricing, piece: WeightTotals) -> Array:
+def local_count(pricing: Pricing, piece: WeightTotals) -> Array:
     """Return the parameters of one piece of the model on a device before ZeRO, shape (n,)."""
     block = pricing.block
     return piece.split / block.tensor_parallel + piece.replicated + piece.routed / block.expert_ranks
@@ -131,10 +131,9 @@ class ShardDegrees(NamedTuple):
 
 @of_sizes
 def shard_degrees(pricing: Pricing) -> ShardDegrees:
-    """Return the ranks that ZeRO shards over: all replicas, or those that the framework's settings select.
+    """Return the ranks of a ZeRO shard group: all replicas, `sharding_degree`, or one of `sharding_replicas` groups.
 
-    `sharding_replicas` divides the replicas into that many groups; `sharding_degree` is the size of a group. Routed
-    experts are sharded in proportion.
+    Routed experts are sharded in proportion.
     """
     scenario, block = pricing.scenario, pricing.block
     groups = float(scenario.framework.sharding_replicas)
@@ -148,10 +147,7 @@ def shard_degrees(pricing: Pricing) -> ShardDegrees:
 
 
 def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArray:
-    """Return the parameters per device when ZeRO shards them from stage `from_stage` on.
-
-    Source: M2; Rajbhandari et al. 2020, section 5.
-    """
+    """Return the parameters per device after ZeRO from `from_stage` on (M2; Rajbhandari et al. 2020, section 5)."""
     on, degrees = pricing.block.zero_stage >= from_stage, shard_degrees(pricing)
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 
@@ -166,7 +162,7 @@ def linear_parameters(pricing: Pricing) -> KindArray:
 def largest_linear_layer(pricing: Pricing) -> Array:
     """Return the largest number of linear weights of a layer on one device, over the kinds, shape (n,)."""
     kinds = pricing.scenario.model.layer_kinds
-    parameters: Array = largest(whole_layer(pricing, _linear(pricing.scenario, kind)) for kind in kinds)
+    parameters: Array = largest(local_count(pricing, _linear(pricing.scenario, kind)) for kind in kinds)
     return parameters
 
 
@@ -180,6 +176,6 @@ def linear_by_class(pricing: Pricing) -> DeviceParameters:
     """Return the linear weights of the layers on one device, by the ranks that replicate them."""
     contents = pricing.contents
     kinds = [_linear(pricing.scenario, kind) for kind in contents.layer_kinds]
-    dense = [whole_layer(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
-    routed = [whole_layer(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
+    dense = [local_count(pricing, WeightTotals(kind.split, kind.replicated)) for kind in kinds]
+    routed = [local_count(pricing, WeightTotals(routed=kind.routed)) for kind in kinds]
     return DeviceParameters(over_layers(contents.with_prediction, dense), over_layers(contents.with_prediction, routed))

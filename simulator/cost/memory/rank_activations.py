@@ -17,11 +17,11 @@ from simulator.cost.derived import Pricing, derived, of_sizes
 from simulator.cost.memory.activations import (
     delayed_bytes,
     embedded_bytes,
-    kept_bytes,
     layer_bytes,
     layer_input_bytes,
     repeated_working_set,
     returning_bytes,
+    saved_bytes,
 )
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.schedule.registry import schedule_of
@@ -68,18 +68,18 @@ def recompute_plan(pricing: Pricing) -> RecomputePlan:
     listed = full & pricing.recomputes_by("list")
     unit = np.where(uniform, block.recompute_layers, 1.0)
     if pricing.chunks_alike:
-        again = np.where(leading, np.minimum(block.recompute_layers, chunks), uniform * chunks)
-        inputs = np.where(uniform, np.ceil(chunks[:, 0] / unit), again[:, 0])
-        return RecomputePlan(again, unit, inputs, block.virtual_stages * again[0])
+        recomputed = np.where(leading, np.minimum(block.recompute_layers, chunks), uniform * chunks)
+        inputs = np.where(uniform, np.ceil(chunks[:, 0] / unit), recomputed[:, 0])
+        return RecomputePlan(recomputed, unit, inputs, block.virtual_stages * recomputed[0])
     # Index of each layout's choice: the first 0, 1, ... layers of a chunk, all of them, or the listed ones.
     every = contents.leading.shape[-1] - 1
     first = np.minimum(block.recompute_layers, every).astype(np.intp)
     choice = np.where(leading, first, every * uniform + (every + 1) * listed)
-    again = contents.choices_in_chunk.take(choice, axis=-1)
+    recomputed = contents.choices_in_chunk.take(choice, axis=-1)
     return RecomputePlan(
         layers=contents.recompute_choices.take(choice, axis=-1),
         unit=unit,
-        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), again),
+        inputs=np.where(uniform, np.ceil(chunks.sum(axis=1) / unit), recomputed),
         on_rank=contents.choices_on_rank.take(choice, axis=-1),
     )
 
@@ -119,27 +119,25 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     boundary = layer_input_bytes(pricing)
     predicted = contents.prediction_layers * of_kind[contents.prediction_index]
     by_chunk: list[KindArray] = []
-    for index, (chunk, again, inputs) in enumerate(zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)):
-        kept = inputs * boundary
+    for index, (chunk, full, inputs) in enumerate(zip(pricing.chunk_layers, plan.layers, plan.inputs, strict=True)):
+        saved = inputs * boundary
         for kind, size in enumerate(of_kind):
-            kept = kept + (chunk[kind] - again[kind]) * size
+            saved = saved + (chunk[kind] - full[kind]) * size
             if unlisted:
-                kept = kept + (chunk - contents.listed[index])[kind] * unlisted[kind]
+                saved = saved + (chunk - contents.listed[index])[kind] * unlisted[kind]
         # Prediction modules follow the last layers.
-        by_chunk.append(kept + predicted if index == contents.chunk[-1] else kept)
-    whole = np.asarray(sum(times * kept for times, kept in zip(pricing.chunk_repeats, by_chunk, strict=True)))
+        by_chunk.append(saved + predicted if index == contents.chunk[-1] else saved)
+    whole = np.asarray(sum(times * saved for times, saved in zip(pricing.chunk_repeats, by_chunk, strict=True)))
     layer = largest(of_kind)
     offloaded = pricing.offloads("activations")
     recomputed = plan.on_rank.sum(axis=0) > 0.0
-    again_in_layers = [
-        repeated_working_set(pricing, kind) + returning_bytes(pricing, kind) for kind in contents.layer_kinds
-    ]
+    in_layers = [repeated_working_set(pricing, kind) + returning_bytes(pricing, kind) for kind in contents.layer_kinds]
     return StageActivations(
         by_chunk=tuple(by_chunk),
         embedded=contents.embeddings * embedded_bytes(pricing),
         one_micro_batch=np.where(offloaded, np.minimum(2.0 * layer, whole), whole),
         offloaded=offloaded,
-        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(again_in_layers)),
+        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(in_layers)),
         offload_traffic=np.where(offloaded, whole, 0.0),
     )
 
@@ -149,22 +147,22 @@ def _unlisted(pricing: Pricing) -> list[Array]:
     some = pricing.recomputes("selective") & pricing.recomputes_by("list")
     if not some.any():
         return []
-    freed = (kept_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
+    freed = (saved_bytes(pricing, kind) - layer_bytes(pricing, kind) for kind in pricing.contents.layer_kinds)
     return [np.where(some, bytes_freed, 0.0) for bytes_freed in freed]
 
 
 def activations_in_flight(pricing: Pricing) -> StageArray:
     """Return the bytes that all micro batches in flight save on every rank, shape (pipeline_parallel, n) (M9)."""
     block, contents, activations = pricing.block, pricing.contents, stage_activations(pricing)
-    kept_of_one = contents.on_ranks(activations.one_micro_batch)
+    saved_of_one = contents.on_ranks(activations.one_micro_batch)
     flight = in_flight(pricing)
     if len(activations.by_chunk) == 1:
-        held = kept_of_one * np.where(activations.offloaded, 1.0, flight)
+        held = saved_of_one * np.where(activations.offloaded, 1.0, flight)
     else:
-        held = np.where(activations.offloaded, kept_of_one, _uneven_in_flight(pricing, flight))
+        held = np.where(activations.offloaded, saved_of_one, _uneven_in_flight(pricing, flight))
     if pricing.scenario.framework.overlap_expert_exchange and pricing.scenario.model.is_moe:
         # Overlapped forward and backward passes hold a layer of both at once.
-        held = held + kept_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
+        held = held + saved_of_one / np.maximum(np.array(block.stage_layers, dtype=np.float64)[:, None], 1.0)
     if pricing.scenario.framework.delayed_weight_gradients and pricing.scenario.model.is_moe:
         held = held + np.max([delayed_bytes(pricing, kind) for kind in contents.layer_kinds], axis=0)
     if not activations.embedded.any():
@@ -182,7 +180,7 @@ def _uneven_in_flight(pricing: Pricing, flight: StageArray) -> StageArray:
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
     if contents.unequal or (schedule.by_run and np.all(chunks == len(contents.chunk))):
         return _most_in_flight(pricing)
-    by_chunk = [contents.on_ranks(kept) for kept in stage_activations(pricing).by_chunk]
+    by_chunk = [contents.on_ranks(saved) for saved in stage_activations(pricing).by_chunk]
     passes = flight * chunks
     held = np.zeros_like(flight)
     for chunk, distinct in enumerate(contents.chunk):
@@ -208,15 +206,15 @@ def _most_in_flight(pricing: Pricing, chunk: int | None = None) -> StageArray:
     run = np.maximum(micro_batches(pricing), schedule.min_micro_batches(ranks))
     cycles = np.minimum(np.ceil(run / ranks), STEADY)
     shape = len(contents.ranks), len(pricing)
-    by_chunk = [np.broadcast_to(kept, shape) for kept in stage_activations(pricing).by_chunk]
+    by_chunk = [np.broadcast_to(saved, shape) for saved in stage_activations(pricing).by_chunk]
     held = np.empty((ranks, len(pricing)))
     for count in np.unique(cycles):
         of_count = np.flatnonzero(cycles == count)
         for rank, kind in enumerate(contents.kind):
-            kept = [chunk[kind, of_count] for chunk in by_chunk]
+            saved = [chunk[kind, of_count] for chunk in by_chunk]
             alive = _alive(schedule, _Place(rank, ranks, int(count) * ranks), chunks, chunk)
-            now = alive[:, 0, None] * kept[0]
-            for number, size in zip(alive.T[1:], kept[1:], strict=True):
+            now = alive[:, 0, None] * saved[0]
+            for number, size in zip(alive.T[1:], saved[1:], strict=True):
                 now += number[:, None] * size
             held[rank, of_count] = np.max(now, axis=0)
     return held
@@ -245,7 +243,7 @@ def _alive(schedule: Schedule, place: _Place, chunks: tuple[int, ...], before: i
         begins = np.isin(kind, (BACKWARD, INPUT_GRADIENT)) & (chunk == before)
         return np.unique(np.cumsum(begun, axis=0)[np.append(begins[1:], False)], axis=0)
     backward = schedule.together(rank, ranks, len(chunks), micro_batches)
-    # A forward pass under a backward one takes the place of what that frees.
+    # An overlapped forward pass takes the memory that the backward pass frees.
     beside = np.zeros(len(kind), dtype=np.bool_) if backward is None else np.append(backward[1:], False)
     alone = (kind == FORWARD) & ~beside
     most = alone & ~np.append(alone[1:], False)

@@ -102,8 +102,8 @@ def _dummy_gradients(pricing: Pricing) -> KindArray:
     counted: list[tuple[NDArray[np.bool_], Array, Array]] = []
     for weight, users in modules.items():
         outputs, inputs = _local_shape(pricing, weight)
-        again = [others & (outputs == rows) & (inputs == columns) for others, rows, columns in counted]
-        fresh = (users > 0.0) & ~np.any([np.zeros(sizes.shape, dtype=bool), *again], axis=0)
+        equal_shapes = [others & (outputs == rows) & (inputs == columns) for others, rows, columns in counted]
+        fresh = (users > 0.0) & ~np.any([np.zeros(sizes.shape, dtype=bool), *equal_shapes], axis=0)
         sizes = sizes + fresh * (element_bytes(scenario) * outputs * inputs)
         counted.append((users > 0.0, outputs, inputs))
     return sizes

@@ -25,10 +25,10 @@ from simulator.cost.memory.parameters import (
     device_parameters,
     linear_by_class,
     linear_parameters,
+    local_count,
     model_totals,
     shard,
     shard_degrees,
-    whole_layer,
 )
 from simulator.cost.operations.conditions import Conditions, conditions_of
 from simulator.cost.operations.ends import embedding
@@ -201,7 +201,7 @@ def largest_weight(pricing: Pricing) -> Array:
         for weight in operation.weights:
             fused[weight.inputs, weight.split] += weight.parameters
         sizes += (
-            whole_layer(pricing, classed(weight, float(fused[weight.inputs, weight.split])))
+            local_count(pricing, classed(weight, float(fused[weight.inputs, weight.split])))
             for weight in operation.weights
         )
     parameters: Array = largest(sizes)
@@ -258,16 +258,15 @@ def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> K
 def narrow_bytes(pricing: Pricing) -> KindArray:
     """Return the bytes that fp8 adds to stored weights: its copies, less the 16-bit weights that they replace.
 
-    Weights stored in fp32 or sharded (ZeRO 3) are not replaced. If only routed experts are fp8, they keep one copy per
-    pass.
+    Weights stored in fp32 or sharded (ZeRO 3) are not replaced. fp8 in routed experts alone keeps one copy per pass.
     """
     scenario, block = pricing.scenario, pricing.block
     if scenario.precision not in NARROW:
         return 2.0 * linear_by_class(pricing).routed
     instead = scenario.framework.fp8_param_gather and parameter_dtype(scenario) == "bf16"
-    saved = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
-    copies = np.maximum(narrow_weight_bytes(scenario), np.where(saved > 0.0, narrow_number_bytes(scenario), 0.0))
-    added: KindArray = linear_parameters(pricing) * (copies - saved)
+    replaced = np.where(block.zero_stage < 3, element_bytes(scenario) if instead else 0.0, 0.0)
+    copies = np.maximum(narrow_weight_bytes(scenario), np.where(replaced > 0.0, narrow_number_bytes(scenario), 0.0))
+    added: KindArray = linear_parameters(pricing) * (copies - replaced)
     return added
 
 
@@ -279,13 +278,13 @@ def _gathered(pricing: Pricing) -> KindArray:
     """
     scenario, block, contents = pricing.scenario, pricing.block, pricing.contents
     totals = model_totals(scenario)
-    layer = largest(whole_layer(pricing, piece) for piece in totals.layers)
+    layer = largest(local_count(pricing, piece) for piece in totals.layers)
     element, gradient = element_bytes(scenario), gradient_bytes(scenario)
     weights = np.where(block.zero_stage >= 3, 2.0 * layer * element, 0.0)
     gradients = np.where(block.zero_stage >= 2, layer * gradient, 0.0)
     if scenario.lora_rank is not None:
         gradients = gradients * 0.0
-    table = whole_layer(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
+    table = local_count(pricing, totals.embedding) * np.where(block.zero_stage >= 3, element, 0.0)
     ends = np.maximum(contents.embeddings, contents.heads) * table
     usual: KindArray = np.broadcast_to(weights + gradients, ends.shape) + ends
     if not scenario.framework.live_parameters:
@@ -308,11 +307,11 @@ def _live_bytes(pricing: Pricing, layer: Array) -> KindArray:
     scenario, contents = pricing.scenario, pricing.contents
     profile, square = scenario.framework, float(scenario.model.hidden_size) ** 2
     parts = device_parameters(pricing)
-    table = np.maximum(contents.embeddings, contents.heads) * whole_layer(pricing, model_totals(scenario).embedding)
+    table = np.maximum(contents.embeddings, contents.heads) * local_count(pricing, model_totals(scenario).embedding)
     used = np.maximum(layer, table)
     ahead = float(profile.prefetch_parameters) or _PREFETCHED * square
-    kept = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
-    live = np.minimum(used + kept, parts.dense + parts.routed)
+    reused = np.minimum(profile.reuse_parameters / 2.0 + ahead, np.maximum(profile.live_parameters - used, 0.0))
+    live = np.minimum(used + reused, parts.dense + parts.routed)
     return np.asarray(element_bytes(scenario) * live)
 
 
@@ -323,8 +322,8 @@ _PREFETCHED = 0.9
 def resident_optimizer(pricing: Pricing, optimizer: KindArray) -> KindArray:
     """Return the optimizer state on the device between optimizer steps, shape (kinds, n)."""
     fraction = pricing.scenario.framework.offload_fraction
-    away = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
-    return optimizer - optimizer * away
+    offloaded = pricing.offloads("optimizer", "optimizer_tensorwise") * fraction
+    return optimizer - optimizer * offloaded
 
 
 def optimizer_on_device(pricing: Pricing, optimizer: KindArray) -> tuple[KindArray, KindArray]:
@@ -347,6 +346,6 @@ def largest_state_tensor(pricing: Pricing) -> Array:
     sizes: list[Array] = []
     for weight in {weight.split: weight for weight in weights}.values():
         ranks = np.where(pricing.block.zero_stage >= 1, degrees.routed if weight.routed else degrees.dense, 1.0)
-        sizes.append(whole_layer(pricing, classed(weight, float(weight.parameters))) / ranks)
+        sizes.append(local_count(pricing, classed(weight, float(weight.parameters))) / ranks)
     parameters: Array = largest(sizes)
     return parameters * max(optimizer_bytes_per_parameter(scenario, tensor) for tensor in TENSOR_CLASSES)

@@ -11,7 +11,7 @@ from typing import cast as as_type
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight, Window
+from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Spread, Weight, Window
 from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import Heads
 from simulator.question.vocabulary import NARROW, ContextExchange
@@ -33,22 +33,22 @@ def attention_width(heads: Heads) -> float:
     return (heads.query_width + heads.output_width) / 2.0
 
 
-def rotation(conditions: Conditions, mixer: Mixer, kept: tuple[Kept, ...]) -> Operation:
+def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...]) -> Operation:
     """Return the rotary position embedding; the core saves its outputs.
 
     It reads and writes q and k. Composed of several operations it casts to fp32, multiplies and casts back: 20 bytes
     per number, not 4.
     """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
-    tables: tuple[Kept, ...] = ()
+    tables: tuple[Saved, ...] = ()
     if conditions.framework.rope_tables_per_call:
         # cos and sin, for q and for k, each one head wide; shared by the micro batch and by all heads.
         width = float(model.qk_rope_head_dim or heads.size)
-        tables = (Kept("rope_tables", 4.0 * element * width, "positions"),)
+        tables = (Saved("rope_tables", 4.0 * element * width, "positions"),)
     one_kernel = conditions.framework.fused_rotary or conditions.framework.compiled
     each = 2.0 * element if one_kernel else 5.0 * FP32
     moved = Amount(each * (heads.query_width + heads.key_width), "tensor")
-    return Operation(name="rotation", group="position", kept=(*kept, *tables), moved=(moved,))
+    return Operation(name="rotation", group="position", saved=(*saved, *tables), moved=(moved,))
 
 
 def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) -> Operation:
@@ -67,7 +67,7 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
     joined = element * joined_width
     everything = element * float(heads.query_width + heads.output_width) + joined
     kind = as_type("ContextExchange", conditions.framework.cp_communication)
-    kept: tuple[Kept, ...] = ()
+    saved: tuple[Saved, ...] = ()
     match kind:
         case "ring":
             exchanges = [Collective("context", "ring", shared, passed, "core_attention", backward=2.0)]
@@ -85,10 +85,10 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
         case _:
             assert_never(kind)
     if kind in ("ring", "all_to_all_ring"):
-        kept = (Kept("ring_key_value", joined, shared_spread(mixer, "ring")),)
+        saved = (Saved("ring_key_value", joined, shared_spread(mixer, "ring")),)
     if kind in ("all_to_all", "all_to_all_ring"):
-        kept = (*kept, Kept("exchanged_output", element * float(heads.output_width), "tensor_exchanged"))
-    return Operation(name="context_exchange", group="context_exchange", kept=kept, collectives=tuple(exchanges))
+        saved = (*saved, Saved("exchanged_output", element * float(heads.output_width), "tensor_exchanged"))
+    return Operation(name="context_exchange", group="context_exchange", saved=saved, collectives=tuple(exchanges))
 
 
 def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]:
@@ -114,7 +114,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         conditions.model.heads(mixer),
     )
     queries = float(heads.queries)
-    output = Kept("attention_output", element * heads.output_width, "tensor")
+    output = Saved("attention_output", element * heads.output_width, "tensor")
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
     sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer == "sliding")
     scores = profile.attention_matrix_bytes * (element / HALF) * queries
@@ -123,16 +123,16 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
         name="core_attention",
         group="core_attention",
         weights=(vector("sinks", heads.queries, "column"),) if sinks else (),
-        kept=(output, *_scores(conditions, queries, scores)),
+        saved=(output, *_scores(conditions, queries, scores)),
         temporary=(Amount(gradients, "tensor"), *gathered_context(conditions, mixer)),
         moved=_masked(conditions, queries) if fused else (Amount(4.5 * scores, "scores"),),
-        moved_backward=(_around(element, heads.output_width),) if fused else (),
+        moved_backward=(_backward_traffic(element, heads.output_width),) if fused else (),
         core_width=attention_width(heads),
-        core_window=_bound(conditions, mixer) if fused else None,
+        core_window=_window(conditions, mixer) if fused else None,
     )
 
 
-def _around(element: float, width: float) -> Amount:
+def _backward_traffic(element: float, width: float) -> Amount:
     """Return the bytes moved by kernels around a flash kernel's backward pass.
 
     One reads the output and its gradient for every row's sum; the gradient of the queries is cleared, added to in fp32
@@ -141,21 +141,21 @@ def _around(element: float, width: float) -> Amount:
     return Amount((3.0 * element + 2.0 * FP32) * width, "tensor")
 
 
-def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Kept, ...]:
+def _scores(conditions: Conditions, queries: float, scores: float) -> tuple[Saved, ...]:
     """Return the tensors saved for the scores: statistics of each row, or all scores with their dropout.
 
     Korthikanti et al. 2022, section 4.1: of `5 a s s b` two bytes are the softmax, one the mask and two the product.
     """
     if conditions.framework.flash_attention:
         # Every layer scales the position bias anew; its kernel's backward pass makes a gradient too.
-        bias = (Kept("position_bias", HALF * queries, "scores"),)
+        bias = (Saved("position_bias", HALF * queries, "scores"),)
         biased = conditions.framework.position_bias_tables > 0
-        return (Kept("attention_statistics", FP32 * queries, "tensor"), *(bias if biased else ()))
-    kept = Kept("attention_scores", scores, "scores")
+        return (Saved("attention_statistics", FP32 * queries, "tensor"), *(bias if biased else ()))
+    saved = Saved("attention_scores", scores, "scores")
     return (
-        (kept, Kept("attention_dropout", queries + scores, "scores"))
+        (saved, Saved("attention_dropout", queries + scores, "scores"))
         if conditions.framework.attention_dropout
-        else (kept,)
+        else (saved,)
     )
 
 
@@ -170,7 +170,7 @@ def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
     return (Amount(2.0 / 3.0 * 0.5 * queries, "scores"),)
 
 
-def _bound(conditions: Conditions, mixer: Mixer) -> Window | None:
+def _window(conditions: Conditions, mixer: Mixer) -> Window | None:
     """Return the bound on the tokens that a token attends to; None if it attends to all."""
     match mixer:
         case "sliding":
@@ -187,25 +187,25 @@ def output_gate(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
     if conditions.model.attention_gate == "none":
         return ()
     gates = heads.queries if conditions.model.attention_gate == "head" else heads.output_width
-    kept = (
-        Kept("attention_gate", element * gates, "tensor"),
-        Kept("gated_attention_output", element * heads.output_width, "tensor"),
+    saved = (
+        Saved("attention_gate", element * gates, "tensor"),
+        Saved("gated_attention_output", element * heads.output_width, "tensor"),
     )
     moved = Amount(element * (2.0 * heads.output_width + 2.0 * gates), "tensor")
-    return (Operation(name="attention_gate", group="attention_projection", kept=kept, moved=(moved,)),)
+    return (Operation(name="attention_gate", group="attention_projection", saved=saved, moved=(moved,)),)
 
 
 def output_projection(conditions: Conditions, width: int) -> Operation:
     """Return the product behind a mixer; under fp8 it saves an 8-bit copy of its 16-bit input."""
     model = conditions.model
     copied = conditions.precision in NARROW and conditions.framework.fp8_inputs
-    copy = (Kept("attention_output_fp8", narrow_number_bytes(conditions) * width, "tensor"),) if copied else ()
+    copy = (Saved("attention_output_fp8", narrow_number_bytes(conditions) * width, "tensor"),) if copied else ()
     bias = (vector("o_bias", model.hidden_size),) if model.attention_output_bias else ()
     return Operation(
         name="output_projection",
         group="attention_projection",
         weights=(Weight("o", width, model.hidden_size, "row"), *bias),
-        kept=copy,
+        saved=copy,
         moved=cast(conditions, float(width), "tensor"),
         collectives=(tensor_collective(conditions, "reduce"),),
     )

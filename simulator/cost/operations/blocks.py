@@ -13,7 +13,7 @@ from simulator.cost.dtypes import (
     narrow_element_bytes,
 )
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, OperationGroup, Split, Spread, Weight
+from simulator.cost.operations.record import Amount, Collective, Operation, OperationGroup, Saved, Split, Spread, Weight
 
 
 def vector(name: str, length: int, split: Split = "replicated") -> Weight:
@@ -31,14 +31,14 @@ def norm(conditions: Conditions, name: str, weight: str) -> Operation:
     back, squares, averages and multiplies twice: 36 bytes.
     """
     model, element = conditions.model, element_bytes(conditions)
-    hidden, mean_kept = float(model.hidden_size), model.norm != "rms_norm"
+    hidden, centred = float(model.hidden_size), model.norm != "rms_norm"
     return Operation(
         name=name,
         group="norm",
         weights=norm_weights(conditions, weight, model.hidden_size),
-        kept=(
-            Kept(f"{name}_input", (element if _one_kernel(conditions) else _composed(conditions)) * hidden, "sequence"),
-            Kept(f"{name}_statistics", (2.0 if mean_kept else 1.0) * FP32, "sequence"),
+        saved=(
+            Saved(f"{name}_input", (element if _fused(conditions) else _composed(conditions)) * hidden, "sequence"),
+            Saved(f"{name}_statistics", (2.0 if centred else 1.0) * FP32, "sequence"),
             linear_input(conditions, f"{name}_output"),
         ),
         moved=(
@@ -49,18 +49,18 @@ def norm(conditions: Conditions, name: str, weight: str) -> Operation:
 
 def norm_bytes(conditions: Conditions) -> float:
     """Return the bytes per feature that a norm moves: input and output in one kernel, 36 composed."""
-    return 2.0 * element_bytes(conditions) if _one_kernel(conditions) else 9.0 * FP32
+    return 2.0 * element_bytes(conditions) if _fused(conditions) else 9.0 * FP32
 
 
-def _one_kernel(conditions: Conditions) -> bool:
+def _fused(conditions: Conditions) -> bool:
     profile = conditions.framework
     return conditions.model.norm != "rms_norm" or profile.fused_rms_norm or profile.compiled
 
 
 def _composed(conditions: Conditions) -> float:
     """Return the bytes per feature that a composed norm saves; in fp32 training every copy is fp32."""
-    kept = float(conditions.framework.composed_norm_bytes)
-    return kept if element_bytes(conditions) == HALF else max(kept, 2.0 * FP32)
+    saved = float(conditions.framework.composed_norm_bytes)
+    return saved if element_bytes(conditions) == HALF else max(saved, 2.0 * FP32)
 
 
 def _again(share: float) -> float:
@@ -68,7 +68,7 @@ def _again(share: float) -> float:
     return 1.0 + share / 3.0
 
 
-def _product(conditions: Conditions, width: float) -> float:
+def _saved_product(conditions: Conditions, width: float) -> float:
     """Return the bytes saved of an activation function's output: none where it is recomputed."""
     return (1.0 - conditions.framework.recomputed_activation_share) * narrow_element_bytes(conditions) * width
 
@@ -84,17 +84,17 @@ def norm_weights(conditions: Conditions, name: str, width: int) -> tuple[Weight,
             return (vector(name, width),)
 
 
-def linear_input(conditions: Conditions, name: str) -> Kept:
+def linear_input(conditions: Conditions, name: str) -> Saved:
     """Return the hidden state that a block's first products save; 8 bits under fp8."""
     output: Spread = "whole" if conditions.framework.keep_gathered_inputs else "sequence"
-    kept = 1.0 - conditions.framework.recomputed_norm_share
-    return Kept(name, kept * narrow_element_bytes(conditions) * conditions.model.hidden_size, output)
+    saved = 1.0 - conditions.framework.recomputed_norm_share
+    return Saved(name, saved * narrow_element_bytes(conditions) * conditions.model.hidden_size, output)
 
 
 def post_norm(conditions: Conditions, name: str, weight: str) -> Operation:
     """Return a norm behind a block: its output enters an addition, which saves nothing."""
     whole = norm(conditions, name, weight)
-    return whole._replace(kept=whole.kept[:2])
+    return whole._replace(saved=whole.saved[:2])
 
 
 def residual(conditions: Conditions, name: str) -> Operation:
@@ -103,9 +103,9 @@ def residual(conditions: Conditions, name: str) -> Operation:
     Korthikanti et al. 2022, section 4.1: `2 s b h` bytes of masks a layer, split with the sequence.
     """
     hidden = float(conditions.model.hidden_size)
-    masks = (Kept(f"{name}_mask", hidden, "sequence"),) if conditions.framework.hidden_dropout else ()
+    masks = (Saved(f"{name}_mask", hidden, "sequence"),) if conditions.framework.hidden_dropout else ()
     moved = Amount(3.0 * element_bytes(conditions) * hidden, "sequence")
-    return Operation(name=name, group="residual", kept=masks, moved=(moved,))
+    return Operation(name=name, group="residual", saved=masks, moved=(moved,))
 
 
 def cast(conditions: Conditions, width: float, spread: Spread) -> tuple[Amount, ...]:
@@ -187,12 +187,12 @@ def plain_activation(
     entered = (
         ()
         if conditions.model.activation == "relu"
-        else (Kept(f"{name}_up", activation_input_bytes(conditions) * width, spread),)
+        else (Saved(f"{name}_up", activation_input_bytes(conditions) * width, spread),)
     )
     return Operation(
         name=f"{name}_activation",
         group=group,
-        kept=(*entered, Kept(f"{name}_product", _product(conditions, width), spread)),
+        saved=(*entered, Saved(f"{name}_product", _saved_product(conditions, width), spread)),
         temporary=(Amount(element * width, spread),),
         moved=(Amount(2.0 * element * width, spread), *cast(conditions, width, spread)),
     )
@@ -209,14 +209,14 @@ def gated_activation(
     element, fused = element_bytes(conditions), conditions.framework.fused_swiglu or conditions.framework.compiled
     share = conditions.framework.recomputed_activation_share
     again = _again(share)
-    silu = () if fused else (Kept(f"{name}_silu", (1.0 - share) * element * width, spread),)
+    silu = () if fused else (Saved(f"{name}_silu", (1.0 - share) * element * width, spread),)
     return Operation(
         name=f"{name}_activation",
         group=group,
-        kept=(
-            Kept(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
+        saved=(
+            Saved(f"{name}_gate_up", 2.0 * activation_input_bytes(conditions) * width, spread),
             *silu,
-            Kept(f"{name}_product", _product(conditions, width), spread),
+            Saved(f"{name}_product", _saved_product(conditions, width), spread),
         ),
         temporary=(Amount(2.0 * element * width, spread),),
         moved=(

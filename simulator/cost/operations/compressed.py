@@ -14,7 +14,7 @@ from simulator.cost.operations.attention import core_attention, rotation
 from simulator.cost.operations.blocks import cast, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import INDEX_BYTES
-from simulator.cost.operations.record import Kept, Operation, Weight, Window
+from simulator.cost.operations.record import Operation, Saved, Weight, Window
 from simulator.question.specs.mixers import Mixer
 
 
@@ -36,10 +36,10 @@ def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
             Weight("shared_key_value", hidden, size, "replicated"),
             vector("shared_norm", size),
         ),
-        kept=(
-            Kept("latents", element * (rank + size), "sequence"),
-            Kept("latent_norm_statistics", 2.0 * FP32, "sequence"),
-            Kept("latent_norm_outputs", element * rank, "sequence"),
+        saved=(
+            Saved("latents", element * (rank + size), "sequence"),
+            Saved("latent_norm_statistics", 2.0 * FP32, "sequence"),
+            Saved("latent_norm_outputs", element * rank, "sequence"),
         ),
         moved=cast(conditions, float(hidden), "sequence"),
         calls=0.5,
@@ -49,12 +49,12 @@ def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         group="attention_projection",
         weights=(Weight("q_b", rank, query, "column"),),
         # Queries are normalised without weights: the input is saved, and one number per head.
-        kept=(
-            Kept("query_projection", element * query, "tensor"),
-            Kept("qk_norm_statistics", FP32 * heads.queries, "tensor"),
+        saved=(
+            Saved("query_projection", element * query, "tensor"),
+            Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),
         ),
     )
-    rotated = (Kept("query", element * query, "tensor"), Kept("shared_key", element * size, "whole"))
+    rotated = (Saved("query", element * query, "tensor"), Saved("shared_key", element * size, "whole"))
     core = core_attention(conditions, mixer)._replace(core_window=Window(as_type("int", model.sliding_window)))
     return (
         down,
@@ -80,7 +80,7 @@ def _compressor(conditions: Conditions, prefix: str, size: int, width: int, toke
     input, its output, and the rotated key.
     """
     model, element = conditions.model, element_bytes(conditions)
-    kept = (2.0 * element + FP32) * width + (3.0 * element * size + FP32) / tokens
+    saved = (2.0 * element + FP32) * width + (3.0 * element * size + FP32) / tokens
     return Operation(
         name=f"{prefix}compressor",
         group="indexer" if prefix else "attention_projection",
@@ -90,7 +90,7 @@ def _compressor(conditions: Conditions, prefix: str, size: int, width: int, toke
             Weight(f"{prefix}compressed_bias", tokens, width, "replicated", matmul=False),
             vector(f"{prefix}compressed_norm", size),
         ),
-        kept=(Kept(f"{prefix}compressed_states", kept, "whole"),),
+        saved=(Saved(f"{prefix}compressed_states", saved, "whole"),),
     )
 
 
@@ -111,10 +111,10 @@ def _compressed_keys(conditions: Conditions, mixer: Mixer) -> tuple[Operation, .
             Weight("index_q", as_type("int", model.q_lora_rank), queries, "replicated"),
             Weight("index_weights", model.hidden_size, model.index_heads, "replicated"),
         ),
-        kept=(
-            Kept("index_query_key", element * queries, "whole"),
-            Kept("index_weights", FP32 * model.index_heads, "whole"),
-            Kept("index_choice", INDEX_BYTES * model.index_topk, "whole"),
+        saved=(
+            Saved("index_query_key", element * queries, "whole"),
+            Saved("index_weights", FP32 * model.index_heads, "whole"),
+            Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
         ),
         # One product of scores, over the compressed keys.
         core_width=queries / 2.0 / tokens,
@@ -143,19 +143,19 @@ def _output(conditions: Conditions, query: int) -> tuple[Operation, ...]:
     model, element = conditions.model, element_bytes(conditions)
     narrow = model.output_groups * model.output_lora_rank
     fused = conditions.framework.fused_rotary
-    undone = () if fused else (Kept("unrotated_output", element * query, "tensor"),)
+    undone = () if fused else (Saved("unrotated_output", element * query, "tensor"),)
     return (
         Operation(
             name="grouped_output",
             group="attention_projection",
             weights=(Weight("o_a", query // model.output_groups, narrow, "column"),),
-            kept=undone,
+            saved=undone,
         ),
         Operation(
             name="output_projection",
             group="attention_projection",
             weights=(Weight("o", narrow, model.hidden_size, "row"),),
-            kept=(Kept("grouped_output", element * narrow, "tensor"),),
+            saved=(Saved("grouped_output", element * narrow, "tensor"),),
             moved=cast(conditions, float(narrow), "tensor"),
         ),
     )

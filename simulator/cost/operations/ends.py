@@ -8,7 +8,7 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer_embedding import layer_table
-from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.record import Operation, Saved, Weight
 from simulator.cost.operations.streams import last_aggregate, last_streams
 
 
@@ -34,8 +34,8 @@ def inputs(conditions: Conditions) -> tuple[Operation, ...]:
         operations.append(post_norm(conditions, "embedding_norm", "embedding_norm")._replace(group="embedding"))
     operations += layer_table(conditions)
     if conditions.framework.hidden_dropout:
-        mask = Kept("embedding_mask", float(model.hidden_size), "sequence")
-        operations.append(Operation(name="embedding_dropout", group="embedding", kept=(mask,)))
+        mask = Saved("embedding_mask", float(model.hidden_size), "sequence")
+        operations.append(Operation(name="embedding_dropout", group="embedding", saved=(mask,)))
     return tuple(operations)
 
 
@@ -48,13 +48,13 @@ def output_layer(conditions: Conditions) -> tuple[Operation, ...]:
     """
     model = conditions.model
     last = norm(conditions, "final_norm", "final_norm")
-    inputs, statistics, output = last.kept
+    inputs, statistics, output = last.saved
     labelled = element_bytes(conditions) * model.hidden_size * conditions.framework.labelled_token_fraction
     head = Weight("head", model.hidden_size, model.vocab_size, "vocabulary")
     if conditions.framework.score_head:
         head = Weight("score", model.hidden_size, 1, "replicated")
     return (
-        last._replace(kept=(inputs, statistics, output._replace(amount=labelled)), moved=()),
+        last._replace(saved=(inputs, statistics, output._replace(amount=labelled)), moved=()),
         *last_streams(conditions),
         *last_aggregate(conditions),
         Operation(name="output_layer", group="output", weights=(head,)),

@@ -8,7 +8,7 @@ from typing import Literal, assert_never
 from simulator.cost.dtypes import FP32, HALF, dispatched_bytes, element_bytes, expert_input_bytes, narrow_element_bytes
 from simulator.cost.operations.blocks import activation, cast, into_products, network, norm, post_norm, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Spread, Weight
+from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Spread, Weight
 from simulator.question.specs.model import ModelSpec
 
 
@@ -40,7 +40,7 @@ def _in_fixed_buffers(conditions: Conditions, operation: Operation) -> Operation
     if stash == capacity == 1.0:
         return operation
     return operation._replace(
-        kept=tuple(tensor._replace(amount=stash * tensor.amount) for tensor in operation.kept),
+        saved=tuple(tensor._replace(amount=stash * tensor.amount) for tensor in operation.saved),
         temporary=tuple(amount._replace(amount=capacity * amount.amount) for amount in operation.temporary),
     )
 
@@ -81,9 +81,9 @@ def _shared_gate(conditions: Conditions) -> Operation:
         name="shared_experts_gate",
         group="shared_experts",
         weights=(Weight("shared_expert_gate", hidden, 1, "replicated"),),
-        kept=(
-            Kept("shared_experts_output", element * hidden, "sequence"),
-            Kept("shared_experts_gate", element, "sequence"),
+        saved=(
+            Saved("shared_experts_output", element * hidden, "sequence"),
+            Saved("shared_experts_gate", element, "sequence"),
         ),
         moved=(Amount(2.0 * element * hidden, "sequence"),),
     )
@@ -103,14 +103,14 @@ def _latent(conditions: Conditions, direction: Literal["into", "back"]) -> tuple
     weights = (Weight(f"latent_{direction}", *ends, "replicated"), *bias)
     if direction == "into":
         return (Operation(name="latent_into", group="experts", weights=weights),)
-    kept = Kept("latent_output", narrow_element_bytes(conditions) * narrow, "sequence")
-    back = Operation(name="latent_back", group="experts", weights=weights, kept=(kept,))
+    saved = Saved("latent_output", narrow_element_bytes(conditions) * narrow, "sequence")
+    back = Operation(name="latent_back", group="experts", weights=weights, saved=(saved,))
     if not model.expert_latent_norm:
         return (back,)
-    entered = Kept("latent_norm_input", element_bytes(conditions) * narrow, "sequence")
-    statistics = Kept("expert_norm_statistics", FP32, "sequence")
+    entered = Saved("latent_norm_input", element_bytes(conditions) * narrow, "sequence")
+    statistics = Saved("expert_norm_statistics", FP32, "sequence")
     normed = Operation(
-        name="latent_norm", group="experts", weights=(vector("latent_norm", narrow),), kept=(entered, statistics)
+        name="latent_norm", group="experts", weights=(vector("latent_norm", narrow),), saved=(entered, statistics)
     )
     return (normed, back)
 
@@ -122,30 +122,30 @@ def _router(conditions: Conditions) -> Operation:
     scores, their sums and indices, probabilities in the order of the copies.
     """
     model = conditions.model
-    kept = 2.0 * FP32 * model.num_experts
+    saved = 2.0 * FP32 * model.num_experts
     if conditions.framework.probabilities_in_experts:
-        kept = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
+        saved = (FP32 + 1.0) * model.num_experts + 6.0 * FP32 * model.num_experts_per_tok
     bias = (vector("router_bias", model.num_experts),) if model.router_bias else ()
     return Operation(
         name="router",
         group="router",
         weights=(Weight("router", model.hidden_size, model.num_experts, "replicated"), *bias),
-        kept=(Kept("router", kept, "sequence"),),
+        saved=(Saved("router", saved, "sequence"),),
         calls=0.5,
     )
 
 
 def _exchange(conditions: Conditions, pattern: Literal["gather", "reduce"]) -> tuple[Collective, ...]:
-    """Return the exchange of tokens to experts (`gather`) or back: 16 bit, with `fp8_dispatch` 8 bit there.
+    """Return the exchange of tokens to experts (`gather`) or back: 16 bit, to experts 8 bit with `fp8_dispatch`.
 
     The backward pass mirrors the forward pass: gradients travel to the experts where results came back, and the
     reverse. All-to-all: every routed copy crosses the expert-parallel group, and an expert's tensor-parallel ranks
     gather. All-gather: every rank receives the tokens of all. DeepEP, HybridEP: one copy of a token goes to each rank
     that it reaches, over the network one to each node.
     """
-    ways = (dispatched_bytes(conditions), element_bytes(conditions))
-    there, back = ways if pattern == "gather" else ways[::-1]
-    amount, ratio = there * conditions.model.expert_width, back / there
+    sizes = (dispatched_bytes(conditions), element_bytes(conditions))
+    sent, returned = sizes if pattern == "gather" else sizes[::-1]
+    amount, ratio = sent * conditions.model.expert_width, returned / sent
     dispatch = conditions.framework.expert_dispatch
     match dispatch:
         case "alltoall":
@@ -195,13 +195,13 @@ def _dispatch(conditions: Conditions) -> Operation:
     """
     hidden, gathers = float(conditions.model.expert_width), conditions.framework.expert_dispatch == "allgather"
     choices = (
-        (Kept("pooled_choices", (FP32 + 2.0) * conditions.model.num_experts, "pooled_choices"),) if gathers else ()
+        (Saved("pooled_choices", (FP32 + 2.0) * conditions.model.num_experts, "pooled_choices"),) if gathers else ()
     )
     gradients = tuple(Amount(element_bytes(conditions) * hidden, spread) for spread in _POOLED) if gathers else ()
     return Operation(
         name="dispatch",
         group="dispatch",
-        kept=(Kept("dispatched_tokens", expert_input_bytes(conditions) * hidden, "copies"), *choices),
+        saved=(Saved("dispatched_tokens", expert_input_bytes(conditions) * hidden, "copies"), *choices),
         temporary=gradients,
         moved=(*_permuted(conditions), *cast(conditions, 2.0 / 3.0 * hidden, "copies")),
         collectives=_exchange(conditions, "gather"),
@@ -226,7 +226,7 @@ def _networks(conditions: Conditions) -> tuple[Operation, ...]:
     inner = activation(conditions, "experts", "experts", float(width), "copies_tensor")
     if conditions.framework.fp8_experts != "none":
         # Gate and up alone are saved; the product is recomputed with the output's gradient.
-        inner = inner._replace(kept=tuple(tensor for tensor in inner.kept if tensor.name in _PROJECTED))
+        inner = inner._replace(saved=tuple(tensor for tensor in inner.saved if tensor.name in _PROJECTED))
     if conditions.framework.fused_experts:
         # The fused products do the memory traffic of the activation and its casts.
         inner = inner._replace(moved=())
@@ -258,12 +258,12 @@ def _combine(conditions: Conditions) -> Operation:
     """
     hidden, element = float(conditions.model.expert_width), element_bytes(conditions)
     outputs = (
-        () if conditions.framework.probabilities_in_experts else (Kept("expert_outputs", element * hidden, "copies"),)
+        () if conditions.framework.probabilities_in_experts else (Saved("expert_outputs", element * hidden, "copies"),)
     )
     return Operation(
         name="combine",
         group="dispatch",
-        kept=outputs,
+        saved=outputs,
         moved=_permuted(conditions),
         collectives=_exchange(conditions, "reduce"),
     )

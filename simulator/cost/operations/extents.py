@@ -159,15 +159,15 @@ def _by_heads(pricing: Pricing, spread: HeadSpread) -> Array:
     scenario, block = pricing.scenario, pricing.block
     sliding = spread == "window" or spread.startswith("sliding")
     shared = float(scenario.model.heads("sliding" if sliding else "grouped_query").shared)
-    few, whole = block.tensor_parallel > shared, extent(pricing, "whole")
+    gathers, whole = block.tensor_parallel > shared, extent(pricing, "whole")
     held = whole / np.minimum(block.tensor_parallel, shared)
     match spread:
         case "key_value" | "sliding_key_value":
             return held
         case "projection" | "sliding_projection":
-            return np.where(few, whole, extent(pricing, "tensor"))
+            return np.where(gathers, whole, extent(pricing, "tensor"))
         case "gathered" | "sliding_gathered":
-            return np.where(few, whole, 0.0)
+            return np.where(gathers, whole, 0.0)
         case "ring" | "sliding_ring":
             return np.where(block.context_parallel > 1.0, held, 0.0)
         case "key_value_context" | "sliding_key_value_context":

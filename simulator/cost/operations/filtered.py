@@ -6,7 +6,7 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import norm, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.grouped_query import grouped_query
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 
 def filtered(conditions: Conditions) -> tuple[Operation, ...]:
@@ -33,9 +33,9 @@ def _filter(conditions: Conditions) -> Operation:
             Weight("filter_out", 2 * half, hidden, "replicated", matmul=False),
             vector("filter_out_bias", hidden),
         ),
-        kept=(
-            Kept("filter_input", element * hidden, "sequence"),
-            Kept("filter_inner", element * half, "sequence"),
+        saved=(
+            Saved("filter_input", element * hidden, "sequence"),
+            Saved("filter_inner", element * half, "sequence"),
         ),
         moved=(Amount(8.0 * element * hidden, "sequence"),),
         core_flops=8.0 * hidden * half,

@@ -1,7 +1,4 @@
-"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head, updated in chunks by a delta rule.
-
-Sums nothing.
-"""
+"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head, updated in chunks. Sums nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.linear import input_projection, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
 
@@ -29,12 +26,12 @@ def gated_delta(conditions: Conditions) -> tuple[Operation, ...]:
         name="delta_rule",
         group="core_attention",
         weights=(vector("decay", heads, "column"), vector("step_bias", heads, "column")),
-        kept=(
-            Kept("scan_query_key", 2.0 * element * heads * model.linear_key_head_dim, "tensor"),
-            Kept("scan_value", element * values, "tensor"),
-            Kept("scan_triangle", element * heads * model.chunk_tokens, "tensor"),
+        saved=(
+            Saved("scan_query_key", 2.0 * element * heads * model.linear_key_head_dim, "tensor"),
+            Saved("scan_value", element * values, "tensor"),
+            Saved("scan_triangle", element * heads * model.chunk_tokens, "tensor"),
             # Decay and statistics of both norms in fp32, strength of the update.
-            Kept("scan_numbers", (3.0 * FP32 + element) * heads, "tensor"),
+            Saved("scan_numbers", (3.0 * FP32 + element) * heads, "tensor"),
         ),
         temporary=(Amount(element * (2 * heads * model.linear_key_head_dim + values), "tensor"),),
         moved=(Amount(element * (2 * heads * model.linear_key_head_dim + 2 * values), "tensor"),),
@@ -76,10 +73,10 @@ def gated_norm(conditions: Conditions, values: int) -> Operation:
         name="gated_norm",
         group="attention_projection",
         weights=(vector("scan_norm", model.linear_value_head_dim),),
-        kept=(
-            Kept("scan_output", element * values, "tensor"),
-            Kept("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
-            Kept("gated_scan_output", element * values, "tensor"),
+        saved=(
+            Saved("scan_output", element * values, "tensor"),
+            Saved("scan_norm_statistics", FP32 * model.linear_value_heads, "tensor"),
+            Saved("gated_scan_output", element * values, "tensor"),
         ),
         moved=(Amount(3.0 * element * values, "tensor"),),
     )

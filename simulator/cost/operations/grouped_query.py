@@ -14,7 +14,7 @@ from simulator.cost.operations.attention import (
 from simulator.cost.operations.blocks import cast, norm_bytes, summed_gradients, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
-from simulator.cost.operations.record import Amount, Collective, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Weight
 from simulator.question.specs.mixers import TRAITS, Mixer
 
 
@@ -28,22 +28,22 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     model, profile, element = conditions.model, conditions.framework, element_bytes(conditions)
     heads = conditions.model.heads(mixer)
     query, key, value = float(heads.query_width), float(heads.key_width), float(heads.value_width)
-    own = 0.0 if _takes_keys(conditions, mixer) else value
+    own = 0.0 if _values_from_keys(conditions, mixer) else value
     expanded = query if profile.repeat_kv else key
-    output: tuple[Kept, ...] = ()
+    output: tuple[Saved, ...] = ()
     viewed = not profile.repeat_kv or not model.rotary or model.qk_norm or model.attention_gate == "element"
     if profile.keep_qkv_output and viewed:
         gated = float(heads.output_width) if model.attention_gate == "element" else 0.0
-        output = (Kept("qkv_output", element * (query + gated + key + own), shared_spread(mixer, "projection")),)
+        output = (Saved("qkv_output", element * (query + gated + key + own), shared_spread(mixer, "projection")),)
     if profile.repeat_kv or not profile.keep_qkv_output or model.value_norm:
         repeated = float(heads.output_width) if profile.repeat_kv else value
-        output = (*output, Kept("value", element * repeated, shared_spread(mixer, "key_value")))
+        output = (*output, Saved("value", element * repeated, shared_spread(mixer, "key_value")))
     joined = Collective("tensor", "gather", element * (query + key + own), shared_spread(mixer, "gathered"), "nothing")
     projection = Operation(
         name="query_key_value",
         group="attention_projection",
         weights=_weights(conditions, mixer),
-        kept=output,
+        saved=output,
         moved=cast(conditions, float(model.hidden_size), "sequence"),
         moved_backward=summed_gradients(conditions, 3),
         collectives=(
@@ -53,8 +53,8 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
         calls=0.5,
     )
     rotated = (
-        Kept("rotated_query", element * query, "tensor"),
-        Kept("rotated_key", element * expanded, shared_spread(mixer, "key_value")),
+        Saved("rotated_query", element * query, "tensor"),
+        Saved("rotated_key", element * expanded, shared_spread(mixer, "key_value")),
     )
     return (
         projection,
@@ -68,25 +68,25 @@ def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tup
     )
 
 
-def _takes_keys(conditions: Conditions, mixer: Mixer) -> bool:
+def _values_from_keys(conditions: Conditions, mixer: Mixer) -> bool:
     """Return whether values come from the keys' projection."""
     return conditions.model.keys_as_values and mixer != "sliding"
 
 
-def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> tuple[Operation, ...]:
+def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Saved, ...]) -> tuple[Operation, ...]:
     """Return the rotation, if any; without one the core reads projected or normed queries and keys."""
     if conditions.model.rotary:
         return (rotation(conditions, mixer, rotated),)
     if conditions.framework.keep_qkv_output and not conditions.model.qk_norm:
         return ()
-    return (Operation(name="query_key", group="position", kept=rotated),)
+    return (Operation(name="query_key", group="position", saved=rotated),)
 
 
 def _weights(conditions: Conditions, mixer: Mixer) -> tuple[Weight, ...]:
     model, heads = conditions.model, conditions.model.heads(mixer)
     hidden = model.hidden_size
     widths = {"q": heads.query_width, "k": heads.key_width, "v": heads.value_width}
-    if _takes_keys(conditions, mixer):
+    if _values_from_keys(conditions, mixer):
         del widths["v"]
     if model.attention_gate != "none":
         widths["g"] = heads.queries if model.attention_gate == "head" else heads.output_width
@@ -102,15 +102,15 @@ def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
     heads, span = conditions.model.heads(mixer), conditions.model.qk_norm_span
     normed = 2 if conditions.model.value_norm else 1
     statistics = (
-        Kept("qk_norm_statistics", 2.0 * FP32, "whole")
+        Saved("qk_norm_statistics", 2.0 * FP32, "whole")
         if span == "projection"
-        else Kept("qk_norm_statistics", FP32 * float(heads.queries + normed * heads.shared), "tensor")
+        else Saved("qk_norm_statistics", FP32 * float(heads.queries + normed * heads.shared), "tensor")
     )
-    kept = [statistics]
+    saved = [statistics]
     if not conditions.framework.keep_qkv_output:
-        value = heads.value_width if normed > 1 and not _takes_keys(conditions, mixer) else 0
+        value = heads.value_width if normed > 1 and not _values_from_keys(conditions, mixer) else 0
         width = float(heads.query_width + heads.key_width + value)
-        kept.append(Kept("qk_norm_input", element_bytes(conditions) * width, "tensor"))
+        saved.append(Saved("qk_norm_input", element_bytes(conditions) * width, "tensor"))
     weights = {
         "head": (vector("q_norm", heads.size), vector("k_norm", heads.size)),
         "projection": (vector("q_norm", heads.query_width, "column"), vector("k_norm", heads.key_width, "column")),
@@ -121,6 +121,6 @@ def _head_norms(conditions: Conditions, mixer: Mixer) -> Operation:
         name="query_key_norm",
         group="attention_projection",
         weights=weights,
-        kept=tuple(kept),
+        saved=tuple(saved),
         moved=(Amount(passed, "tensor"),),
     )

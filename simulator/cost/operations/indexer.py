@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.record import Operation, Saved, Weight
 
 INDEX_BYTES = 4.0
 """Bytes of the index of a chosen key."""
@@ -37,10 +37,10 @@ def indexer(conditions: Conditions) -> tuple[Operation, ...]:
             name="indexer",
             group="indexer",
             weights=(key, *weights),
-            kept=(
-                Kept("index_query_key", element * (width + size), "whole"),
-                Kept("index_weights", FP32 * heads, "whole"),
-                Kept("index_choice", INDEX_BYTES * model.index_topk, "whole"),
+            saved=(
+                Saved("index_query_key", element * (width + size), "whole"),
+                Saved("index_weights", FP32 * heads, "whole"),
+                Saved("index_choice", INDEX_BYTES * model.index_topk, "whole"),
             ),
             core_width=width / 2.0,
         ),

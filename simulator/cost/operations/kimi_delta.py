@@ -12,7 +12,7 @@ from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.gated_delta import convolution, delta_flops, gated_norm
 from simulator.cost.operations.linear import input_projection, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
 
@@ -31,13 +31,13 @@ def kimi_delta(conditions: Conditions) -> tuple[Operation, ...]:
         name="delta_rule",
         group="core_attention",
         weights=(vector("decay", heads, "column"), vector("step_bias", keys, "column")),
-        kept=(
-            Kept("scan_query_key", 2.0 * element * keys, "tensor"),
-            Kept("scan_value", element * values, "tensor"),
-            Kept("scan_decay", (FP32 + element) * keys, "tensor"),
-            Kept("scan_triangle", 2.0 * element * heads * model.chunk_tokens, "tensor"),
+        saved=(
+            Saved("scan_query_key", 2.0 * element * keys, "tensor"),
+            Saved("scan_value", element * values, "tensor"),
+            Saved("scan_decay", (FP32 + element) * keys, "tensor"),
+            Saved("scan_triangle", 2.0 * element * heads * model.chunk_tokens, "tensor"),
             # The statistics of both norms in fp32, the strength of the update.
-            Kept("scan_numbers", (2.0 * FP32 + element) * heads, "tensor"),
+            Saved("scan_numbers", (2.0 * FP32 + element) * heads, "tensor"),
         ),
         temporary=(Amount(element * (3 * keys + values), "tensor"),),
         moved=(Amount(element * (3 * keys + 2 * values), "tensor"),),
@@ -76,8 +76,8 @@ def _gates(conditions: Conditions, keys: int, values: int, narrow: int) -> Opera
         name="delta_gates",
         group="attention_projection",
         weights=tuple(wide),
-        kept=(
-            Kept("delta_gate_inputs", element * narrow, "sequence"),
-            Kept("scan_gate", element * values, "tensor"),
+        saved=(
+            Saved("delta_gate_inputs", element * narrow, "sequence"),
+            Saved("scan_gate", element * values, "tensor"),
         ),
     )

@@ -15,7 +15,7 @@ from simulator.cost.operations.attention import (
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
-from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.record import Operation, Saved, Weight
 from simulator.question.specs.mixers import TRAITS, Mixer
 from simulator.question.specs.model import ModelSpec
 
@@ -34,26 +34,26 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
         name="latent_down",
         group="attention_projection",
         weights=_down_weights(conditions),
-        kept=(
-            Kept("latents", element * (normed + rope), "sequence"),
+        saved=(
+            Saved("latents", element * (normed + rope), "sequence"),
             *_norm_statistics(conditions),
-            Kept("latent_norm_outputs", element * normed, "sequence"),
+            Saved("latent_norm_outputs", element * normed, "sequence"),
         ),
         moved=cast(conditions, float(model.hidden_size), "sequence"),
         collectives=(tensor_collective(conditions, "gather"),),
         calls=0.5,
     )
     query = () if model.q_lora_rank is None else (Weight("q_b", model.q_lora_rank, model.query_width, "column"),)
-    expansion = Kept("latent_value", element * heads * value, "tensor")
+    expansion = Saved("latent_value", element * heads * value, "tensor")
     if not conditions.framework.copy_latent_value:
-        expansion = Kept("key_value_projection", element * heads * (no_rope + value), "tensor")
+        expansion = Saved("key_value_projection", element * heads * (no_rope + value), "tensor")
     up = Operation(
         name="latent_up",
         group="attention_projection",
         weights=(*query, Weight("kv_b", rank, heads * (no_rope + value), "column")),
-        kept=(expansion,),
+        saved=(expansion,),
     )
-    rotated = tuple(Kept(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
+    rotated = tuple(Saved(name, element * heads * (no_rope + rope), "tensor") for name in ("query", "key"))
     return (
         down,
         up,
@@ -66,11 +66,11 @@ def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, 
     )
 
 
-def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Kept, ...]) -> Operation:
+def _positions(conditions: Conditions, mixer: Mixer, rotated: tuple[Saved, ...]) -> Operation:
     """Return the rotation; without one, keys are still joined with their shared part, and queries stay as projected."""
     if conditions.model.rotary:
         return rotation(conditions, mixer, rotated)
-    return Operation(name="rotation", group="position", kept=rotated)
+    return Operation(name="rotation", group="position", saved=rotated)
 
 
 def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
@@ -79,10 +79,10 @@ def _sizes(model: ModelSpec) -> tuple[int, int, int, int]:
     return as_type("tuple[int, int, int, int]", conditions)
 
 
-def _norm_statistics(conditions: Conditions) -> tuple[Kept, ...]:
+def _norm_statistics(conditions: Conditions) -> tuple[Saved, ...]:
     """Return one fp32 number per token for the norm of each latent."""
     norms = 1.0 if conditions.model.q_lora_rank is None else 2.0
-    return (Kept("latent_norm_statistics", FP32 * norms, "sequence"),)
+    return (Saved("latent_norm_statistics", FP32 * norms, "sequence"),)
 
 
 def _down_weights(conditions: Conditions) -> tuple[Weight, ...]:

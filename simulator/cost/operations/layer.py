@@ -25,7 +25,7 @@ from simulator.cost.operations.layer_embedding import layer_embedding
 from simulator.cost.operations.lightning import lightning
 from simulator.cost.operations.mamba import mamba
 from simulator.cost.operations.offload import moved
-from simulator.cost.operations.record import Kept, Operation
+from simulator.cost.operations.record import Operation, Saved
 from simulator.cost.operations.reused import reused
 from simulator.cost.operations.selective_scan import selective_scan
 from simulator.cost.operations.streams import aggregated, collapsed, expanded
@@ -101,20 +101,17 @@ CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
         "network": frozenset(("feed_forward",)),
     }
 )
-"""Groups of operations in CUDA graphs of layer parts, by Megatron's `--cuda-graph-scope`.
-
-`attn` and `mamba`; those with `moe_router`; `mlp`.
-"""
+"""Groups of operations in CUDA graphs, for `attn` and `mamba`, those with `moe_router`, and `mlp` of Megatron."""
 
 
 def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Operation:
     """Return an operation without saved tensors that are offloaded, or recomputed by a share of the experts."""
     profile = conditions.framework
-    if away := moved(conditions, kind, operation):
-        operation = operation._replace(kept=tuple(tensor for tensor in operation.kept if tensor not in away))
+    if offloaded := moved(conditions, kind, operation):
+        operation = operation._replace(saved=tuple(tensor for tensor in operation.saved if tensor not in offloaded))
     shares = (profile.recomputed_expert_share, _EXPERTS), (profile.recomputed_network_share, _NETWORKS)
     left = math.prod(1.0 - share for share, groups in shares if operation.group in groups)
-    return operation._replace(kept=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.kept))
+    return operation._replace(saved=tuple(tensor._replace(amount=left * tensor.amount) for tensor in operation.saved))
 
 
 def shared_repeats(conditions: Conditions, kind: LayerKind) -> tuple[tuple[float, tuple[Operation, ...]], ...]:
@@ -145,7 +142,7 @@ def whole_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation
     mixer = _block(conditions, MIXERS[kind.mixer](conditions), "attention", "input_norm")
     feed_forward = _block(conditions, FEED_FORWARDS[kind.feed_forward](conditions), "ffn", "post_attention_norm")
     if conditions.model.parallel_residual and mixer and feed_forward:
-        feed_forward = _beside(conditions, feed_forward)
+        feed_forward = _parallel(conditions, feed_forward)
     feed_forward = tuple(_read_by_trained(conditions, operation) for operation in feed_forward)
     return (*mixer, *feed_forward, *layer_embedding(conditions), *_adapters(conditions))
 
@@ -157,8 +154,8 @@ def _read_by_trained(conditions: Conditions, operation: Operation) -> Operation:
     """
     if conditions.lora_rank is None or conditions.framework.adapter_targets == "all":
         return operation
-    read = tuple(tensor for tensor in operation.kept if not tensor.name.endswith(_PRODUCT_INPUTS))
-    return operation._replace(kept=read)
+    read = tuple(tensor for tensor in operation.saved if not tensor.name.endswith(_PRODUCT_INPUTS))
+    return operation._replace(saved=read)
 
 
 _PRODUCT_INPUTS = ("ffn_norm_output", "ffn_input", "_product", "dispatched_tokens", "experts_norm_output")
@@ -183,19 +180,19 @@ def _block(conditions: Conditions, inside: tuple[Operation, ...], name: str, wei
         case "before":
             return (norm(conditions, f"{name}_norm", weight), *inside, added)
         case "after":
-            entered = Operation(name=f"{name}_entry", group="norm", kept=(linear_input(conditions, f"{name}_input"),))
+            entered = Operation(name=f"{name}_entry", group="norm", saved=(linear_input(conditions, f"{name}_input"),))
             return (entered, *inside, post_norm(conditions, f"{name}_norm", weight), added)
         case "around":
             behind = post_norm(conditions, f"{name}_post_norm", f"{weight}_behind")
             return (norm(conditions, f"{name}_norm", weight), *inside, behind, added)
 
 
-def _beside(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
+def _parallel(conditions: Conditions, feed_forward: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """Return a feed-forward part that reads the layer's input: its norm saves no input, a shared norm nothing."""
     first, *others = feed_forward
     if conditions.model.shared_norm:
         return tuple(others)
-    return (first._replace(kept=first.kept[1:]), *others)
+    return (first._replace(saved=first.saved[1:]), *others)
 
 
 def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
@@ -203,5 +200,5 @@ def _adapters(conditions: Conditions) -> tuple[Operation, ...]:
     if conditions.lora_rank is None:
         return ()
     groups = 2.0 if conditions.framework.adapter_targets == "attention" else 4.0
-    inner = Kept("adapter_inner", groups * element_bytes(conditions) * float(conditions.lora_rank), "whole")
-    return (Operation(name="adapters", group="adapter", kept=(inner,)),)
+    inner = Saved("adapter_inner", groups * element_bytes(conditions) * float(conditions.lora_rank), "whole")
+    return (Operation(name="adapters", group="adapter", saved=(inner,)),)

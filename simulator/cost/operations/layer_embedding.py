@@ -9,7 +9,7 @@ from __future__ import annotations
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import post_norm, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 
 def layer_embedding(conditions: Conditions) -> tuple[Operation, ...]:
@@ -30,9 +30,9 @@ def layer_embedding(conditions: Conditions) -> tuple[Operation, ...]:
                 Weight("layer_gate", hidden, part, "replicated"),
                 Weight("layer_back", part, hidden, "replicated"),
             ),
-            kept=(
-                Kept("layer_embedding_input", element * hidden, "sequence"),
-                Kept("layer_embedding_parts", 4.0 * element * part, "sequence"),
+            saved=(
+                Saved("layer_embedding_input", element * hidden, "sequence"),
+                Saved("layer_embedding_parts", 4.0 * element * part, "sequence"),
             ),
             moved=(Amount(element * (4.0 * hidden + 6.0 * part), "sequence"),),
         ),

@@ -7,14 +7,14 @@ from simulator.cost.operations.attention import output_projection
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.linear import input_projection, linear_attention_flops, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 
 def lightning(conditions: Conditions) -> tuple[Operation, ...]:
     """Return the operations between the norm and the residual addition.
 
     SiLU of q, k and v saves its input (the projection's output) and makes the tensors that the scan saves. The scan's
-    output is normed over all heads and multiplied by a gate's sigmoid; the norm saves its input, the product both
+    output is normed over all heads and multiplied by a gate's sigmoid: the norm saves its input, the product its
     factors.
     """
     model, element = conditions.model, element_bytes(conditions)
@@ -26,9 +26,9 @@ def lightning(conditions: Conditions) -> tuple[Operation, ...]:
     scan = Operation(
         name="linear_attention",
         group="core_attention",
-        kept=(
-            Kept("query_key_value", 3.0 * element * width, "tensor"),
-            Kept("scan_output", element * width, "tensor"),
+        saved=(
+            Saved("query_key_value", 3.0 * element * width, "tensor"),
+            Saved("scan_output", element * width, "tensor"),
         ),
         temporary=(Amount(3.0 * element * width, "tensor"),),
         moved=(Amount(6.0 * element * width, "tensor"),),
@@ -39,11 +39,11 @@ def lightning(conditions: Conditions) -> tuple[Operation, ...]:
         name="gated_norm",
         group="attention_projection",
         weights=(vector("scan_norm", width, "column"),),
-        kept=(
-            Kept("scan_norm_statistics", FP32, "whole"),
-            Kept("scan_norm_output", element * width, "tensor"),
-            Kept("scan_gate", element * width, "tensor"),
-            Kept("gated_scan_output", element * width, "tensor"),
+        saved=(
+            Saved("scan_norm_statistics", FP32, "whole"),
+            Saved("scan_norm_output", element * width, "tensor"),
+            Saved("scan_gate", element * width, "tensor"),
+            Saved("gated_scan_output", element * width, "tensor"),
         ),
         moved=(Amount(5.0 * element * width, "tensor"),),
     )

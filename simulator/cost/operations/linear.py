@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Collective, Kept, Operation, Weight
+from simulator.cost.operations.record import Collective, Operation, Saved, Weight
 
 
 def input_projection(conditions: Conditions, name: str, weights: tuple[Weight, ...], width: int) -> Operation:
@@ -14,7 +14,7 @@ def input_projection(conditions: Conditions, name: str, weights: tuple[Weight, .
         name=name,
         group="attention_projection",
         weights=weights,
-        kept=(Kept(f"{name}_output", element_bytes(conditions) * width, "tensor"),),
+        saved=(Saved(f"{name}_output", element_bytes(conditions) * width, "tensor"),),
         moved=cast(conditions, float(conditions.model.hidden_size), "sequence"),
         collectives=(tensor_collective(conditions, "gather"),),
         calls=0.5,

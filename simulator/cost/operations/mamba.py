@@ -8,7 +8,7 @@ from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.gated_delta import convolution
 from simulator.cost.operations.linear import input_projection, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 from simulator.question.specs.model import ModelSpec
 
 
@@ -26,7 +26,7 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
         name="state_space_scan",
         group="core_attention",
         weights=tuple(vector(name, model.mamba_heads, "column") for name in ("decay", "step_bias", "skip")),
-        kept=(Kept("scan_output", element * inner, "tensor"), *_matrices(conditions)),
+        saved=(Saved("scan_output", element * inner, "tensor"), *_matrices(conditions)),
         temporary=(Amount(element * entering, "tensor"),),
         moved=(Amount(element * (3 * inner + matrices), "tensor"),),
         core_flops=_flops(model),
@@ -35,10 +35,10 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
         name="group_norm",
         group="attention_projection",
         weights=(vector("scan_norm", inner, "column"),),
-        kept=(
-            Kept("gated_scan_output", element * inner, "tensor"),
-            Kept("scan_norm_statistics", FP32 * model.mamba_groups, "tensor"),
-            Kept("scan_norm_output", element * inner, "tensor"),
+        saved=(
+            Saved("gated_scan_output", element * inner, "tensor"),
+            Saved("scan_norm_statistics", FP32 * model.mamba_groups, "tensor"),
+            Saved("scan_norm_output", element * inner, "tensor"),
         ),
         moved=(Amount(2.0 * element * inner, "tensor"),),
     )
@@ -52,7 +52,7 @@ def mamba(conditions: Conditions) -> tuple[Operation, ...]:
     )
 
 
-def _matrices(conditions: Conditions) -> tuple[Kept, ...]:
+def _matrices(conditions: Conditions) -> tuple[Saved, ...]:
     """Return the fp32 tensors that a scan composed of matrix products saves beside its output.
 
     Decays and scores of every chunk, `2 C` a head; B and C repeated for all heads, `2 N`; and seven tensors of the
@@ -64,7 +64,7 @@ def _matrices(conditions: Conditions) -> tuple[Kept, ...]:
     model = conditions.model
     heads, inner = float(model.mamba_heads), float(model.mamba_heads * model.mamba_head_dim)
     matrices = 2.0 * heads * (model.chunk_tokens + model.mamba_state)
-    return (Kept("scan_matrices", FP32 * (matrices + 7.0 * inner), "tensor"),)
+    return (Saved("scan_matrices", FP32 * (matrices + 7.0 * inner), "tensor"),)
 
 
 def _weights(model: ModelSpec) -> tuple[Weight, ...]:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Kept, Operation
+from simulator.cost.operations.record import Operation, Saved
 from simulator.question.specs.mixers import LATENT
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import NARROW
@@ -63,17 +63,17 @@ def _names(conditions: Conditions, kind: LayerKind) -> frozenset[str]:
     return names
 
 
-def moved(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Kept, ...]:
+def moved(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Saved, ...]:
     """Return the tensors of an operation that leave the device."""
     if conditions.framework.swapped_attention and operation.group in SWAPPED:
-        return operation.kept
+        return operation.saved
     if not conditions.framework.offloaded_modules:
         return ()
     names = _names(conditions, kind)
-    return tuple(tensor for tensor in operation.kept if tensor.name in names)
+    return tuple(tensor for tensor in operation.saved if tensor.name in names)
 
 
-def sent(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Kept, ...]:
+def sent(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple[Saved, ...]:
     """Return an operation's offloaded tensors with the bytes they transfer.
 
     Of a joint projection only the values are saved. Attention's 16-bit output is saved by attention and by the product
@@ -82,10 +82,10 @@ def sent(conditions: Conditions, kind: LayerKind, operation: Operation) -> tuple
     tensors = moved(conditions, kind, operation)
     if conditions.framework.swapped_attention:
         return tensors
-    return tuple(tensor._replace(amount=_times(conditions, kind, tensor) * tensor.amount) for tensor in tensors)
+    return tuple(tensor._replace(amount=_transfers(conditions, kind, tensor) * tensor.amount) for tensor in tensors)
 
 
-def _times(conditions: Conditions, kind: LayerKind, tensor: Kept) -> float:
+def _transfers(conditions: Conditions, kind: LayerKind, tensor: Saved) -> float:
     model = conditions.model
     if tensor.name == "qkv_output" and not model.qk_norm:
         heads = model.heads(kind.mixer)

@@ -13,7 +13,7 @@ from typing import NamedTuple, assert_never
 from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
-from simulator.cost.operations.record import Kept, Operation, OperationGroup, Split, Spread, Weight, summed
+from simulator.cost.operations.record import Operation, OperationGroup, Saved, Split, Spread, Weight, summed
 from simulator.question.specs.mixers import LATENT
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule
@@ -37,7 +37,7 @@ class Part(NamedTuple):
         """Return whether an operation is recomputed."""
         return operation.group in self.groups or operation.name in self.names
 
-    def drops(self, operation: Operation, tensor: Kept) -> bool:
+    def drops(self, operation: Operation, tensor: Saved) -> bool:
         """Return whether a tensor that an operation saves is dropped."""
         return self.repeats(operation) if self.frees is None else tensor.name in self.frees
 
@@ -74,7 +74,7 @@ def _module(conditions: Conditions, kind: LayerKind, module: RecomputeModule) ->
             # TransformerEngine fuses other norms with the product behind them: those are not recomputed.
             names |= {"attention_norm"} if kind.mixer in LATENT else set()
             names |= {"ffn_norm"} if kind.routed else set()
-            frees = {f"{name}_{what}" for name in names for what in ("output", "statistics")}
+            frees = {f"{name}_{tensor}" for name in names for tensor in ("output", "statistics")}
         case "moe_act":
             names, frees = {"experts_activation"}, {"experts_silu", "experts_product"}
         case "moe_gate_up":
@@ -105,9 +105,9 @@ def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modul
     """Return the operations of a layer that a policy recomputes, each once, without the parts it saves (M6)."""
     match mode:
         case "full":
-            return _needed(conditions, kind)
+            return _recomputed_whole(conditions, kind)
         case "operations":
-            return tuple(_rest(conditions, kind))
+            return tuple(_recomputed_parts(conditions, kind))
         case _:
             chosen = parts(conditions, kind, mode, modules)
             return tuple(
@@ -117,32 +117,32 @@ def repeated(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modul
             )
 
 
-def _needed(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def _recomputed_whole(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return the operations of full recompute: up to the last tensor that is read, or to the layer's end."""
     ends = conditions.framework.recompute_stops_early or conditions.framework.compiled
-    return _read(conditions, kind) if ends else layer_operations(conditions, kind)
+    return _read_operations(conditions, kind) if ends else layer_operations(conditions, kind)
 
 
-def _read(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
+def _read_operations(conditions: Conditions, kind: LayerKind) -> tuple[Operation, ...]:
     """Return a layer's operations up to the last tensor that its backward pass reads."""
     operations = layer_operations(conditions, kind)
     last = max(
-        (i for i, operation in enumerate(operations) if operation.kept and operation.group != "adapter"), default=-1
+        (i for i, operation in enumerate(operations) if operation.saved and operation.group != "adapter"), default=-1
     )
     return operations[: last + 1]
 
 
-def _rest(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
+def _recomputed_parts(conditions: Conditions, kind: LayerKind) -> Iterator[Operation]:
     """Yield what per-operation checkpointing recomputes: not attention, every second product, some exchanges (M7).
 
     Scatters of tensor parallelism and the experts' all-to-alls are saved; gathers are repeated.
     """
-    kept = {weight.name for weight in _kept_products(conditions, kind)}
-    for operation in _needed(conditions, kind):
+    saved = {weight.name for weight in _saved_products(conditions, kind)}
+    for operation in _recomputed_whole(conditions, kind):
         if operation.group in ("core_attention", "context_exchange"):
             continue
         yield operation._replace(
-            weights=tuple(weight for weight in operation.weights if weight.name not in kept),
+            weights=tuple(weight for weight in operation.weights if weight.name not in saved),
             collectives=tuple(each for each in operation.collectives if each.pattern not in ("reduce", "all_to_all")),
         )
 
@@ -151,7 +151,7 @@ _LATENT_ORDER: tuple[str, ...] = ("q", "q_a", "q_b", "kv_a", "kv_b")
 """Products of latent attention in torchtitan's order: queries first."""
 
 
-def _kept_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
+def _saved_products(conditions: Conditions, kind: LayerKind) -> tuple[Weight, ...]:
     """Return the products whose outputs per-operation checkpointing saves: every second of a layer, from the first.
 
     torchtitan 0.2.2 counts plain matrix products (`distributed/activation_checkpoint.py`): not the grouped ones of
@@ -178,52 +178,52 @@ _OUTPUTS: Mapping[Split, Spread] = {
 """Spread of a product's output, by how its weight is split."""
 
 
-def _kept_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
+def _saved_outputs(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
     """Yield what per-operation checkpointing saves: input, attention, every second product, exchanges (M7).
 
     A compiled layer saves none that nothing reads: the last product's output enters the residual stream.
     """
     hidden = float(conditions.model.hidden_size)
-    yield Kept("layer_input", element_bytes(conditions) * hidden, "sequence")
+    yield Saved("layer_input", element_bytes(conditions) * hidden, "sequence")
     for operation in layer_operations(conditions, kind):
         if operation.group in ("core_attention", "adapter"):
-            yield from operation.kept
+            yield from operation.saved
     unread = {output.name for output in _unread(conditions, kind)} if conditions.framework.compiled else set()
     yield from (
         output for output in _outputs(conditions, kind, layer_operations(conditions, kind)) if output.name not in unread
     )
 
 
-def _unread(conditions: Conditions, kind: LayerKind) -> Iterator[Kept]:
+def _unread(conditions: Conditions, kind: LayerKind) -> Iterator[Saved]:
     """Yield the outputs after the last tensor that the backward pass reads."""
-    yield from _outputs(conditions, kind, layer_operations(conditions, kind)[len(_read(conditions, kind)) :])
+    yield from _outputs(conditions, kind, layer_operations(conditions, kind)[len(_read_operations(conditions, kind)) :])
 
 
-def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Kept]:
+def _outputs(conditions: Conditions, kind: LayerKind, operations: tuple[Operation, ...]) -> Iterator[Saved]:
     """Yield the outputs of some of a layer's operations that per-operation checkpointing saves."""
-    kept = {weight.name for weight in _kept_products(conditions, kind)}
+    saved = {weight.name for weight in _saved_products(conditions, kind)}
     for operation in operations:
         for weight in operation.weights:
-            if weight.name in kept:
+            if weight.name in saved:
                 amount = element_bytes(conditions) * weight.outputs
-                yield Kept(f"{weight.name}_output", amount, _OUTPUTS[weight.split])
+                yield Saved(f"{weight.name}_output", amount, _OUTPUTS[weight.split])
         for each in operation.collectives:
             if each.pattern == "reduce" and each.group == "tensor":
-                yield Kept(f"{operation.name}_scattered", each.amount, "scattered")
+                yield Saved(f"{operation.name}_scattered", each.amount, "scattered")
             elif each.pattern == "all_to_all" and each.group == "expert":
-                yield Kept(f"{operation.name}_exchanged", each.amount, "copies_exchanged")
+                yield Saved(f"{operation.name}_exchanged", each.amount, "copies_exchanged")
 
 
 @lru_cache(maxsize=512)
 def freed(conditions: Conditions, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> Mapping[Spread, float]:
     """Return the bytes of a layer that a policy frees, by spread; negative where it saves others instead."""
     if mode == "operations":
-        everything = summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.kept)
-        return _added(everything, summed(_kept_outputs(conditions, kind)), sign=-1.0)
+        everything = summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.saved)
+        return _sum(everything, summed(_saved_outputs(conditions, kind)), sign=-1.0)
     return _bytes_of(conditions, kind, parts(conditions, kind, mode, modules))
 
 
-def _added(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
+def _sum(first: Mapping[Spread, float], second: Mapping[Spread, float], sign: float = 1.0) -> Mapping[Spread, float]:
     spreads = dict.fromkeys((*first, *second))
     return {spread: first.get(spread, 0.0) + sign * second.get(spread, 0.0) for spread in spreads}
 
@@ -232,7 +232,7 @@ def _bytes_of(conditions: Conditions, kind: LayerKind, chosen: tuple[Part, ...])
     return summed(
         tensor
         for operation in layer_operations(conditions, kind)
-        for tensor in operation.kept
+        for tensor in operation.saved
         if any(part.drops(operation, tensor) for part in chosen)
     )
 
@@ -245,19 +245,19 @@ def returning(
     if mode == "operations":
         # The whole layer is recomputed before its backward pass begins, with unread outputs.
         unread = () if conditions.framework.compiled else _unread(conditions, kind)
-        return ((_added(freed(conditions, kind, mode, modules), summed(unread)), {}),)
+        return ((_sum(freed(conditions, kind, mode, modules), summed(unread)), {}),)
     operations, chosen = layer_operations(conditions, kind), parts(conditions, kind, mode, modules)
     pairs = []
     for part in chosen:
-        again = _bytes_of(conditions, kind, (part,))
+        recomputed = _bytes_of(conditions, kind, (part,))
         last = max(
             (i for i, operation in enumerate(operations) if part.repeats(operation)), default=len(operations) - 1
         )
-        gone = (
+        released = (
             tensor
             for operation in operations[last + 1 :]
-            for tensor in operation.kept
+            for tensor in operation.saved
             if operation.group != "adapter" and not any(other.drops(operation, tensor) for other in chosen)
         )
-        pairs.append((again, {} if part.back_with_others else summed(gone)))
+        pairs.append((recomputed, {} if part.back_with_others else summed(released)))
     return tuple(pairs)

@@ -6,7 +6,7 @@ from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Kept, Operation, Weight
+from simulator.cost.operations.record import Operation, Saved, Weight
 from simulator.question.specs.mixers import Mixer
 
 
@@ -21,7 +21,7 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         name="query",
         group="attention_projection",
         weights=(Weight("q", model.hidden_size, heads.query_width, "column"),),
-        kept=(Kept("query_projection", element * query, "tensor"),) if model.qk_norm else (),
+        saved=(Saved("query_projection", element * query, "tensor"),) if model.qk_norm else (),
         moved=cast(conditions, float(model.hidden_size), "sequence"),
         collectives=(tensor_collective(conditions, "gather"),),
         calls=0.5,
@@ -30,12 +30,12 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         name="query_norm",
         group="attention_projection",
         weights=(vector("q_norm", heads.size),),
-        kept=(Kept("qk_norm_statistics", FP32 * heads.queries, "tensor"),),
+        saved=(Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),),
     )
     return (
         projection,
         *((norm,) if model.qk_norm else ()),
-        rotation(conditions, mixer, (Kept("rotated_query", element * query, "tensor"),)),
+        rotation(conditions, mixer, (Saved("rotated_query", element * query, "tensor"),)),
         context_exchange(conditions, mixer, float(heads.key_width + heads.value_width)),
         core_attention(conditions, mixer),
         output_projection(conditions, heads.output_width),

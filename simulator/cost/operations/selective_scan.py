@@ -1,4 +1,4 @@
-"""Operations of Mamba-1: a state for every channel, whose decay every token chooses (Gu and Dao 2023). Sums nothing.
+"""Operations of Mamba-1: a state per channel, with a decay that every token chooses (Gu and Dao 2023). Sums nothing.
 
 Read from state-spaces/mamba v2.2.4, mamba_ssm/ops/selective_scan_interface.py (MambaInnerFn, checkpoint_lvl 1).
 """
@@ -13,19 +13,19 @@ from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.gated_delta import convolution
 from simulator.cost.operations.linear import input_projection, scan_exchange
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 _CHUNK = 2048
-"""Tokens between two states that the scan keeps in fp32, with the product of their decays."""
+"""Tokens between two states that the scan saves in fp32, with the product of their decays."""
 
 
 def selective_scan(conditions: Conditions) -> tuple[Operation, ...]:
-    """The operations between the norm and the residual addition.
+    """Return the operations between the norm and the residual addition.
 
-    One projection makes input and gate. From the convolved input follow the matrices B and C and, through a narrow
-    rank, a step for every channel. What the fused kernel keeps is the projection's output, the narrow product with B
-    and C again in their own tensors, and the scan's output; convolution and steps are done again in its backward pass,
-    which holds them with their gradients, those of gate, input and output, and the gated output.
+    One projection makes input and gate. The convolved input gives the matrices B and C and, through a narrow rank, a
+    step per channel. The fused kernel saves the projection's output, the narrow product with separate copies of B and
+    C, and the scan's output. Its backward pass recomputes convolution and steps, and holds them with their gradients,
+    those of gate, input and output, and the gated output.
     """
     model, element = conditions.model, element_bytes(conditions)
     inner, state = model.mamba_heads, model.mamba_state
@@ -41,10 +41,10 @@ def selective_scan(conditions: Conditions) -> tuple[Operation, ...]:
             vector("step_bias", inner, "column"),
             vector("skip", inner, "column"),
         ),
-        kept=(
-            Kept("scan_matrices", element * (rank + 4 * state), "whole"),
-            Kept("scan_output", element * inner, "tensor"),
-            Kept("scan_states", 2.0 * FP32 * state * inner / _CHUNK, "tensor"),
+        saved=(
+            Saved("scan_matrices", element * (rank + 4 * state), "whole"),
+            Saved("scan_output", element * inner, "tensor"),
+            Saved("scan_states", 2.0 * FP32 * state * inner / _CHUNK, "tensor"),
         ),
         temporary=(Amount(8.0 * element * inner, "tensor"),),
         # Bound by what it reads and writes (section 3.3.2): the input twice, steps twice, gate, output.

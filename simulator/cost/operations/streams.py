@@ -10,7 +10,7 @@ from __future__ import annotations
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.blocks import vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Amount, Kept, Operation, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 
 
 def collapsed(conditions: Conditions, name: str) -> Operation:
@@ -30,9 +30,9 @@ def collapsed(conditions: Conditions, name: str) -> Operation:
             vector(f"{name}_mixing_bias", mixed),
             vector(f"{name}_mixing_scale", 3),
         ),
-        kept=(
-            Kept(f"{name}_streams", element * model.stream_width, "sequence"),
-            Kept(f"{name}_stream_weights", 2.0 * FP32 * mixed, "sequence"),
+        saved=(
+            Saved(f"{name}_streams", element * model.stream_width, "sequence"),
+            Saved(f"{name}_stream_weights", 2.0 * FP32 * mixed, "sequence"),
         ),
         moved=(Amount(element * (3.0 * model.stream_width + model.hidden_size), "sequence"),),
     )
@@ -47,7 +47,7 @@ def expanded(conditions: Conditions, name: str) -> Operation:
     return Operation(
         name=f"{name}_residual",
         group="residual",
-        kept=(Kept(f"{name}_block_output", element * model.hidden_size, "sequence"),),
+        saved=(Saved(f"{name}_block_output", element * model.hidden_size, "sequence"),),
         moved=(Amount(element * (6.0 * model.stream_width + model.hidden_size), "sequence"),),
     )
 
@@ -67,7 +67,7 @@ def last_streams(conditions: Conditions) -> tuple[Operation, ...]:
                 vector("head_mixing_bias", streams),
                 vector("head_mixing_scale", 1),
             ),
-            kept=(Kept("last_streams", element_bytes(conditions) * width, "sequence"),),
+            saved=(Saved("last_streams", element_bytes(conditions) * width, "sequence"),),
         ),
     )
 
@@ -86,10 +86,10 @@ def aggregated(conditions: Conditions, name: str) -> Operation:
         name=f"{name}_aggregate",
         group="residual",
         weights=(vector(f"{name}_aggregate_norm", model.hidden_size), _score(name, model.hidden_size)),
-        kept=(
-            Kept(f"{name}_aggregate_input", element * hidden, "sequence"),
-            Kept(f"{name}_bank", bank, "sequence"),
-            Kept(f"{name}_aggregate_statistics", 2.0 * FP32 * (rows + 1.0), "sequence"),
+        saved=(
+            Saved(f"{name}_aggregate_input", element * hidden, "sequence"),
+            Saved(f"{name}_bank", bank, "sequence"),
+            Saved(f"{name}_aggregate_statistics", 2.0 * FP32 * (rows + 1.0), "sequence"),
         ),
         moved=(Amount(element * hidden * (2.0 * rows + 3.0), "sequence"),),
     )

@@ -117,9 +117,9 @@ def classed(weight: Weight, parameters: float) -> WeightTotals:
 
 
 @lru_cache(maxsize=256)
-def kept_amounts(conditions: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
+def saved_amounts(conditions: Conditions, kind: LayerKind) -> Mapping[Spread, float]:
     """Return the bytes that a layer saves when nothing is recomputed, by spread."""
-    return summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.kept)
+    return summed(tensor for operation in layer_operations(conditions, kind) for tensor in operation.saved)
 
 
 def core_width(operations: Iterable[Operation]) -> float:

@@ -73,8 +73,8 @@ def run(schedule: Schedule, pipeline: PipelineWork) -> EventRun:
     """
     passes = _fronts(schedule, pipeline.ranks, pipeline.chunks, pipeline.micro_batches)
     weights = np.array(pipeline.weight_seconds or 0.0 * np.array(pipeline.backward_seconds))
-    taken = kinds_of_pass(np.array(pipeline.forward_seconds), np.array(pipeline.backward_seconds), weights)
-    seconds = taken[passes.kind, passes.rank, passes.chunk, None]
+    durations = kinds_of_pass(np.array(pipeline.forward_seconds), np.array(pipeline.backward_seconds), weights)
+    seconds = durations[passes.kind, passes.rank, passes.chunk, None]
     ends = _ends(passes, seconds, pipeline.send_seconds)[:-1, 0]
     starts = ends - seconds[:, 0]
     if passes.under is not None:

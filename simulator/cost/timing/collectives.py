@@ -177,8 +177,8 @@ def once_seconds(scenario: Scenario, group: RankGroup, token_bytes: Array) -> Ar
     for level, crossing in zip(_links(scenario), _crossings(scenario, group, _exchange_efficiency), strict=True):
         islands = crossing.within / crossing.members
         reached = expected_islands(scenario.model, group.size / crossing.members)
-        taken = token_bytes * reached * (islands - 1.0) / islands / crossing.bandwidth
-        seconds = np.maximum(seconds, taken)
+        transfer = token_bytes * reached * (islands - 1.0) / islands / crossing.bandwidth
+        seconds = np.maximum(seconds, transfer)
         nodes = islands if level.devices is None else nodes
     start = scenario.coefficients.time.dispatch_latency_seconds
     return seconds + np.where(group.size > 1.0, start * (1.0 + np.log2(nodes)), 0.0)
@@ -192,7 +192,7 @@ def neighbour_seconds(scenario: Scenario, group: RankGroup, sent_bytes: Array) -
         within = _within(level, group)
         rate = level.pair_bandwidth_bytes_per_second * _efficiency(scenario, level)
         crossed = within > members
-        here = sent_bytes / rate + level.latency_seconds
-        seconds = np.where(crossed, np.maximum(seconds, here), seconds)
+        hop = sent_bytes / rate + level.latency_seconds
+        seconds = np.where(crossed, np.maximum(seconds, hop), seconds)
         members = within
     return seconds

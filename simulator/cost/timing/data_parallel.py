@@ -13,9 +13,9 @@ from simulator.cost.memory.parameters import (
     DeviceParameters,
     device_parameters,
     linear_by_class,
+    local_count,
     model_totals,
     shard_degrees,
-    whole_layer,
 )
 from simulator.cost.operations.extents import micro_batches
 from simulator.cost.timing.collectives import RankGroup, expert_shard_group, gather_seconds, shard_group
@@ -82,12 +82,12 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     beside_backward = np.where(often, backward, window.own * backward + window.pace * (1.0 - _FORWARD_SHARE) * pace)
     gather, reduction = _gather(pricing), _reduction(pricing)
     overlaps, nothing = scenario.framework, np.zeros_like(own)
-    first = _shown(share, gather, beside_forward) if overlaps.overlap_param_gather else gather.seconds
+    first = _exposed(share, gather, beside_forward) if overlaps.overlap_param_gather else gather.seconds
     regathered = np.where(always, gather.seconds, 0.0)
     hidden = regathered if overlaps.overlap_param_gather else nothing
     hidden = hidden + (reduction.seconds if overlaps.overlap_grad_reduce else nothing)
     end = reduction.end if overlaps.overlap_grad_reduce else nothing
-    last = _shown(share, Exchange(hidden, end), beside_backward) + (regathered + reduction.seconds - hidden)
+    last = _exposed(share, Exchange(hidden, end), beside_backward) + (regathered + reduction.seconds - hidden)
     each_batch = np.where(always, first, 0.0) + np.where(often, last, 0.0)
     each_step = np.where(always, 0.0, first) + np.where(often, 0.0, last)
     exchanges = np.where(often, batches, 1.0) + np.where(always, 2.0 * batches, block.zero_stage >= 1)
@@ -97,11 +97,11 @@ def data_parallel_seconds(pricing: Pricing, forward: KindArray, backward: KindAr
     return added
 
 
-def _shown(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
+def _exposed(share: Array, exchange: Exchange, beside: KindArray) -> KindArray:
     """Return the exposed part of an exchange: its end and a share of the rest, at least what outlasts the work."""
     end = np.minimum(exchange.end, exchange.seconds)
-    shown: Array = np.maximum(end + share * (exchange.seconds - end), exchange.seconds - beside)
-    return shown
+    exposed: Array = np.maximum(end + share * (exchange.seconds - end), exchange.seconds - beside)
+    return exposed
 
 
 class HidingWindow(NamedTuple):
@@ -163,10 +163,10 @@ def _end(pricing: Pricing, dense: KindArray, *, with_table: Mask | bool) -> Kind
 
     Exchanges of adapters alone omit the table.
     """
-    table = with_table * pricing.contents.embeddings * whole_layer(pricing, model_totals(pricing.scenario).embedding)
+    table = with_table * pricing.contents.embeddings * local_count(pricing, model_totals(pricing.scenario).embedding)
     unit: Array | float = _BUCKET_PARAMETERS
     if pricing.scenario.framework.fully_shard:
-        unit = np.maximum.reduce([whole_layer(pricing, layer) for layer in model_totals(pricing.scenario).layers])
+        unit = np.maximum.reduce([local_count(pricing, layer) for layer in model_totals(pricing.scenario).layers])
     return np.minimum(np.maximum(table, unit), dense)
 
 

@@ -63,8 +63,8 @@ def layer_seconds(pricing: Pricing, kind: LayerKind) -> PassSeconds:
     attending = attention_backward_factor(pricing.scenario)
     backward = _pass(pricing, work, compute, 1, attending, 2.0)
     for share, done_again in partly_repeated(conditions_of(pricing.scenario), kind):
-        again = _pass(pricing, done_again, _compute(pricing, done_again), 0, 1.0, 1.0)
-        backward = {name: seconds + share * again.get(name, 0.0) for name, seconds in backward.items()}
+        repeated = _pass(pricing, done_again, _compute(pricing, done_again), 0, 1.0, 1.0)
+        backward = {name: seconds + share * repeated.get(name, 0.0) for name, seconds in backward.items()}
     weights = compute.dense.weights + compute.routed.weights
     return PassSeconds(_pass(pricing, work, compute, 0, 1.0, 1.0), backward, weights)
 

@@ -141,11 +141,11 @@ def _with_recompute(pricing: Pricing, chunk: Chunk | None, full: NDArray[np.floa
         return passes
     counts, backward = piece_counts(pricing, chunk), passes.backward
     for group in groups_of(pricing):
-        here = (contents.group == group)[:, None]
+        on_group = (contents.group == group)[:, None]
         inside = repeated_inside(pricing, group)
         for kind, again in enumerate(repeated_whole(pricing, group)):
             repeated = full[kind] * pricing.spread_work(again) + counts[kind] * inside[kind]
-            backward = backward + here * repeated
+            backward = backward + on_group * repeated
     return passes._replace(backward=backward)
 
 
@@ -156,12 +156,12 @@ def _passes(pricing: Pricing, chunk: Chunk | None) -> ChunkSeconds:
     splits = chunk is not None and schedule_of(pricing).splits
     total = [np.zeros((len(contents.ranks), len(pricing))) for _ in ChunkSeconds._fields]
     for group in groups_of(pricing):
-        here = (contents.group == group)[:, None]
+        on_group = (contents.group == group)[:, None]
         for count, seconds in zip(counts, pieces_of(pricing, group).seconds, strict=False):
             weights = np.broadcast_to(seconds.weight_seconds if splits else 0.0, seconds.forward_seconds.shape)
             of_passes = (seconds.forward_seconds, seconds.backward_seconds, weights)
             total = [
-                so_far + count * here * pricing.spread_work(each) for so_far, each in zip(total, of_passes, strict=True)
+                sums + count * on_group * pricing.spread_work(each) for sums, each in zip(total, of_passes, strict=True)
             ]
     return ChunkSeconds(*total)
 
@@ -195,21 +195,21 @@ def pipeline_seconds(pricing: Pricing, work: StageWork) -> PipelineSeconds:
     for kind, ranks in enumerate(contents.ranks):
         whole = whole + ranks * per_rank[kind]
     schedule, ranks, chunks = schedule_of(pricing), block.pipeline_parallel, block.chunks
-    fill = np.zeros(len(pricing)) if _runs(work, ranks) else schedule.fill_seconds(whole - slowest, chunks)
+    fill = np.zeros(len(pricing)) if _run_by_pass(work, ranks) else schedule.fill_seconds(whole - slowest, chunks)
     hidden = scenario.framework.overlap_p2p & (chunks > 1)
     exposed = np.where(hidden, scenario.coefficients.time.point_to_point_exposed, 1.0)
     sends = (exposed * m + ranks - 1.0) * schedule.sends(ranks, chunks) * send_seconds(pricing)
     return PipelineSeconds(pace, slowest, fill, sends, m)
 
 
-def _runs(work: StageWork, ranks: int) -> bool:
+def _run_by_pass(work: StageWork, ranks: int) -> bool:
     """Return whether the pipeline is run pass by pass: chunks are unequal, and passes are not too many."""
     return 0 < 2 * len(work.by_chunk) * ranks * CYCLES * ranks <= MOST_PASSES
 
 
 def with_waits(pricing: Pricing, work: StageWork, pipeline: PipelineSeconds, where: Mask) -> PipelineSeconds:
     """Return the pipeline with idle time from a run pass by pass for layouts `where`; elsewhere a lower bound."""
-    if not _runs(work, pricing.block.pipeline_parallel) or not where.any():
+    if not _run_by_pass(work, pricing.block.pipeline_parallel) or not where.any():
         return pipeline
     fill, at = pipeline.fill.copy(), np.flatnonzero(where)
     fill[at] = run_fill_seconds(schedule_of(pricing), pricing.contents.kind, work, pipeline.micro_batches, at)

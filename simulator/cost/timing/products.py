@@ -114,10 +114,10 @@ def shape_factor(scenario: Scenario, rate: float) -> Callable[[Side, Side], Arra
     piece = np.maximum(values.product_split_seconds, 0.0) * rate / (2.0 * at_once)
     split = np.maximum(piece, 1e-9)
 
-    def factor(made: Side, depth: Side) -> Array | float:
+    def factor(outputs: Side, depth: Side) -> Array | float:
         with np.errstate(divide="ignore", invalid="ignore"):
-            pieces = np.maximum(1.0, np.sqrt(started * depth / (split * made)))
-        seconds: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (made * pieces))
+            pieces = np.maximum(1.0, np.sqrt(started * depth / (split * outputs)))
+        seconds: Array = (1.0 + piece * pieces / depth) * (1.0 + started / (outputs * pieces))
         return seconds
 
     return factor

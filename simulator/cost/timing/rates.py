@@ -84,7 +84,7 @@ def wide_precision(scenario: Scenario) -> str:
 
 
 def usual_rate(scenario: Scenario, precision: str) -> float:
-    """Return the FLOP/s to which shares apply: the peak, or the documented rate of large products.
+    """Return the FLOP/s to which efficiencies apply: the peak, scaled by the measured reach of large products.
 
     Devices lower their clock under matrix products, as far as their power allows: large ones reach 0.84 of an A100's
     peak, 0.65 of a B200's and 0.54 of an MI300X's.

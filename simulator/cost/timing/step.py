@@ -87,7 +87,7 @@ def step_seconds(
 
 
 @of_sizes
-def least_step_seconds(pricing: Pricing) -> Array:
+def min_step_seconds(pricing: Pricing) -> Array:
     """Return a cheap lower bound on a step's seconds, shape (n,): its passes without recompute."""
     bare = pricing.changed(recompute=np.full(len(pricing), BY_NAME["recompute"].encoded("none")))
     pipeline = pipeline_seconds(bare, stage_work(bare))

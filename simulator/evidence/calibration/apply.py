@@ -1,4 +1,4 @@
-"""The calibration that serves a device: which coefficients a question gets, and their source. Fits nothing."""
+"""Calibration of a question: which coefficients serve its device, and their source. Fits nothing."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Applied(NamedTuple):
         def likely(variance: Vector, margin: Vector, spread: _Spread) -> Mask:
             return np.asarray(margin / np.hypot(spread.size * np.sqrt(variance), spread.beside) >= deviations)
 
-        # A wider spread brings a probability nearer to a half: most of the unlikely are so by the rows' scatter alone.
+        # A wider spread brings a probability nearer to a half: the rows' scatter alone rules out most unlikely layouts.
         variances = np.zeros(len(index))
         some = [likely(variances, margins, spread) for spread in bounds]
         priced_too = np.flatnonzero(some[0] | some[1] | (probability <= EVEN))
@@ -144,7 +144,7 @@ class Applied(NamedTuple):
         if len(priced_too):
             variances[priced_too] = relative_variances("memory", scenario, block.take(priced_too), part)
         result, other = (likely(variances, margins, spread) for spread in bounds)
-        # Only where they differ it matters what the layout's own range is.
+        # The layout's own range matters only where the two results differ.
         for place, at in _places(block, np.flatnonzero(result != other)).items():
             spread = spreads.known.get(place) or spreads.of(place, block.layout(at[0]))
             result[at] = likely(variances[at], margins[at], spread)
@@ -213,12 +213,12 @@ def applied(family: str, choice: str | None = None, cluster: str | None = None) 
     """
     if choice == "none":
         return Applied(None, None)
-    # Another network between the same devices leaves what was fitted to them.
+    # Another network between the same devices keeps the coefficients that were fitted to them.
     names = [name for name in ((cluster or "").partition("@")[0], family, OTHER_FAMILY) if name]
     own = [read_calibration(Path(choice))] if choice else []
 
     def nearest(kind: CoefficientKind) -> Calibration | None:
-        # A file behind the one that has the kind is not read.
+        # Files after the first that has the kind are not read.
         return next(
             (
                 calibration
@@ -256,7 +256,7 @@ def with_calibration(
             result = replace(result, throughput=time_interval(result, deviation))
             measurement = next_measurement(unit, serving.sizes, scenario)
         if part.known:
-            # Nothing was fitted, so there is no range to be outside of: the words are those of the speed.
+            # Nothing was fitted, so there is no range of memory; the words are those of the speed.
             notes.append(f"{kind}: {part.known}")
             continue
         words.append(where)
@@ -280,7 +280,7 @@ _FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
 
 
 def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, *, covered: bool) -> FittedPart:
-    """Return a part with what it lacks for ranges beyond its rows, from its family's sources.
+    """Return a part completed from its family's sources for ranges beyond its own rows.
 
     A part fitted to own rows takes the sizes of contributions beyond measured runs; for a layout that its own range
     does not cover also the scatter.

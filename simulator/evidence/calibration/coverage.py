@@ -57,7 +57,7 @@ class Distance(NamedTuple):
     device: bool
     """Whether no row is of the device family."""
     share_of_source: float
-    """One over the sources of the family; 0 without any."""
+    """Inverse of the number of sources of the family; 0 without any."""
     stack: bool
     """Whether no row of the family ran the framework."""
     doublings: float
@@ -76,7 +76,7 @@ class RowsCoverage:
     """Coverage by framework."""
 
     def __hash__(self) -> int:
-        """Hash by what tells most of them apart."""
+        """Hash by the fields that differ most often."""
         return hash((self.sources, *self.stacks))
 
     def distance(self, scenario: Scenario, layout: Layout) -> Distance:
@@ -98,8 +98,8 @@ class RowsCoverage:
 
     def __or__(self, other: RowsCoverage) -> RowsCoverage:
         """Return the coverage of both."""
-        mine = [(name, stack) for coverage in (self, other) for name, stack in coverage.stacks.items()]
-        return RowsCoverage(max(self.sources, other.sources), _stacks(mine))
+        stacks = [(name, stack) for coverage in (self, other) for name, stack in coverage.stacks.items()]
+        return RowsCoverage(max(self.sources, other.sources), _stacks(stacks))
 
     def as_document(self) -> dict[str, Any]:
         """Return the plain values of a file."""

@@ -40,7 +40,7 @@ MOST_VARIANCE = 100.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedPart:
-    """One kind of coefficients as stored: fitted, or known by how the hardware works."""
+    """Coefficients of one kind as stored: fitted, or known by how the hardware works."""
 
     values: Mapping[str, float]
     covariance: Matrix
@@ -49,9 +49,9 @@ class FittedPart:
     """Relative scatter of the rows used."""
     rows_used: tuple[str, ...]
     rows_left_out: Mapping[str, float]
-    """Row and its relative error."""
+    """Relative error of each row left out."""
     decided_by: Mapping[str, tuple[str, ...]]
-    """For each coefficient, the rows that decide most of it."""
+    """Rows that decide most of each coefficient."""
     noise_by: Mapping[str, float] = field(default_factory=dict)
     """Relative scatter by sort: `dense` and `moe` models, or kinds of memory figure; may be empty."""
     sizes: Mapping[str, float] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Calibration(NamedTuple):
         return self.memory if kind == "memory" else self.time
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
-        """Return the coefficient set that formulas take; what was not fitted comes from `base`."""
+        """Return the coefficient set that formulas take; coefficients that were not fitted come from `base`."""
         result = base or Coefficients()
         for kind in KINDS:
             if (part := self.part(kind)) is not None:
@@ -243,7 +243,7 @@ def _read_value(where: str, kind: CoefficientKind, entries: Any, name: str, *, k
 
 
 def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) -> None:
-    """Raise InputError for what is no covariance of coefficients with these bounds."""
+    """Raise InputError for a matrix that is no covariance of coefficients with these bounds."""
     count = len(known)
     if covariance.shape != (count, count) or not np.isfinite(covariance).all():
         raise InputError(f"{where}: must be {count} x {count} finite numbers")

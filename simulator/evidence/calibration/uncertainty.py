@@ -1,4 +1,4 @@
-"""The range of a prediction, from the coefficients' covariance and the scatter of rows. Moves no prediction."""
+"""Range of a prediction, from the coefficients' covariance and the scatter of rows. Moves no prediction."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def _slopes(
     moved = replace(
         scenario, coefficients=replaced(scenario.coefficients, kind, part.names, np.tile(values, len(block)))
     )
-    # Every copy has coefficients of its own, so no two are alike.
+    # Every copy has its own coefficients, so none can be shared.
     tiled = block.take(np.repeat(np.arange(len(block), dtype=np.intp), copies))
-    # Time reads of memory what no time coefficient moves.
+    # Time reads only figures of memory that no time coefficient moves.
     memory = memory_by_stage(Pricing(moved if kind == "memory" else scenario, tiled))
     figures = np.max(memory.device, axis=0) if kind == "memory" else step_seconds(Pricing(moved, tiled), memory).total
     figures = figures.reshape(len(block), copies)
@@ -113,7 +113,7 @@ def memory_interval(estimate: Estimate, deviation: float) -> MemoryEstimate:
         memory,
         interval_bytes=_interval(memory.device_bytes, deviation),
         fit_probability=0.0
-        if memory.fits_host is False  # what is moved there is counted, and not estimated
+        if memory.fits_host is False  # offloaded bytes are counted, not estimated
         else normal_below(math.log(memory.capacity_bytes / memory.need_bytes) / deviation),
     )
 

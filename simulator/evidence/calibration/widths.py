@@ -1,4 +1,4 @@
-"""A range in words: what it is made of, and which single measurement would narrow it most. Computes no range."""
+"""Explanation of a range: its contributions, and the measurement that would narrow it most. Computes no range."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _measurements(unit: Unit, parts: Mapping[str, float], scenario: Scenario) ->
     """Yield runs with the range that each leaves, the smallest run first and the layout itself last."""
     framework, hardware, beyond = scenario.framework.name, scenario.hardware.name, unit.distance.features
     cluster = ("sources", "device", "stack")
-    # One run leaves of the coefficients what its own scatter hides.
+    # One run leaves as much uncertainty of the coefficients as its own scatter hides.
     learned = parts["coefficients"] * parts["scatter"] / max(math.hypot(parts["coefficients"], parts["scatter"]), 1e-12)
     one_node = f"with {framework} on one node of {hardware}"
     yield _after(parts, f"any layout {one_node}", cluster, learned)
@@ -68,5 +68,5 @@ def _measurements(unit: Unit, parts: Mapping[str, float], scenario: Scenario) ->
 
 def _after(parts: Mapping[str, float], run: str, without: tuple[str, ...], learned: float) -> NextMeasurement:
     """Return a run with the range that is left without some contributions."""
-    left = {**parts, **dict.fromkeys(without, 0.0), "coefficients": learned}
-    return NextMeasurement(run, NORMAL_90 * math.hypot(*left.values()))
+    remaining = {**parts, **dict.fromkeys(without, 0.0), "coefficients": learned}
+    return NextMeasurement(run, NORMAL_90 * math.hypot(*remaining.values()))

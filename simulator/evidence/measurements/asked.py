@@ -1,4 +1,4 @@
-"""A question as columns of a measured row, from a launch, a recipe or an estimate. No measured figure is touched."""
+"""Columns of a measured row from the question of a launch, a recipe or an estimate. Touches no measured figure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def layout_columns(layout: Layout, *, is_moe: bool, usual_cut: tuple[int, ...] =
     if layout.stage_layers == usual_cut:
         columns["stage_layers"] = ()
     if columns["chunk_layers"]:
-        # Chunks say what the ranks hold, and how many chunks each has.
+        # Chunks determine the layers of the ranks, and the chunks of each.
         columns |= {"stage_layers": (), "virtual_stages": None}
     if layout.recompute_modules == BY_NAME["recompute_modules"].default:
         columns["recompute_modules"] = ()

@@ -28,7 +28,7 @@ _CONVENTION: Final = 0.03
 _SAME_BATCH: Final = 0.05
 """Share by which a batch that speeds imply may differ from the batch that words give."""
 _UNSEEN: Final = "expandable_segments"
-"""The switch that only the environment sets."""
+"""Switch that only the environment sets."""
 _BOUNDS: Final = ("not-modelled", "upper-bound", "activations-bound", "device-bound")
 """Rules of warnings on settings that are priced otherwise than they ran."""
 
@@ -66,7 +66,7 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
 
 
 def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[MeasuredRow, ...]]:
-    """Return the reader of the log: of the trainers whose lines it holds, the one that says most of its runs."""
+    """Return the reader of a log by the trainers whose lines it holds, the most detailed form first."""
     known = registry.step_log_forms()
     present: set[str] = set()
     last = 1

@@ -57,7 +57,7 @@ STATUSES: Final[dict[RowStatus, str]] = {
     "unpriced": "The run did something that cannot be priced, or its source leaves out what a question needs; "
     "`evidence` says what. Nothing counts.",
 }
-"""What each status means and which figures of such a row count."""
+"""Meaning of each status, with the figures of such a row that count."""
 
 _MEMORY_COUNTS: Final = frozenset({"consistent", "assumed_layout", "memory_only"})
 _SPEED_COUNTS: Final = frozenset({"consistent", "assumed_layout", "borrowed_memory", "unexplained"})
@@ -80,7 +80,7 @@ class StepSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
+    """Measured run. Each field is a column of the tables in `calibration/measured`; None and empty stand for blank."""
 
     table: str = ""
     """Short name of the table the row belongs to; with `row` it names the run."""
@@ -188,7 +188,7 @@ class MeasuredRow:
     memory_rank: MemoryRank | None = None
     """Pipeline rank the memory is of; blank for the fullest."""
     source_notes: str = ""
-    """What else the source's table says, verbatim."""
+    """Other notes of the source's table, verbatim."""
     layers_per_virtual_stage_from_script: int | None = None
     """Annotation: layers per model chunk that the run's script sets where the table leaves it blank, a count."""
     devices_from_figures: int | None = None
@@ -219,7 +219,7 @@ class MeasuredRow:
 
     @property
     def run_devices(self) -> int:
-        """Devices the run had, a count: what its figures imply if annotated, else what is stated."""
+        """Devices of the run, a count: those that its figures imply if annotated, else the stated ones."""
         return self.devices_from_figures or self.devices
 
     @property
@@ -270,7 +270,7 @@ class MeasuredRow:
 
     @property
     def memory_counts(self) -> bool:
-        """Whether the memory figure is a sample of what `memory_kind` says."""
+        """Whether the memory figure is a sample of its `memory_kind`."""
         return self.outcome == "ok" and self.memory_bytes is not None and self.status in _MEMORY_COUNTS
 
     @property

@@ -265,7 +265,7 @@ def _reader(hint: Any) -> Reader:
     }
     if hint in plain:
         return plain[hint]
-    # What is left are words: a Literal, or one or None.
+    # The remaining types are words: a Literal, or a Literal or None.
     literal = next((arm for arm in get_args(hint) if get_args(arm)), hint)
     return _word_reader(get_args(literal))
 

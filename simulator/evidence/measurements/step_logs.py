@@ -19,7 +19,7 @@ from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.shapes import shipped_models
 from simulator.evidence.measurements.steady import Step, steady
 from simulator.frameworks.logged_config import LoggedConfig
-from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, StepLogForm, fuller, number, whole
+from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, StepLogForm, longer_line, number, parse_count
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ _EVENT_FACTS: Final = {
 
 
 def read_steps(lines: Iterable[LogLine], context: LogContext, form: StepLogForm) -> tuple[MeasuredRow, ...]:
-    """Return the log's run as a row. Raises InputError naming the line, or listing what neither log nor caller says."""
+    """Return the log's run as a row. Raises InputError naming the line, or listing the facts that are missing."""
     run: _LoggedRun | None = None
     for line in lines:
         run = run or _LoggedRun(line)
@@ -56,10 +56,10 @@ def read_steps(lines: Iterable[LogLine], context: LogContext, form: StepLogForm)
         if match := _EVENT.search(line.text):
             _event(run, line, match[1])
         if match := form.step.search(line.text):
-            run.out_of_memory = None  # a run that goes on did not run out
+            run.out_of_memory = None  # a run that continues did not run out of memory
             run.steps.append((line, _named(match)))
         elif OUT_OF_MEMORY.search(line.text):
-            run.out_of_memory = fuller(run.out_of_memory, line)
+            run.out_of_memory = longer_line(run.out_of_memory, line)
         for fact in form.facts:
             if match := fact.search(line.text):
                 run.facts |= _named(match)
@@ -131,8 +131,8 @@ def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
     total = run.facts.get("total", "").replace(",", "")
     for line, step in run.steps:
         if total and step.get("total", total) != total:
-            continue  # a bar of something else, such as evaluation
-        at = whole(line.where, "step", step["at"])
+            continue  # a progress bar of something else, such as evaluation
+        at = parse_count(line.where, "step", step["at"])
         if "tokens" in step:
             rate = number(line.where, "tokens per second", step["tokens"].replace(",", ""))
             yield Step(iteration=at, seconds=tokens / rate, rate=rate)
@@ -143,6 +143,6 @@ def _steps(run: _LoggedRun, tokens: float) -> Iterable[Step]:
     if not run.steps and "rate" in run.facts and "runtime" in run.facts:
         where = run.begin.where
         rate = number(where, "train_steps_per_second", run.facts["rate"])
-        steps = whole(where, "steps", total) if total else 0
+        steps = parse_count(where, "steps", total) if total else 0
         runtime = number(where, "train_runtime", run.facts["runtime"])
         yield Step(iteration=1, seconds=runtime / steps if steps else 1.0 / rate)

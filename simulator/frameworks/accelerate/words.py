@@ -113,7 +113,7 @@ def _take_fsdp(arguments: Arguments, words: Arguments) -> None:
     strategy = (words.text("zero_stage", "fsdp_sharding_strategy") or "").lower()
     again = (words.text("zero_stage", "fsdp_reshard_after_forward") or "true").lower()
     if not strategy:
-        # Version 2 has no strategy: weights go after the forward pass or stay.
+        # FSDP 2 has no strategy, only whether weights are freed after the forward pass.
         strategy = again if again in _SHARDS else "shard_grad_op" if again in OFF else "full_shard"
     if strategy not in _SHARDS:
         arguments.not_modelled(f"fsdp_sharding_strategy {strategy[:30]} is not known")

@@ -16,7 +16,7 @@ _ANY_SHAPE: Final = ("no-vocabulary", "not-modelled")
 """Rules whose remarks a named model makes obsolete, where they name no line."""
 
 
-def settle(arguments: Arguments, renamed: Mapping[str, str]) -> None:
+def normalize_flags(arguments: Arguments, renamed: Mapping[str, str]) -> None:
     """Turn flags stated as `true` or `false` into Megatron's switches, under Megatron's names."""
     entries, arguments.entries = arguments.entries, {}
     for name, own in entries.items():

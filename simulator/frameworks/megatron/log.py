@@ -21,9 +21,9 @@ from simulator.frameworks.logs import (
     LoggedRun,
     LoggedStep,
     LogLine,
-    fuller,
+    longer_line,
     number,
-    whole,
+    parse_count,
 )
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.remarks import Place
@@ -97,7 +97,7 @@ class _RunLines:
 
     def _take_event(self, line: LogLine) -> None:
         if match := _ITERATION.search(line.text):
-            self.ended, self.out_of_memory = True, None  # a run that goes on did not run out
+            self.ended, self.out_of_memory = True, None  # the run continued
             self.iterations.append((line, int(match[1]), _fields(match[3])))
         self.reports += ((line, report) for report in _MEMORY.finditer(line.text))
         if match := _DEEPSPEED.search(line.text):
@@ -105,7 +105,7 @@ class _RunLines:
         elif match := _PADDED.search(line.text):
             self.vocabulary = line, match[1]
         elif OUT_OF_MEMORY.search(line.text):
-            self.out_of_memory = fuller(self.out_of_memory, line)
+            self.out_of_memory = longer_line(self.out_of_memory, line)
 
 
 def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
@@ -175,7 +175,7 @@ def _steps(run: _RunLines) -> Iterator[LoggedStep]:
     for line, iteration, values in run.iterations:
         name = next((name for name in _TIMES if name in values), None)
         if name is None:
-            if line is last:  # cut where the run or the copy ended
+            if line is last:  # the log may end within a line
                 continue
             raise InputError(
                 f"{line.where}: iteration without its time; expected 'elapsed time per iteration (ms): 1.0'"
@@ -184,7 +184,7 @@ def _steps(run: _RunLines) -> Iterator[LoggedStep]:
             iteration=iteration,
             seconds=number(line.where, name, values[name]) * _TIMES[name],
             rate=next((number(line.where, rate, values[rate]) for rate in _RATES if rate in values), None),
-            batch=whole(line.where, _BATCH, values[_BATCH]) if _BATCH in values else None,
+            batch=parse_count(line.where, _BATCH, values[_BATCH]) if _BATCH in values else None,
         )
 
 
@@ -214,12 +214,12 @@ def _batch(run: _RunLines) -> int | None:
 
     def count(name: str) -> int:
         line, text = run.dump.get(name, (run.begin, "0"))
-        return whole(line.where, name, text) if text not in ("", "None") else 0
+        return parse_count(line.where, name, text) if text not in ("", "None") else 0
 
     if batch := count("batch_size"):
         return batch * (count("data_parallel_size") or 1)
     batches = [(line, values[_BATCH]) for line, _, values in run.iterations if _BATCH in values]
-    return whole(batches[-1][0].where, _BATCH, batches[-1][1]) if batches else None
+    return parse_count(batches[-1][0].where, _BATCH, batches[-1][1]) if batches else None
 
 
 def _arguments(run: _RunLines, table: FlagTable) -> Arguments:
@@ -255,7 +255,7 @@ def _values(table: FlagTable, name: str, line: LogLine, text: str) -> list[Plain
 def _as_asked(dump: dict[str, tuple[LogLine, str]], begin: LogLine) -> None:
     """Undo changes that validation makes to arguments and no flag asked for."""
     if "transformer_impl" not in dump:
-        # Versions before TransformerEngine have their own layers alone, and PyTorch's allocator of their time.
+        # Versions before TransformerEngine have only their own layers and the allocator of older PyTorch.
         dump |= {"transformer_impl": (begin, "local"), "expandable_segments": (begin, "false")}
     if all(dump.get(name, (begin, "None"))[1] == "None" for name in _INTERLEAVED):
         # "non-interleaved schedule does not support overlapping p2p communication": arguments.py of core_v0.12.0.
@@ -270,7 +270,7 @@ def _note_devices(run: _RunLines, arguments: Arguments) -> None:
     for name, factors in (("world_size", ()), ("data_parallel_size", _REPLICA)):
         line, text = run.dump.get(name, (run.begin, "None"))
         if text != "None" and arguments.devices is None:
-            arguments.devices = whole(line.where, name, text)
+            arguments.devices = parse_count(line.where, name, text)
             for factor in factors:
                 arguments.devices *= arguments.integer("devices", factor) or 1
             arguments.places["devices"] = Place(arguments.file, line.number)

@@ -1,4 +1,4 @@
-"""Layers without attention by Megatron's and MindSpeed's flags: state spaces, the gated delta rule, patterns."""
+"""Layers other than attention by Megatron's and MindSpeed's flags: state spaces, the gated delta rule, patterns."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> 
     read: tuple[str, ...] = ()
     if own == "mamba_spec" and "hidden_size" in fields:
         inner = (arguments.integer("mixers", "mamba-expand") or 1) * fields["hidden_size"]
-        # Nothing else in any layer: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py.
+        # Only Mamba in every layer: MindSpeed-LLM v2.1.0, tasks/models/spec/mamba_spec.py.
         listed = {"mixers": ("mamba",), "feed_forwards": ("none",), "rotary": False} | _mamba(sizes, inner, 1, 256)
     elif stack:
         listed, read = _stack(arguments, fields, sizes), (_PATTERN, *_RATIOS)
@@ -77,7 +77,7 @@ def mixers_of(arguments: Arguments, fields: MixerFields, sizes: MixerFields) -> 
 
 
 def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[str, ...]) -> None:
-    """Refuse what decides on the layers and was not read for those that the other flags build."""
+    """Refuse flags that change the kind of layers but were not read for these layers."""
     for name in deciding:
         entry = None if name in read else arguments.entry(name)
         text = None if entry is None else arguments.text("mixers", name)
@@ -88,7 +88,7 @@ def _remark_others(arguments: Arguments, deciding: tuple[str, ...], read: tuple[
 
 
 def _agreeing(arguments: Arguments, fields: MixerFields, own: MixerFields) -> MixerFields:
-    """The fields, without networks that have experts where the flags give none, or none where they give some."""
+    """Return the fields if layers with experts and a number of experts occur together or not at all; else none."""
     networks, count = own.get("feed_forwards"), fields.get("num_experts")
     if networks is None or "num_experts" in arguments.incomplete or ("experts" in networks) == bool(count):
         return own
@@ -165,7 +165,7 @@ def _delta(arguments: Arguments, fields: MixerFields, sizes: MixerFields, *, own
     layers = fields.get("num_hidden_layers")
     text = (arguments.text("mixers", *_PLACES) or "").replace(" ", "").strip("\"'")
     every = int(text) if re.fullmatch(r"[1-9][0-9]{0,3}", text, re.ASCII) else 0
-    digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else written_out(text)
+    digits = "".join("10"[(i + 1) % every == 0] for i in range(layers or 0)) if every else layer_digits(text)
     if not layers or len(digits) != layers:
         if layers and "mixers" not in arguments.incomplete:
             message = f"{text[:40] or 'nothing'}: no list of {layers} layers of which some have linear attention"
@@ -188,7 +188,7 @@ _TERM: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?", re.ASCII)
 _MOST_DIGITS: Final = 100_000
 
 
-def written_out(text: str) -> str:
+def layer_digits(text: str) -> str:
     """Return `([0]*1+[1,1]*13)` as one digit per layer; empty for other text."""
     digits = ""
     if text.startswith("(") and text.endswith(")") and text.count("(") == text.count(")") == 1:

@@ -1,4 +1,4 @@
-"""The model of Megatron's and MindSpeed's flags: shape, vocabulary, and the shipped model alike. Prices nothing."""
+"""The model of Megatron's and MindSpeed's flags: its shape, its vocabulary, and the shipped model that equals it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.megatron.cut import idle_layers
-from simulator.frameworks.megatron.mixers import is_known_spec, mixers_of, written_out
+from simulator.frameworks.megatron.mixers import is_known_spec, layer_digits, mixers_of
 from simulator.frameworks.megatron.vocabulary import padded, padding, vocabulary
 from simulator.frameworks.take import Targets, part
 
@@ -139,7 +139,7 @@ def _places_of_experts(arguments: Arguments, fields: dict[str, Any], layers: int
     if text in ("1", "-1"):
         return {"first_k_dense_replace": leading}
     step = int(text) if re.fullmatch(r"[0-9]{1,4}", text, re.ASCII) and int(text) else 0
-    digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else written_out(text)
+    digits = "".join("01"[i % step == 0 and i >= leading] for i in range(layers or 0)) if step else layer_digits(text)
     if "1" not in digits or (layers is not None and len(digits) != layers):
         message = f"--moe-layer-freq {text[:40]}: no list of {layers or 'all'} layers of which some have experts"
         arguments.not_modelled(message, "moe-layer-freq")
@@ -160,7 +160,7 @@ def _set_latent(arguments: Arguments, fields: dict[str, Any]) -> None:
         for name in LATENT:
             fields.pop(name, None)
         return
-    # With MLA the flag means the norms of the compressed queries and keys, which its layers always count.
+    # With MLA the flag means the norms of compressed queries and keys, which its layers include anyway.
     fields |= {"qk_norm": False, "attention_bias": False}
     if arguments.has("multi-latent-attention"):
         usual = {name: size for name, size in _LATENT_SIZES.items() if name not in {*fields, *arguments.incomplete}}
@@ -176,7 +176,7 @@ def model_of(arguments: Arguments, fields: dict[str, Any], tensor_parallel: int)
     model = models.by_shape(shape)
     unknown = arguments.has("patch-tokenizer-type") and model is not None and models.shares_sizes(model)
     if model is not None and not count and (unknown or _has_other_parts(model, fields)):
-        # Another model of equal sizes, or a tokenizer that is not known: the vocabulary would be a guess.
+        # Several models of equal sizes, or an unknown tokenizer: the vocabulary would be a guess.
         model = None
     multiple = padding(arguments, tensor_parallel)
     fix = "--model-field vocab_size=N"

@@ -49,11 +49,12 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     batch = targets.get("workload.global_batch_size") or special.largest_batch(arguments)
     special.set_options(arguments, targets, environment, layout)
     special.remark_contradictions(arguments, layout)
+    stated = shape | ({"vocab_size": spec.vocab_size} if spec else {}) | fields
     return AskedRun(
         framework="megatron",
         model=model,
         model_fields=fields,
-        shape=shape | ({"vocab_size": spec.vocab_size} if spec else {}) | fields,
+        shape=stated,
         seq_length=targets.get("workload.seq_length"),
         global_batch_size=batch,
         gradient_accumulation_steps=None if batch or "global_batch_size" in arguments.incomplete else 1,
@@ -61,5 +62,6 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         lora_rank=rank,
         options={**(special.usual_dispatch(arguments) if own else {}), **part(targets, "option")},
         layout=layout,
+        unpriced_bytes=special.sharding_room(arguments, targets, stated.get("vocab_size")),
         virtual_stage_layers=cut.layers_per_chunk,
     )

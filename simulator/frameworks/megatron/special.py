@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from simulator.cost.dtypes import FP32, HALF
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.megatron.captured import set_captured
 from simulator.frameworks.optimizer import read_optimizer
@@ -22,6 +23,10 @@ from simulator.question.vocabulary import FP4_RECIPES, FP8_RECIPES, OFFLOADED_MO
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Environment variables that configure PyTorch's allocator."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
+_STRATEGIES: Final = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_QUEUE: Final = 1e9
+_LARGEST_TABLE: Final = 262_144
+_LARGEST_HIDDEN: Final = 16_384
 _STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
 _ALL: Final = 2**31
 """Limit of deferred micro batches where none is stated."""
@@ -76,11 +81,43 @@ def _set_sharding(arguments: Arguments, targets: Targets) -> None:
         if arguments.has("fp8-format"):
             message = "--use-torch-fsdp2: 8-bit copies of whole layers are priced, as if they were kept for all of them"
             arguments.remark("upper-bound", "warning", message, "use-torch-fsdp2")
-    elif arguments.switch("zero_stage", "use-megatron-fsdp") and strategy not in (None, "no_shard"):
-        targets["layout.zero_stage"] = 1
+    elif arguments.switch("zero_stage", "use-megatron-fsdp") and strategy in _STRATEGIES:
+        targets["layout.zero_stage"] = _STRATEGIES[strategy]
         if strategy != "optim":
-            name = "data-parallel-sharding-strategy"
-            arguments.not_modelled(f"--{name}: Megatron's FSDP of gradients and weights is not modelled", name)
+            _set_fully_sharded(arguments, targets, strategy)
+
+
+def _set_fully_sharded(arguments: Arguments, targets: Targets, strategy: str) -> None:
+    """Set what Megatron's FSDP of gradients, and of weights, does by layers; see `sharding_room`."""
+    name = "data-parallel-sharding-strategy"
+    targets |= {f"option.{switch}": "true" for switch in ("fully_shard", "overlap_grad_reduce", "overlap_param_gather")}
+    message = f"--{name} {strategy}: room is left for all of its buffers"
+    arguments.remark("upper-bound", "warning", message, name)
+    if arguments.has("num-experts") or targets.get("layout.pipeline_parallel", 1) > 1:
+        message = f"--{name} {strategy}: with experts or a pipeline Megatron's FSDP is not modelled"
+        arguments.not_modelled(message, name)
+    if targets.get("option.fp8_param_gather") == "true":
+        # Weights are stored in 8 bits and in parts; transposes are made as they are gathered (README of megatron_fsdp).
+        targets["option.fp8_weight_cache"] = "false"
+
+
+def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) -> float:
+    """Return the most bytes of Megatron FSDP's buffers beyond the two layers and the table that ZeRO gathers.
+
+    Gradients of 1e9 parameters, or of two layers, wait for their reduction, and half as many weights are gathered ahead
+    (Megatron-LM d98e8a6, megatron_fsdp.py: 420 to 444); double buffers limit both to two layers. Tables are not split
+    into units: their weights and gradients are gathered whole (mcore_fsdp_adapter.py).
+    """
+    if targets.get("option.fully_shard") != "true" or "option.widened_gradients" in targets:
+        return 0.0
+    hidden: int = targets.get("model.hidden_size", _LARGEST_HIDDEN)
+    width: int = targets.get("model.intermediate_size", 4 * hidden)
+    layer = hidden * (4 * hidden + 3 * width)
+    table = (vocabulary if isinstance(vocabulary, int) else _LARGEST_TABLE) * hidden
+    doubled = arguments.any_switch("sharding_buffers", "fsdp-double-buffer", "use-nccl-ub")
+    arguments.forget("sharding_buffers")
+    queue = FP32 * layer if doubled else (FP32 + HALF / 2.0) * max(_QUEUE, 2.0 * layer)
+    return queue + (2.0 * FP32 + HALF) * table
 
 
 def _set_recompute(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:

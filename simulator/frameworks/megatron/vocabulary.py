@@ -39,7 +39,7 @@ def vocabulary(arguments: Arguments) -> tuple[int | None, str]:
     whole = arguments.integer("vocab_size", *_WHOLE)
     if whole:
         return whole, ""
-    # MindSpeed builds the table of the tokenizer it loads, whatever --vocab-size says.
+    # MindSpeed sizes the table by the tokenizer it loads, regardless of --vocab-size.
     known, _ = models.by_name(_text(arguments, "tokenizer-name-or-path"))
     if known and known not in models.BY_NAME_ALONE:
         return models.load_model(known).vocab_size, ""

@@ -171,7 +171,7 @@ def _workload(case: Writing) -> Iterator[WordPair]:
     yield "seq_length", str(scenario.seq_length)
     yield from case.degrees("micro_batch_size")
     yield "global_batch_size", str(scenario.global_batch_size)
-    # Without a word for the precision Megatron-LM trains in fp32.
+    # Megatron-LM's default precision is fp32.
     match scenario.precision:
         case "bf16" | "fp16":
             yield scenario.precision, ""
@@ -190,7 +190,7 @@ def _workload(case: Writing) -> Iterator[WordPair]:
             pass
         case _:
             assert_never(scenario.precision)
-    if not _is_mindspeed(case):  # whose kernels are those of its own switches
+    if not _is_mindspeed(case):  # which has switches of its own for kernels
         yield "transformer_impl", "transformer_engine"
 
 
@@ -235,8 +235,8 @@ def _scheduled(case: Writing) -> Iterator[WordPair]:
 def _stages(case: Writing) -> Iterator[WordPair]:
     cut, chunks = case.layout.stage_layers, case.layout.virtual_stages
     if case.layout.chunk_layers or (chunks > 1 and not case.cut_is_even):
-        held = model_chunks(cut, chunks, case.layout.chunk_layers)
-        yield _described_cut(case, [held[rank][chunk][1] for chunk in range(chunks) for rank in range(len(cut))])
+        per_rank = model_chunks(cut, chunks, case.layout.chunk_layers)
+        yield _described_cut(case, [per_rank[rank][chunk][1] for chunk in range(chunks) for rank in range(len(cut))])
         return
     if chunks > 1:
         yield "num_layers_per_virtual_pipeline_stage", str(cut[0] // chunks)

@@ -31,13 +31,13 @@ def prepare(arguments: Arguments) -> None:
     line = engine.place.line
     experts = arguments.entry("num-experts")
     if experts is None or experts.text == "1":
-        # `--num-experts 1` is a dense model, whose layers no such group spreads.
+        # `--num-experts 1` is a dense model, without expert parallelism.
         arguments.entries.pop("moe_expert_parallel_size", None)
     if not arguments.has("use-flash-attn"):
         arguments.add("transformer-impl", [known_value("local", line)], line)
     method = arguments.text("stage_layers", "pp-partition-method")
     if method == _BY_EMBEDDINGS:
-        # Token table and head are layers of the cut.
+        # Embedding and head count as layers of the cut.
         arguments.add("account-for-embedding-in-pipeline-split", [], line)
         arguments.add("account-for-loss-in-pipeline-split", [], line)
     elif method not in (None, "type:transformer"):
@@ -64,14 +64,14 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
     if files or (stage is None and stated is None and "zero_stage" in keys.incomplete):
         arguments.incomplete.add("zero_stage")
     stage = stated or 0 if stage is None else stage
-    # Without sharding the 16-bit optimizer sums in fp32; the sharded ones sum in the type of the weights.
+    # Without sharding the 16-bit optimizer sums gradients in fp32, else in the type of the weights.
     kind = keys.text("gradient_dtype", "data_types.grad_accum_dtype") or ("fp32" if stage == 0 else "")
     wide = run.precision == "fp32" or (run.precision == "bf16" and kind == "fp32")
-    # DeepSpeed-Ulysses: each rank has a part of every sequence, and of the heads while it attends.
+    # DeepSpeed-Ulysses: each rank has a part of every sequence, and in attention of the heads.
     split = arguments.integer("cp", "ds-sequence-parallel-size", high=2**16) or 1
     layout = run.layout
     if layout is not None:
-        # BF16_Optimizer, taken where no stage is asked for, keeps each replica's part of the masters and moments alone:
+        # BF16_Optimizer, the default without a stage, shards masters and moments over the replicas:
         # deepspeed/runtime/engine.py and bf16_optimizer.py of 0.16.5, partition_size.
         engine = keys.text("precision", "bf16.enabled", "bfloat16.enabled") or ""
         sharded = min(stage, 1) or int(run.precision == "bf16" and engine.lower() == "true")

@@ -203,10 +203,10 @@ def _kept_tensors(facts: _Facts) -> Options:
     if arguments.text("position_embedding_type", "position-embedding-type") == "alibi":
         own |= _bias_tables(facts)
     if variable:
-        # Sizes are sent with every micro batch: mindspeed/core/pipeline_parallel, variable_seq_lengths.
+        # Tensor sizes travel with every micro batch: mindspeed/core/pipeline_parallel, variable_seq_lengths.
         own["kept_boundaries"] = "false"
     if not arguments.has("recompute-granularity"):
-        # Routed hidden states that a dispatcher's attributes hold of the last micro batch.
+        # Routed hidden states of the last micro batch that a dispatcher's attributes reference.
         if arguments.switch("kept_dispatches", "moe-alltoall-overlap-comm"):
             own["kept_dispatches"] = "3"
         elif _gathers(arguments) and not facts.is_oldest:
@@ -239,9 +239,9 @@ def _bias_tables(facts: _Facts) -> Options:
 def _general_mask(facts: _Facts) -> str:
     """Return the mask of `--attention-mask-type general`; with reset masks, lengths of documents may replace it.
 
-    features_manager/megatron_basic/training_basic.py of MindSpeed-LLM: from v2.3.0 on the loader makes none beside
-    tokens for heads, from v26.0.0 on none at all, and get_attention_mask of MindSpeed (model/transformer.py:66 of
-    v26.0.0) then takes the one of 2048 x 2048, unless a ring makes its own.
+    features_manager/megatron_basic/training_basic.py of MindSpeed-LLM: from v2.3.0 on the loader makes no mask if
+    tokens are exchanged for heads, from v26.0.0 on none, and get_attention_mask of MindSpeed (model/transformer.py:66
+    of v26.0.0) then returns one of 2048 x 2048, unless a ring makes its own.
     """
     arguments = facts.arguments
     if not arguments.switch("attention_mask", "reset-attention-mask"):
@@ -273,14 +273,14 @@ def _recomputed(facts: _Facts) -> Options:
     if arguments.switch("recomputed_activation_share", "recompute-activation-function"):
         share("recomputed_activation_share", "recompute-activation-function-num-layers", 1.0)
     if arguments.switch("recomputed_norm_share", "recompute-norm"):
-        # With sequence parallelism the product behind a norm keeps its part of the input all the same: seen in the peak
+        # With sequence parallelism the product after a norm keeps its part of the input anyway: seen in the peak
         # of v2.0.0's llama3_mcore_tp2_pp2_vpp2_noop_layer.
         share("recomputed_norm_share", "recompute-norm-num-layers", 0.0 if layout.sequence_parallel else 1.0)
     # MindSpeed v26.0.0, megatron-moe-zero-memory.md: 70 and 90 % of what recomputing the experts whole frees.
     freed = {"level0": 0.7, "level1": 0.9}.get(arguments.text("recomputed_expert_share", "moe-zero-memory") or "")
     if freed is not None:
         share("recomputed_expert_share", "moe-zero-memory-num-layers", freed)
-    # MindSpeed v2.1.0, docs/features/swap_attention.md: then the count is of networks that are done again.
+    # MindSpeed v2.1.0, docs/features/swap_attention.md: the count is then of recomputed networks.
     if arguments.switch("swapped_attention", "swap-attention") and not arguments.has("recompute-granularity"):
         chunks = 1 if arguments.has("enable-recompute-layers-per-pp-rank") else layout.virtual_stages
         count = arguments.integer("recompute_layers", "recompute-num-layers", low=0) or 0

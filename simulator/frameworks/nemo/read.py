@@ -17,7 +17,7 @@ from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.megatron.framework import no_decoder
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.names import plain
-from simulator.frameworks.nemo.runs import RESTORED, note_part, other_run, restored, reward_options
+from simulator.frameworks.nemo.runs import RESTORED, note_part, other_run, restored_sizes, reward_options
 from simulator.frameworks.remarks import Place, Remark
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.unread import remark_keys
@@ -59,7 +59,7 @@ def is_nemo(names: Collection[str]) -> bool:
 
 def read_nemo(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     """Return the run of a configuration file."""
-    filled = Interpolation([*restored(Path(arguments.file), keys), *keys], arguments.settings)
+    filled = Interpolation([*restored_sizes(Path(arguments.file), keys), *keys], arguments.settings)
     run, chosen = read_filled(arguments, filled, None)
     arguments.used |= filled.used
     note_part(arguments, run, {key.path[0] for key in chosen if len(key.path) > 1})
@@ -238,7 +238,7 @@ def _as_restored(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> As
     """Return the run with the model of the restored weights, if the launcher's name for them identifies it."""
     name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
     known = run.model is not None or "num_hidden_layers" in run.model_fields
-    return run if known else named(arguments, run, name)
+    return run if known else with_named_model(arguments, run, name)
 
 
 def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
@@ -251,10 +251,10 @@ def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
     size = re.sub(r"(?<=\d)P(?=\d)", ".", re.sub(r"^(\d)00M$", r"0.\1B", size))
     dotted = ".".join(re.findall(r"\d", version))
     names = (f"{family}{dotted}-{size}", f"{family}-{dotted}-{size}", f"{family}-{size}", f"{family}-{version}")
-    return named(arguments, run, *names)
+    return with_named_model(arguments, run, *names)
 
 
-def named(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
+def with_named_model(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
     """Return the run with the first model that a name means; its experts are split like its other layers.
 
     Megatron-Bridge 067f987 sets no dropout in its providers (models/llama/llama_bridge.py and its neighbours).
@@ -313,7 +313,7 @@ def _translate_parts(arguments: Arguments, key: Key, lowered: str) -> bool:
 def _add_activation(arguments: Arguments, key: Key, lowered: str) -> None:
     if lowered in ("swiglu", "geglu", "squared-relu"):
         arguments.add(f"--{lowered}", [], key.line, key.file)
-    elif lowered not in ("gelu", "silu", ""):  # what is gated has a key of its own
+    elif lowered not in ("gelu", "silu", ""):  # gating has a key of its own
         arguments.remark_key(key, f"activation {lowered[:40]}: networks with this activation are not modelled")
 
 

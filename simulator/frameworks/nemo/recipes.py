@@ -24,7 +24,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.interpolation import Interpolation
-from simulator.frameworks.nemo.read import named, read_filled
+from simulator.frameworks.nemo.read import read_filled, with_named_model
 from simulator.frameworks.nemo.vision import VisionTower, sample_pixels, tower_of
 from simulator.frameworks.python import PythonReader
 from simulator.frameworks.python_values import Instance, Module, OpenValue, Outside, PythonFunction, RaisedError
@@ -323,7 +323,7 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
     run, _ = read_filled(arguments, filled, recipe.environment)
     arguments.used |= filled.used
     if model is not None or recipe.hub:
-        run = named(arguments, run, model or recipe.hub)
+        run = with_named_model(arguments, run, model or recipe.hub)
         if run.model is None:
             message = f"{recipe.hub} is no model that is shipped: the recipe takes all of its sizes from there"
             arguments.remark_line("not-modelled", "error", message, recipe.place.line, fix="--model NAME")

@@ -80,7 +80,7 @@ _SIZES: Final = frozenset(
 """Keys taken from the weights' own configuration; others merge (tuning/megatron_gpt_finetuning.py of NeMo 8cfedd7)."""
 
 
-def restored(path: Path, keys: Iterable[Key]) -> list[Key]:
+def restored_sizes(path: Path, keys: Iterable[Key]) -> list[Key]:
     """Return the size keys of the model that a run starts from, found in the launcher's training file of that name.
 
     A run's name `gpt3_5b` means `training/gpt3/5b.yaml`, `falcon_7b` means `training/falcon/falcon_7b.yaml`

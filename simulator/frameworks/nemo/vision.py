@@ -46,7 +46,7 @@ class VisionTower(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters."""
+        """Number of parameters of the tower."""
         hidden, wide = self.hidden_size, self.intermediate_size
         patch = 3 * self.temporal_patch_size * self.patch_size**2 * hidden + hidden
         layer = 4 * hidden * hidden + 2 * hidden * wide + 9 * hidden + wide
@@ -57,7 +57,7 @@ class VisionTower(NamedTuple):
         return patch + self.positions * hidden + self.layers * layer + self.mergers * merger + norms
 
     def kept_bytes(self, pixels: int) -> float:
-        """Bytes that a micro batch of `pixels` keeps in 16 bits: ten tensors of the width and two wide ones a layer."""
+        """Return the bytes kept for `pixels` in 16 bits: ten tensors of the width and two wide ones a layer."""
         patches = pixels / self.patch_size**2
         layer = 20 * self.hidden_size + 4 * self.intermediate_size
         merger = 8 * self.hidden_size + self.out_size

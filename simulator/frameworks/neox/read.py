@@ -176,13 +176,13 @@ def _stage(own: Keys) -> int:
 
 
 def _kinds(arguments: Arguments) -> set[str]:
-    """The kinds of layers that `attention_config` lists."""
+    """Return the kinds of layers that `attention_config` lists."""
     named = {plain(str(name)): value for name, value in read_document(Path(arguments.file)).items()}
     return set(re.findall(r"[a-z_]+", str(named.get("attention_config", "global")).lower())) - {"all"}
 
 
 def _selective(own: Keys, fields: Mapping[str, object]) -> dict[str, object]:
-    """Layers of Mamba-1 and nothing else (megatron/model/mamba/mamba.py: 16 numbers of state a channel, 4 taps)."""
+    """Return the fields of pure Mamba-1 layers (megatron/model/mamba/mamba.py: 16 states per channel, 4 taps)."""
     hidden = fields.get("hidden_size")
     return {
         "architecture": "nemotron_h",
@@ -200,7 +200,9 @@ def _add_attention(arguments: Arguments, own: Keys) -> None:
     kinds = _kinds(arguments)
     line = own["num_layers"].line if "num_layers" in own else 1
     if kinds == {"mamba"} and _on(own.get("mamba_inner_func_fusion")) and not _on(own.get("mamba_use_bias_in_linears")):
-        # Heads are those of attention, of which no layer has any.
+        message = "mamba: the scan is priced as what it reads and writes; no run of it was measured"
+        arguments.remark_line("not-modelled", "warning", message, line)
+        # No layer has attention, so that any number of heads will do.
         arguments.entries["num_attention_heads"] = []
         _add(arguments, "num-attention-heads", own.get("num_layers"), "1")
     elif kinds - {"flash", "global"}:

@@ -162,7 +162,7 @@ def _options(arguments: Arguments) -> dict[str, str]:
         options["fused_rms_norm"] = "false"
     replicas = arguments.integer("sharding_replicas", _REPLICAS, high=2**20)
     if "hybrid" in (arguments.text("zero_stage", "fsdp.sharding_strategy") or "").lower():
-        # scripts/train.py: a replica on each node where their number is not given.
+        # scripts/train.py: by default one replica per node.
         options |= {"sharding_replicas": str(replicas)} if replicas else {"sharding_degree": A_NODE}
     # LionW: Lion with decoupled weight decay.
     return options | read_optimizer(arguments, "optimizer.name", "torch", default="lionw", own={"lionw": "lion"})

@@ -23,9 +23,9 @@ from simulator.frameworks.logs import (
     LoggedRun,
     LoggedStep,
     LogLine,
-    fuller,
+    longer_line,
     number,
-    whole,
+    parse_count,
 )
 from simulator.frameworks.paddle.read import paddle_run
 from simulator.frameworks.remarks import Place
@@ -74,18 +74,18 @@ class _PaddleLines:
         if self.config.take(line):
             return
         if _is_step(line.text) and (step := _STEP.search(line.text)):
-            self.out_of_memory = None  # a run that goes on did not run out
+            self.out_of_memory = None  # the run continued
             self.steps.append((line, int(step[1]), dict(_PAIR.findall(line.text))))
         elif OUT_OF_MEMORY.search(line.text):
-            self.out_of_memory = fuller(self.out_of_memory, line)
+            self.out_of_memory = longer_line(self.out_of_memory, line)
         elif not self.steps and (setting := _SETTING.search(line.text)):
-            # The first value counts: later dumps repeat names with what became of them per rank.
+            # The first value counts: later dumps repeat names with values of single ranks.
             self.dump.setdefault(setting[1], (line, setting[2].strip()))
 
     def count(self, name: str) -> int:
         """Return a count of the dump; 0 without one."""
         line, text = self.dump.get(name, (self.begin, ""))
-        return 0 if text in _BLANK else whole(line.where, name, text)
+        return 0 if text in _BLANK else parse_count(line.where, name, text)
 
 
 def runs_of(lines: Iterable[LogLine], table: FlagTable) -> Iterator[LoggedRun]:
@@ -122,14 +122,14 @@ def _steps(run: _PaddleLines) -> Iterator[LoggedStep]:
     """Yield the logged intervals as time per step."""
     before, interval = 0, run.count("logging_steps") or 1
     for line, iteration, values in run.steps:
-        if iteration == before:  # another rank's line
+        if iteration == before:  # a line of another rank
             covered = interval
         else:
             covered = iteration - before if before else min(interval, max(iteration, 1))
         if covered < 1:
             raise InputError(f"{line.where}: global_step {iteration} after {before}; expected steps in order")
         if "interval_runtime" not in values:
-            if line is run.steps[-1][0]:  # cut where the run or the copy ended
+            if line is run.steps[-1][0]:  # the log may end within a line
                 continue
             raise InputError(f"{line.where}: step without its time; expected 'interval_runtime: 1.0'")
         seconds = number(line.where, "interval_runtime", values["interval_runtime"]) / covered

@@ -17,7 +17,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.megatron.keys import add_layers, settle, take_model
+from simulator.frameworks.megatron.keys import add_layers, normalize_flags, take_model
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.named import QUANTIZED, named_model, note_fewer_bits
 from simulator.frameworks.run import AskedRun
@@ -83,7 +83,7 @@ def _count(arguments: Arguments, launch: LaunchCommand, name: str, option: str) 
     """Return nodes or processes from the environment, 1 by default; None where unknown."""
     value = launch.environment.get(name)
     if value is None:
-        # Several nodes without a number of processes: the platform that counts the nodes counts those too.
+        # Several nodes without a number of processes: a platform sets both.
         return None if name == "NPROC_PER_NODE" and "NNODES" in launch.environment else 1
     if not value.known:
         arguments.need(value.causes, option)
@@ -100,7 +100,7 @@ def _pack(arguments: Arguments, length: str) -> None:
 
 
 def _bounded(arguments: Arguments, run: AskedRun) -> AskedRun:
-    """The run with padded samples no longer than those of its data sets, `name:subset#count`."""
+    """Return the run with padded samples bounded by those of its data sets, `name:subset#count`."""
     entry = arguments.entry("dataset")
     if entry is None or entry.causes or arguments.switch("packing", "packing") or "seq_length" in arguments.incomplete:
         return run
@@ -123,7 +123,7 @@ def _task(arguments: Arguments) -> dict[str, str]:
 def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     """Return the run of `megatron sft`, by Megatron's flags."""
     stated = frozenset(arguments.entries)
-    settle(arguments, _RENAMED)
+    normalize_flags(arguments, _RENAMED)
     line = launch.line
     granularity = arguments.entry("recompute_granularity")
     if granularity is not None and granularity.text == "none":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from simulator.frameworks.logs import StepLogForm, counts, whole
+from simulator.frameworks.logs import StepLogForm, counts, parse_count
 
 
 def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
@@ -14,16 +14,16 @@ def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
     names = {"pipeline_parallel": "pp", "context_parallel": "cp", "tensor_parallel": "tp", "expert_parallel": "ep"}
     columns = counts(where, facts, names)
     if "dp_shard" in facts:
-        shard, replicas = (whole(where, name, facts[name]) for name in ("dp_shard", "dp_replicate"))
+        shard, replicas = (parse_count(where, name, facts[name]) for name in ("dp_shard", "dp_replicate"))
         columns = {"tensor_parallel": 1, "pipeline_parallel": 1, "context_parallel": 1} | columns
         copies = shard * replicas * columns["context_parallel"]
         columns["devices"] = copies * columns["tensor_parallel"] * columns["pipeline_parallel"]
-        # A pipeline keeps gathered parameters from forward to backward, else they are gathered again.
+        # Only a pipeline keeps gathered parameters from forward to backward (stage 2).
         sharded = shard * columns["context_parallel"] > 1
         columns["zero_stage"] = (3 if columns["pipeline_parallel"] == 1 else 2) if sharded else 0
     columns |= counts(where, facts, {"global_batch_size": "batch", "seq_length": "sequence"})
     if facts.get("local") and columns.get("pipeline_parallel", 1) == 1:
-        columns["micro_batch_size"] = whole(where, "local batch size", facts["local"])
+        columns["micro_batch_size"] = parse_count(where, "local batch size", facts["local"])
     checkpointing = facts.get("checkpointing", "").lower()
     columns["recompute"] = "full" if "full" in checkpointing else "selective" if checkpointing else None
     columns["precision"] = "fp8" if "float8" in facts else None

@@ -124,10 +124,10 @@ def torchtitan_run(arguments: Arguments, layers: int | None = None) -> AskedRun:
 
 
 def _outer_bytes(arguments: Arguments, model: str | None, shape: Mapping[str, object]) -> float:
-    """Most bytes that fault tolerance keeps on a device: four numbers of a parameter, in fp32 and not in parts.
+    """Return the most bytes that fault tolerance keeps on a device: four unsharded fp32 numbers per parameter.
 
     torchft 73dafea, local_sgd.py: momentum of the outer optimizer, local parameters, the change since the last exchange
-    and a buffer that it is averaged in. What is restored stays on the host.
+    and the buffer that averages it. Backup parameters stay on the host.
     """
     if not arguments.switch("fault_tolerance", "fault_tolerance.enable") or not (model or "vocab_size" in shape):
         return 0.0
@@ -144,17 +144,17 @@ def _count(shape: Mapping[str, object]) -> int | None:
 def _model(arguments: Arguments) -> tuple[str | None, dict[str, object]]:
     """Return the shipped model of a name and a flavor, or the shape of an unpublished flavor."""
     name, flavor = arguments.text("model", "model.name"), arguments.text("model", "model.flavor")
-    wanted = f"{name or ''}-{flavor or ''}".replace("_", "-")
+    full_name = f"{name or ''}-{flavor or ''}".replace("_", "-")
     # v0.1.0, which has this key, sizes the vocabulary by the tokenizer.
-    shape = shape_of(wanted.lower(), with_table=not arguments.has("model.tokenizer_path"))
+    shape = shape_of(full_name.lower(), with_table=not arguments.has("model.tokenizer_path"))
     if shape:
         return None, shape
-    model, guessed = models.by_name(wanted)
+    model, guessed = models.by_name(full_name)
     if model is None or guessed:
         arguments.remark(
             "unknown-model",
             "warning",
-            f"model '{wanted[:80]}' is not known",
+            f"model '{full_name[:80]}' is not known",
             "model.flavor",
             "model.name",
             fix="--model NAME",

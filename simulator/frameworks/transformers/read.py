@@ -158,12 +158,12 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         wide = arguments.text("gradient_dtype", "data_types.grad_accum_dtype") == "fp32"
         engine = {name: str(value).lower() for name, value in stack.switches.items()}
         return engine | {"gradient_dtype": "fp32" if wide else "bf16"}
-    # accelerate 1.15, `prepare_model`: what FSDP shards is widened to fp32 where precision is mixed.
+    # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
     half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened
     if half or arguments.switch("parameter_dtype", "pure_bf16"):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
-    # LLaMA-Factory loads what it does not train in the type that it computes in.
+    # LLaMA-Factory loads frozen weights in the compute type.
     return {"parameter_dtype": "bf16"} if adapters and arguments.has(*_TUNING) else {}
 
 

@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from simulator.frameworks.logs import StepLogForm, counts, whole
+from simulator.frameworks.logs import StepLogForm, counts, parse_count
 
 
 def _columns(where: str, facts: Mapping[str, str]) -> dict[str, Any]:
     """Return the batch sizes of a run and the devices that they imply, all of them data parallel."""
     columns = counts(where, facts, {"micro_batch_size": "micro", "global_batch_size": "batch"})
     if {"micro_batch_size", "global_batch_size"} <= set(columns):
-        steps = whole(where, "gradient accumulation", facts.get("accumulation") or "1")
+        steps = parse_count(where, "gradient accumulation", facts.get("accumulation") or "1")
         columns["devices"] = columns["global_batch_size"] // max(columns["micro_batch_size"] * steps, 1)
     return columns
 

@@ -1,1 +1,1 @@
-"""Measuring a machine: its rates, and the few launches that tell its coefficients apart."""
+"""Measurement of a machine: its rates, and the few launches that tell its coefficients apart."""

@@ -1,4 +1,4 @@
-"""The measured hardware spec: the nearest shipped one with the probe's figures in place of its own.
+"""Measured hardware spec: the nearest shipped one with the probe's figures in place of its own.
 
 Figures that a probe cannot see keep the template's source and status; none is guessed.
 """
@@ -19,10 +19,10 @@ SOURCE = "probe"
 
 
 def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates, date: str) -> dict[str, Any]:
-    """The document of `template`'s hardware with what was measured in place of what was written.
+    """Return the document of `template`'s hardware with measured figures in place of its own.
 
-    What the probe cannot see stays as the template has it, with its source: links to other nodes, precisions that the
-    reference trainer lacks. The links that were measured carry ranks of one node; a level beyond them stays too.
+    Figures that the probe cannot see keep the template's values and sources: links between nodes or beyond the ranks of
+    the probe, and precisions that the reference trainer lacks.
     """
     document = template.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     document["sources"] = dict(document["sources"]) | {SOURCE: _source(measured, date)}
@@ -41,7 +41,7 @@ def measured_spec(template: HardwareSpec, measured: MeasuredRates, rates: Rates,
     elif template.family == "cpu":
         document["host_bandwidth"] = _known(_rate(rates.memory_bandwidth))
     if template.family == "cpu":
-        # What is called a device there is a rank: the machine has as many as took part.
+        # A device of a processor is a rank: the machine has as many as took part.
         _set_ranks(document, measured.devices)
     if rates.link is not None:
         _measure_link(document, measured.devices, rates)
@@ -55,12 +55,12 @@ def _set_ranks(document: dict[str, Any], devices: int) -> None:
 
 
 def spec_of(document: dict[str, Any], where: str) -> HardwareSpec:
-    """The spec that the document describes; raises InputError where it describes none."""
+    """Return the spec that a document describes. Raises InputError where it describes none."""
     return validated(where, HardwareSpec, document)
 
 
 def spec_text(document: dict[str, Any]) -> str:
-    """The file's text."""
+    """Return the text of the spec's file."""
     head = "# Written by `simulate calibrate --probe`: what one machine measured of itself.\n"
     return head + yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
 

@@ -1,4 +1,4 @@
-"""The launches of a probe's plan, and the fit of what they measured.
+"""Launches of a probe's plan, and the fit to their rows.
 
 The fit is that of `evidence.calibration`, no other; rows that scatter too much store nothing.
 """
@@ -33,19 +33,19 @@ from simulator.question.coefficients.values import Coefficients, priors
 from simulator.search.build import estimate_layout
 
 UNDETERMINED: Final = 0.95
-"""Share of its prior's standard deviation from which a coefficient counts as not determined by the launches."""
+"""Smallest share of its prior's standard deviation with which a coefficient counts as undetermined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One launch: its step time as predicted before, as measured, and as the fit has it."""
+    """Step time of a launch as predicted before, as measured, and by the fit."""
 
     planned: Planned
     measured_seconds: float | None
-    """None where it did not end well."""
+    """Measured step time; None for a launch that failed."""
     before_seconds: float
     after_seconds: float | None
-    """None without a fit."""
+    """Step time by the fit; None without a fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +55,19 @@ class Probed:
     prepared: Prepared
     campaign: Campaign
     fitted: OwnFit | None
-    """None where no launch ended well."""
+    """Fit; None where all launches failed."""
     compared: tuple[Compared, ...]
-    """Every launch."""
+    """Comparison of every launch."""
     calibration_file: Path | None
-    """None where nothing could be stored."""
+    """Stored calibration; None where nothing could be stored."""
     undetermined: tuple[str, ...]
-    """Coefficients that stay at their priors, because no launch says anything about them."""
+    """Coefficients that stay at their priors, as no launch depends on them."""
 
 
 def launch_all(
     ready: Prepared, tell: Tell, *, engine: Engine | None = None, launcher: Launcher | None = None
 ) -> Probed:
-    """Run the plan, fit what it measured, write the calibration; the reference trainer on this machine by default."""
+    """Run the plan, fit its rows and write the calibration; by default with the reference trainer on this machine."""
     request = ready.request
     engine = engine or ReferenceEngine(backend=request.backend)
     record = Record(request.rows_file)
@@ -95,7 +95,7 @@ def launch_all(
 
 
 def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
-    """The design's launches with what they read written; those that the record holds are not made again."""
+    """Return the design's launches, with their files written; those that the record holds are left out."""
     before = record.rows() if ready.request.resume else ()
     folder = run_folder(ready.request.launch_folder)
     layouts: list[tuple[str, Estimate]] = []
@@ -106,7 +106,7 @@ def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
         pick = pick_of(ready, planned.candidate, record.table)
         estimate = estimate_layout(pick.scenario, pick.layout)
         layouts.append((title, estimate))
-        known[title] = _held(pick, before)
+        known[title] = _recorded(pick, before)
         if known[title]:
             continue
         launches.append(
@@ -123,7 +123,7 @@ def launch_plan(ready: Prepared, engine: Engine, record: Record) -> LaunchPlan:
 
 
 def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:
-    """The launch of a candidate, with the names that its measured row will have."""
+    """Return the launch of a candidate, with the names that its measured row will have."""
     return Pick(
         scenario=replace(candidate.scenario, coefficients=ready.base),
         layout=candidate.layout,
@@ -135,9 +135,9 @@ def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:
     )
 
 
-def _held(pick: Pick, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    wanted = identity(launched_row(pick, "error"))
-    return [row for row in before if identity(row) == wanted]
+def _recorded(pick: Pick, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
+    launched = identity(launched_row(pick, "error"))
+    return [row for row in before if identity(row) == launched]
 
 
 def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -> Iterator[Compared]:
@@ -157,7 +157,7 @@ def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -
 
 
 def undetermined(fitted: OwnFit, base: Coefficients) -> tuple[str, ...]:
-    """Coefficients whose deviation after the fit is that of their prior."""
+    """Return the coefficients whose deviation after the fit is that of their prior."""
     reasons: list[str] = []
     for part in fitted.fits.values():
         known = priors(part.kind)

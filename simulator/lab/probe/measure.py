@@ -1,4 +1,4 @@
-"""The job that times a machine's operations: starts its ranks and reads what they left.
+"""Job that times a machine's operations: starts its ranks and reads their rates.
 
 Interprets no figure; `summary` does.
 """
@@ -24,7 +24,7 @@ _BUSY = 0.3
 
 
 def rates_command(request: ProbeRequest) -> Command:
-    """The command line; nothing is written."""
+    """Return the command that measures the rates; write nothing."""
     job = request.rates_folder.absolute() / "job.json"
     ranks = ("--standalone", "--nproc-per-node", str(request.devices), "--max-restarts", "0")
     return Command(
@@ -35,7 +35,7 @@ def rates_command(request: ProbeRequest) -> Command:
 
 
 def known_rates(request: ProbeRequest) -> MeasuredRates | None:
-    """The rates that an earlier probe left in the folder."""
+    """Return the rates of an earlier probe in the folder; None without. Raises UnsupportedError for another file."""
     path = request.rates_folder / RATES_NAME
     try:
         return MeasuredRates.read(path) if path.exists() else None
@@ -44,7 +44,7 @@ def known_rates(request: ProbeRequest) -> MeasuredRates | None:
 
 
 def measured_rates(request: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> MeasuredRates:
-    """Measure; raises UnsupportedError with what went wrong where no answer came."""
+    """Measure the rates. Raises UnsupportedError with the reason where that fails."""
     folder = request.rates_folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RATES_NAME).unlink(missing_ok=True)

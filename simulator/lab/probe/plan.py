@@ -1,4 +1,4 @@
-"""Choice of the few launches that say most about the coefficients: a greedy D-optimal design. Launches nothing.
+"""Choice of the launches that tell most about the coefficients: a greedy D-optimal design. Launches nothing.
 
 A launch measures `ln(step time)`, whose slopes by the logarithms of the coefficients follow from pricing it under
 coefficient sets a little apart, as the fit does. The coefficients' priors are the information there is before the first
@@ -31,7 +31,7 @@ KINDS: tuple[CoefficientKind, ...] = ("time", "memory")
 STEP = 0.02
 """Relative step of the finite differences."""
 PINNED = 0.8
-"""A launch pins a coefficient down where it leaves at most this share of its standard deviation."""
+"""Largest share of its standard deviation that a launch leaves of a coefficient which it pins down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +40,28 @@ class Effort:
 
     launches: int = 20
     start_seconds: float = 8.0
-    """Starting the ranks and ending them."""
+    """Time to start the ranks and to end them."""
     steps: int = 8
     """Steps of a launch, warm-up included."""
     longest_seconds: float = 30.0
     """Longest launch."""
     shortest_step_seconds: float = 0.08
-    """Shorter steps are mostly noise."""
+    """Shortest step: shorter ones are mostly noise."""
     spread: float = 1.0
-    """Widens the priors of the fit that the launches are for."""
+    """Factor on the priors' spreads in the fit that the launches are for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One launch of the plan."""
+    """Launch of a plan."""
 
     candidate: Candidate
     step_seconds: float
-    """Predicted before anything was launched."""
+    """Step time predicted before any launch."""
     launch_seconds: float
-    """What the launch is expected to take."""
+    """Expected time of the launch."""
     pins: tuple[str, ...]
-    """Coefficients whose uncertainty it reduces markedly, most first; those of the launches before it are known."""
+    """Coefficients whose uncertainty it reduces markedly, most first, after the launches before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +69,9 @@ class ProbeDesign:
     """Launches in order, and the uncertainty that they leave."""
 
     launches: tuple[Planned, ...]
-    """In order."""
+    """Launches in order."""
     left: dict[str, float]
-    """Of every coefficient that is fitted, the share of its prior's standard deviation that is left."""
+    """Share of its prior's standard deviation that is left of every fitted coefficient."""
 
     @property
     def seconds(self) -> float:
@@ -84,11 +84,11 @@ class _Priced:
     candidate: Candidate
     seconds: float
     slopes: dict[CoefficientKind, Vector]
-    """Of the logarithm of the kind's figure by those of the coefficients."""
+    """Slopes of the logarithm of the kind's figure by those of the coefficients."""
 
 
 def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) -> ProbeDesign:
-    """Choose launches; a candidate that does not fit or takes too long or too short is passed over."""
+    """Return the chosen launches; candidates that do not fit, or last too long or too short, are passed over."""
     moved = {kind: names_of(kind, base, every=True) for kind in KINDS}
     names = {kind: listed for kind, listed in moved.items() if listed}
     kinds = tuple(names)
@@ -124,12 +124,12 @@ def _launch_seconds(step: float, effort: Effort) -> float:
 def _priced(
     candidate: Candidate, base: Coefficients, moved: dict[CoefficientKind, tuple[str, ...]], effort: Effort
 ) -> _Priced | None:
-    """Step time and slopes of a candidate, or None where it is of no use."""
+    """Return step time and slopes of a candidate; None where it does not fit or lasts too long or too short."""
     scenario, block = candidate.scenario, block_of([candidate.layout])
     figures: dict[CoefficientKind, Vector] = {}
     for kind, names in moved.items():
         values = np.array([float(getattr(getattr(base, kind), name)) for name in names])
-        # One column as it is, and two for each coefficient, a step to either side.
+        # One column for `base`, and two for each coefficient, a step to either side.
         sides = np.exp(STEP * np.hstack([np.zeros((len(names), 1)), np.eye(len(names)), -np.eye(len(names))]))
         sets = replace(scenario, coefficients=replaced(base, kind, names, values[:, None] * sides))
         several = Pricing(sets, block.take(np.zeros(sides.shape[1], dtype=np.intp)))
@@ -164,7 +164,7 @@ def _gain(launch: _Priced, known: dict[CoefficientKind, Matrix]) -> float:
 
 
 def _updated(covariance: Matrix, slopes: Vector, noise: float) -> Matrix:
-    """The covariance after one more launch (Sherman and Morrison)."""
+    """Return the covariance after one more launch (Sherman and Morrison)."""
     reach = covariance @ slopes
     return np.asarray(covariance - np.outer(reach, reach) / (noise**2 + slopes @ reach))
 

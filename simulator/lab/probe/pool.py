@@ -1,4 +1,4 @@
-"""The pool of launches that a probe chooses from: every shape and layout that the reference trainer runs in seconds.
+"""Pool of launches that a probe chooses from: all shapes and layouts that the reference trainer runs in seconds.
 
 Chooses nothing; `plan` does.
 """
@@ -19,12 +19,12 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Precision
 
 MOST_CANDIDATES = 800
-"""Candidates that are priced: more are thinned out evenly."""
+"""Largest number of candidates that are priced: more are thinned out evenly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Sizes that candidates have, each in all of these values."""
+    """Values of each size that candidates combine."""
 
     models: tuple[tuple[str, ModelSpec], ...]
     """Shapes, each with the name or path that a measured row gives it."""
@@ -32,22 +32,22 @@ class Reach:
     seq_lengths: tuple[int, ...]
     micro_batch_sizes: tuple[int, ...] = (1, 2, 4)
     micro_batches: tuple[int, ...] = (2, 4, 8)
-    """Per replica."""
+    """Micro batches per replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One launch that could be made."""
+    """Possible launch."""
 
     model: str
     """Name or path of the model spec."""
     scenario: Scenario
-    """Its model is cut to the layers that are trained."""
+    """Scenario with the model cut to the layers that are trained."""
     layout: Layout
 
     @property
     def title(self) -> str:
-        """The launch in a few words."""
+        """Launch in a few words."""
         scenario, layout = self.scenario, self.layout
         sizes = {
             "tp": layout.tensor_parallel,
@@ -70,7 +70,7 @@ class Candidate:
 
 
 def candidates(hardware: HardwareSpec, devices: int, precision: Precision, reach: Reach) -> tuple[Candidate, ...]:
-    """Everything within reach that the trainer accepts, thinned out to a number that can be priced in seconds."""
+    """Return all candidates within reach that the trainer accepts, thinned out to MOST_CANDIDATES."""
     layouts = [
         Candidate(name, scenario, layout)
         for name, model in reach.models
@@ -85,7 +85,7 @@ def candidates(hardware: HardwareSpec, devices: int, precision: Precision, reach
 
 
 def _layouts(devices: int, layers: int, reach: Reach) -> Iterator[tuple[Layout, int]]:
-    """Layouts of all devices with the sequences of a step."""
+    """Yield layouts of all devices with the sequences of a step."""
     for tensor, pipeline in _splits(devices):
         data = devices // (tensor * pipeline)
         if pipeline > layers:

@@ -29,13 +29,13 @@ from simulator.question.specs.catalogue import load_hardware
 from simulator.question.specs.hardware import HardwareSpec
 
 SPREAD: Final = 3.0
-"""Widens the priors of the fit: rates of single operations say only so much of a step."""
+"""Factor on the priors' spreads in the fit: rates of single operations determine a step only roughly."""
 TIMED_STEPS, WARM_UP_STEPS, COUNTED_STEPS = 8, 2, 1
 """Steps of each launch."""
 _START_SECONDS: Final = (8.0, 25.0)
-"""Of a launch on a processor and on an accelerator."""
+"""Time to start a launch on a processor and on an accelerator."""
 _LONGEST_SECONDS: Final = (30.0, 120.0)
-"""Likewise."""
+"""Longest launch on a processor and on an accelerator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +45,20 @@ class Prepared:
     request: ProbeRequest
     hardware: HardwareSpec
     measured: MeasuredRates | None
-    """None where the plan rests on the template's own numbers."""
+    """Measured rates; None where the plan rests on the template's own numbers."""
     rates: Rates
     base: Coefficients
-    """The rates as coefficients: where the fit starts, and what its priors are."""
+    """Rates as coefficients: start and priors of the fit."""
     design: ProbeDesign
 
     @property
     def spec_file(self) -> Path:
-        """The measured spec."""
+        """Path of the measured spec."""
         return self.request.folder / f"{self.hardware.name}.yaml"
 
 
 def prepare(request: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> Prepared:
-    """Measure the rates, or take those of an earlier probe where that is resumed; write the spec, and plan."""
+    """Measure the rates, or read those of the resumed probe; write the spec and plan the launches."""
     request.folder.mkdir(parents=True, exist_ok=True)
     measured = known_rates(request) if request.resume else None
     if measured is None:
@@ -72,7 +72,7 @@ def prepare(request: ProbeRequest, tell: Tell, job: RatesJob | None = None) -> P
 
 
 def outlook(request: ProbeRequest) -> Prepared:
-    """The plan without starting anything: from the rates in the folder, else from the spec's own numbers."""
+    """Return the plan without starting anything: from the rates in the folder, else from the spec's own numbers."""
     return _prepared(request, known_rates(request))
 
 

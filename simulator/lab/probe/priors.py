@@ -14,9 +14,9 @@ from simulator.question.coefficients.values import CoefficientKind, Prior, TimeC
 from simulator.question.specs.hardware import HardwareSpec
 
 LAYER_CALLS = 40
-"""Operations of a decoder layer in both passes, as many products' worth of host time."""
+"""Operations of a decoder layer in both passes, each taking the host time of a small product."""
 SPLIT_CALLS = 100
-"""The same for what tensor parallelism puts around them: several small operations for each."""
+"""Operations that tensor parallelism adds to a layer: several small ones for each."""
 SPLIT_EXCHANGES = 8
 """Collectives of a split layer in both passes."""
 SPLIT_ENDS = 3
@@ -33,7 +33,7 @@ STEP_CALLS = 80
 
 
 def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients:
-    """`base` with every time coefficient that the rates say something about."""
+    """Return `base` with every time coefficient that follows from the rates."""
     values = base.time
     attention = rates.attention[precision]
     call, latency = rates.dispatch_seconds[precision], rates.link.latency_seconds if rates.link is not None else 0.0
@@ -62,7 +62,7 @@ def from_rates(rates: Rates, precision: str, base: Coefficients) -> Coefficients
 
 
 def assumed_rates(hardware: HardwareSpec) -> Rates:
-    """Rates of usual size beside the spec's own peaks: what a plan rests on before anything was measured."""
+    """Return usual rates for the spec's own peaks, on which a plan rests before anything was measured."""
     peaks: dict[str, float] = {
         name: flops for name, flops in hardware.peak_flops_per_second.items() if name in TRAINED_PRECISIONS
     }
@@ -84,13 +84,13 @@ def assumed_rates(hardware: HardwareSpec) -> Rates:
 
 
 def _update_slowdown(rates: Rates, memory_efficiency: float) -> float:
-    """Time of an update over one pass through state, gradient and weight."""
+    """Return the time of an update over one pass through state, gradient and weight."""
     once = UPDATE_BYTES / (rates.memory_bandwidth * memory_efficiency)
     return rates.optimizer_seconds_per_parameter.value / once
 
 
 def _bounded(kind: CoefficientKind, values: dict[str, float]) -> dict[str, float]:
-    """Values well inside the bounds of their coefficients, so that a fit can move them to either side."""
+    """Return values well inside the bounds of their coefficients, so that a fit can move them to either side."""
     known = priors(kind)
     return {name: _inside(float(value), known[name]) for name, value in values.items()}
 

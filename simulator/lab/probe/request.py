@@ -1,4 +1,4 @@
-"""The request of a probe: hardware, ranks, folder and limits, and the files that the folder will hold.
+"""Request of a probe: hardware, ranks, folder and limits, and the files in the folder.
 
 Checks before anything starts; starts nothing itself.
 """
@@ -38,26 +38,26 @@ class ProbeRequest:
     limit_seconds: float = 600.0
     """Longest time of one launch, and of measuring the rates."""
     resume: bool = False
-    """Whether rates and rows of an earlier probe in the folder are taken as they are."""
+    """Whether rates and rows of an earlier probe in the folder are reused."""
 
     @property
     def rows_file(self) -> Path:
-        """The measured rows."""
+        """File of the measured rows."""
         return self.folder / "rows.csv"
 
     @property
     def rates_folder(self) -> Path:
-        """Folder that the measurement of the rates reads and leaves."""
+        """Folder of the measurement of the rates."""
         return self.folder / "rates"
 
     @property
     def launch_folder(self) -> Path:
-        """Folder that the launches read and leave."""
+        """Folder of the launches."""
         return self.folder / "launches"
 
     @property
     def model_folder(self) -> Path:
-        """Specs of the shapes that are launched."""
+        """Folder of the specs of launched shapes."""
         return self.folder / "models"
 
     def check(self) -> None:

@@ -16,11 +16,11 @@ from simulator.question.specs.validation import validated
 _PROCESSOR_WIDTHS = (256, 512, 1024)
 _ACCELERATOR_WIDTHS = (2048, 4096, 8192)
 _DEEPEST = 8
-"""Layers that a probe trains at most."""
+"""Most layers that a probe trains."""
 
 
 def reach(backend: str, model: str | None, folder: Path) -> Reach:
-    """Sizes of launches: the user's model cut to a few layers, or shapes of three widths.
+    """Return the sizes of launches: the user's model cut to a few layers, or shapes of three widths.
 
     A measured row names a shape by the file that `write_shapes` leaves in `folder`.
     """
@@ -50,7 +50,7 @@ def _file(folder: Path, document: Mapping[str, Any]) -> Path:
 
 
 def _shapes(backend: str) -> list[dict[str, Any]]:
-    """Dense decoders of three widths, the narrowest with heads of two widths."""
+    """Return dense decoders of three widths, the narrowest with heads of two widths."""
     small = backend == "cpu"
     widths, head, vocabulary = (_PROCESSOR_WIDTHS, 32, 2048) if small else (_ACCELERATOR_WIDTHS, 64, 32000)
     narrow = _shape(widths[0], head, vocabulary)

@@ -58,7 +58,7 @@ DISPATCH = 8
 
 
 def rates_job(devices: int, backend: str, *, threads: int = 1) -> RatesJob:
-    """Everything that is timed on `devices` ranks."""
+    """Return the job of all timings on `devices` ranks."""
     sizes = PROCESSOR if backend == "cpu" else ACCELERATOR
     return RatesJob(timings=tuple(_timings(sizes)), devices=devices, backend=backend, threads=threads)
 

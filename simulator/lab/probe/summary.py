@@ -19,14 +19,14 @@ _ADD_TENSORS = 3
 _SWIGLU_BYTES = 10.0
 """Bytes per element of a 16-bit forward SwiGLU in two kernels, as the formulas count it; twice that backward."""
 _MOST_ATTENTION = 0.8
-"""Share of the peak of matrix products that attention may be thought to reach on sizes that were not timed."""
+"""Largest share of the matrix products' peak for attention on sizes that were not timed."""
 _ATTENTION_SIZES = ("batch", "heads", "tokens", "head_dim")
 _ELEMENT = {"bf16": 2.0, "fp32": 4.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One quantity over several timings."""
+    """Quantity over several timings."""
 
     value: float
     """Median of the timings."""
@@ -36,16 +36,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class AttentionRate:
-    """`scores x (head + width) x (1 + tile / tokens) / rate`, and how much slower backward is than its products say."""
+    """Rate in `scores x (head + width) x (1 + tile / tokens) / rate`, and the slowdown of the backward pass."""
 
     efficiency: float
     """Share of the peak of the matrix products, for wide heads and long sequences."""
     score_width: float
-    """Width that the softmax of a score costs as much as, in elements of a head."""
+    """Width with the cost of a score's softmax, in elements of a head."""
     tile_tokens: float
-    """Tokens of a tile, whose edge is worked on in vain."""
+    """Tokens of a tile, whose masked part is computed too."""
     backward_slowdown: float
-    """Time of the backward pass over what its products say."""
+    """Time of the backward pass over that of its products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +62,30 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """A machine in numbers; efficiencies are shares of the peaks beside them."""
+    """Rates of a machine; efficiencies are shares of the peaks beside them."""
 
     peak_flops: Mapping[str, float]
-    """Best measured, by precision."""
+    """Best measured peak, by precision."""
     gemm_efficiency: Mapping[str, Figure]
-    """Both passes together, by precision."""
+    """Efficiency of both passes together, by precision."""
     attention: Mapping[str, AttentionRate]
-    """By precision; without those that the device has no kernel for."""
+    """Attention by precision; without precisions that the device has no kernel for."""
     memory_bandwidth: float
-    """Best measured, bytes/s."""
+    """Best measured bandwidth, bytes/s."""
     memory_efficiency: Mapping[str, Figure]
-    """Share of it that SwiGLU reaches, both passes together, by precision."""
+    """Share of the bandwidth that SwiGLU reaches, both passes together, by precision."""
     optimizer_seconds_per_parameter: Figure
-    """Update of one parameter, in seconds."""
+    """Time of the update of one parameter, in seconds."""
     host_bandwidth: float | None
-    """None where the device has no host apart from it."""
+    """Bandwidth to the host, bytes/s; None where the device is the host."""
     link: Link | None
-    """None for a single rank."""
+    """Link between ranks; None for a single rank."""
     dispatch_seconds: Mapping[str, float]
-    """Starting one small product and its two gradients, by precision."""
+    """Time to start one small product and its two gradients, by precision."""
 
 
 def rates_of(measured: MeasuredRates) -> Rates:
-    """Summarise; raises UnsupportedError naming what a machine left out."""
+    """Return the rates of timings. Raises UnsupportedError naming an operation that was not timed."""
     timed = measured.timed
     precisions = tuple(dict.fromkeys(t.timing.precision for t in _of(timed, "gemm")))
     peaks = {precision: _gemm_peak(timed, precision) for precision in precisions}
@@ -131,7 +131,7 @@ def _flops(timed: Timed) -> float:
 
 
 def _sized(timed: Iterable[Timed], precision: str) -> list[Timed]:
-    """The matrix products, less the one that only shows what starting one takes."""
+    """Return the matrix products without the smallest, which shows only the time to start one."""
     timings = _of(timed, "gemm", precision)
     smallest = min(timings, key=_flops)
     return [t for t in timings if t is not smallest] or timings
@@ -151,7 +151,7 @@ def _dispatch(timed: Iterable[Timed], precision: str) -> float:
 
 
 def _bandwidth(timed: Iterable[Timed]) -> float:
-    """Bandwidth of the largest tensors: smaller ones come out of a cache."""
+    """Return the bandwidth of the largest tensors: smaller ones come out of a cache."""
     added = _of(timed, "add")
     moved = [_ADD_TENSORS * _ELEMENT[t.timing.precision] * t.timing.sizes["elements"] for t in added]
     largest = max(moved)
@@ -167,7 +167,7 @@ def _memory_efficiency(timed: Iterable[Timed], precision: str, bandwidth: float)
 
 
 def _attention(timed: Sequence[Timed], peak: float) -> AttentionRate:
-    """Least squares on the logarithms of all passes."""
+    """Return the rate that fits all passes, by least squares on their logarithms."""
     from scipy.optimize import least_squares  # noqa: PLC0415  start-up time
 
     sizes = {name: np.array([t.timing.sizes[name] for t in timed], dtype=np.float64) for name in _ATTENTION_SIZES}
@@ -189,7 +189,7 @@ def _attention(timed: Sequence[Timed], peak: float) -> AttentionRate:
 
 
 def _link(timed: Sequence[Timed], devices: int) -> Link:
-    """Least squares on relative errors over gathers and sends."""
+    """Return the link that fits gathers and sends, by least squares on relative errors."""
     from scipy.optimize import nnls  # noqa: PLC0415  start-up time
 
     gathers, sends = _of(timed, "all_gather"), _of(timed, "send")
@@ -208,7 +208,7 @@ def _link(timed: Sequence[Timed], devices: int) -> Link:
 
 
 def _reduce_slowdown(gathers: Sequence[Timed], scatters: Sequence[Timed]) -> float:
-    """Median over the larger half of the messages, which are about bytes."""
+    """Return the median slowdown over the larger half of the messages, where bytes decide."""
     gathered = {t.timing.sizes["bytes"]: t.forward for t in gathers}
     ratios = [(t.timing.sizes["bytes"], t.forward / gathered[t.timing.sizes["bytes"]]) for t in scatters]
     return statistics.median(ratio for _, ratio in sorted(ratios)[len(ratios) // 2 :])

@@ -19,22 +19,22 @@ from simulator.lab.runner.compare import LayoutComparison, compared
 from simulator.lab.runner.engine import Ended, Engine, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import LOG_NAME, Launch, Launched, Launcher, slug
-from simulator.lab.runner.processes import deaf, interruptible
+from simulator.lab.runner.processes import interruptible, signals_blocked
 from simulator.lab.runner.record import Record, identity
 from simulator.question.scenario.layout import Layout
 
 Tell = Callable[[str], None]
-"""Takes one line about what happens now."""
+"""Function that shows one line of progress."""
 _MOST_RUNS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A layout that the engine cannot run."""
+    """Layout that the engine cannot run."""
 
     layout: Layout
     reason: str
-    """Why not."""
+    """Reason, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,33 +42,33 @@ class Wanted:
     """Number and length of launches."""
 
     top: int = 3
-    """Layouts, the best of each split."""
+    """Layouts to launch, the best of each split."""
     repeats: int = 1
-    """Launches of each."""
+    """Launches of each layout."""
     limit_seconds: float = 600.0
-    """Longest time of one."""
+    """Longest time of one launch."""
     resume: bool = False
-    """Whether what the record holds is not launched again."""
+    """Whether launches that the record holds are left out."""
     retry_failed: bool = False
-    """Whether, resumed, launches that failed are tried once more."""
+    """Whether a resumed campaign tries failed launches again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """Launches to make, and layouts that are left out."""
+    """Launches to make, and layouts that the engine cannot run."""
 
     layouts: tuple[tuple[str, Estimate], ...]
-    """The layouts by title, best first."""
+    """Layouts by title, best first."""
     launches: tuple[Launch, ...]
-    """In order: each layout once, then each once more."""
+    """Launches in order: each layout once, then each once more."""
     known: dict[str, list[MeasuredRow]]
-    """Rows of the layouts that the record held already, by title."""
+    """Rows of the layouts in the record before the campaign, by title."""
     refused: tuple[Refused, ...]
     """Faster layouts that the engine cannot run."""
 
     @property
     def failed_before(self) -> int:
-        """Layouts that are not launched, as the record holds a launch of them that failed."""
+        """Layouts that are not launched because the record holds a failed launch, a count."""
         return sum(any(row.outcome != "ok" for row in rows) for rows in self.known.values())
 
 
@@ -78,11 +78,11 @@ class Campaign:
 
     plan: LaunchPlan
     comparisons: tuple[LayoutComparison, ...]
-    """Every layout that was launched, as it was ranked."""
+    """All launched layouts, in the order of the ranking."""
     interrupted_by: int = 0
-    """Number of the signal that ended it early; 0 where none did."""
+    """Number of the signal that ended it early; 0 without one."""
     unwritten: str = ""
-    """Why the record lacks rows that were measured; empty where it has them all."""
+    """Reason why the record lacks measured rows; empty where it has them all."""
 
     @property
     def all_well(self) -> bool:
@@ -95,18 +95,18 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Chooses the layouts to launch, and writes what their launches read."""
+    """Planner that chooses the layouts to launch and writes the files of their launches."""
 
     engine: Engine
     pick: Pick
-    """The question; its layout is replaced."""
+    """Question of the launches; its layout is replaced."""
     folder: Path
-    """Where each launch gets a folder."""
+    """Folder of the launches' folders."""
     record: Record
     wanted: Wanted = Wanted()
 
     def plan(self, estimates: Sequence[Estimate]) -> LaunchPlan:
-        """Take, of each split, the fastest layout that the engine can run. Raises UnsupportedError without any."""
+        """Return the plan of the fastest runnable layout of each split. Raises UnsupportedError without any."""
         before = self.record.rows() if self.wanted.resume else ()
         layouts: list[tuple[str, Estimate]] = []
         known: dict[str, list[MeasuredRow]] = {}
@@ -138,13 +138,13 @@ class Planner:
         return LaunchPlan(layouts=tuple(layouts), launches=numbered, known=known, refused=tuple(refused))
 
     def _measured(self, layout: Layout, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-        """Rows of a layout that the record holds already, as far as they count."""
-        wanted = identity(launched_row(replace(self.pick, layout=layout), "error"))
-        rows = [row for row in before if identity(row) == wanted]
+        """Return the rows of a layout that the record holds, without failed ones that are tried again."""
+        launched = identity(launched_row(replace(self.pick, layout=layout), "error"))
+        rows = [row for row in before if identity(row) == launched]
         return [row for row in rows if row.outcome == "ok" or not self.wanted.retry_failed]
 
     def _launches(self, title: str, estimate: Estimate, rows: Sequence[MeasuredRow]) -> Iterator[Launch]:
-        """The launches of one layout that are still to be done: none after one that failed."""
+        """Yield the launches of one layout that are still to be done: none after one that failed."""
         if any(row.outcome != "ok" for row in rows):
             return
         pick = replace(self.pick, layout=estimate.layout)
@@ -165,10 +165,10 @@ class Planner:
 
 
 def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | None, tell: Tell) -> Campaign:
-    """Launch everything; each launch that ends is recorded at once, and one that fails stops no other layout.
+    """Run all launches; each is recorded as it ends, and one that fails stops no other layout.
 
-    A record that cannot be written stops nothing either: the rows are compared, and the answer says why they are not
-    there. Without a record the rows are for the comparison alone: another node keeps them.
+    A record that cannot be written stops nothing either: the rows are compared, and `unwritten` says why they are
+    missing. Without a record the rows are compared only: another node records them.
     """
     launched: list[Launched] = []
     keeper = _Keeper(record)
@@ -180,7 +180,7 @@ def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | N
                     continue
                 tell(f"launch {launch.number} of {len(plan.launches)}: {launch.folder.name}")
                 ended = _ended(launch, launcher)
-                with deaf():  # what has been measured is read and kept, whatever comes now
+                with signals_blocked():  # measured results are read and recorded before any interruption
                     done = _read(launch, ended, engine)
                     launched.append(done)
                     if done.outcome.row is not None:
@@ -197,14 +197,14 @@ def run(plan: LaunchPlan, launcher: Launcher, engine: Engine, record: Record | N
 
 @dataclass(slots=True)
 class _Keeper:
-    """Writes rows to a record; those that cannot be written now are tried again with the next."""
+    """Writer of rows to a record; rows that cannot be written are tried again with the next."""
 
     record: Record | None
     waiting: list[MeasuredRow] = field(default_factory=list)
     error: str = ""
 
     def keep(self, row: MeasuredRow) -> MeasuredRow:
-        """Add a row, after those that wait, and return it as it was written."""
+        """Add a row, after those that wait, and return it as written."""
         if self.record is None:
             return row
         self.waiting.append(row)
@@ -223,7 +223,7 @@ class _Keeper:
 
 
 def _ended(launch: Launch, launcher: Launcher) -> Ended | str:
-    """End of a launch, or why it was not started."""
+    """Return the end of a launch, or why it was not started."""
     try:
         return launcher.run(launch)
     except (OSError, SimulateError) as error:
@@ -245,11 +245,11 @@ def _broken(launch: Launch, error: str) -> LaunchOutcome:
 
 
 def run_folder(work: Path) -> Path:
-    """A new folder for a campaign, so that no launch finds what an earlier one left."""
+    """Make a new folder for a campaign, so that no launch reads files of an earlier one."""
     try:
-        taken = [int(path.name.removeprefix("run-")) for path in work.glob("run-*") if path.name[4:].isdecimal()]
+        numbers = [int(path.name.removeprefix("run-")) for path in work.glob("run-*") if path.name[4:].isdecimal()]
         work.mkdir(parents=True, exist_ok=True)
-        for number in range(max(taken, default=0) + 1, _MOST_RUNS):
+        for number in range(max(numbers, default=0) + 1, _MOST_RUNS):
             with suppress(FileExistsError):
                 folder = work / f"run-{number}"
                 folder.mkdir()
@@ -260,11 +260,11 @@ def run_folder(work: Path) -> Path:
 
 
 def shared_folder(work: Path, node_rank: int) -> Path:
-    """The folder of a campaign on several nodes that are started by themselves: they cannot agree on a new one.
+    """Return the folder of a campaign on several nodes started by themselves: they cannot agree on a new one.
 
     Raises InputError on the first node where it holds what an earlier campaign left.
     """
-    # The log of a launch is written by the first node alone: another node that was faster has left none.
+    # Only the first node writes the log of a launch: another node that started earlier has written none.
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:

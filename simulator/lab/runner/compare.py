@@ -17,10 +17,10 @@ from simulator.lab.trainer.job import RankResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFigure:
-    """One figure in base units."""
+    """Predicted and measured value of one figure, in base units."""
 
     predicted: float
-    """As estimated."""
+    """Estimated value."""
     interval: Interval | None
     """90 % interval of the prediction; None without a calibration."""
     measured: float
@@ -48,19 +48,19 @@ class RankFigure:
     predicted: float
     """Tensors alive at its peak, as estimated."""
     measured: float
-    """The same as measured."""
+    """Tensors alive at its peak, as measured."""
     predicted_forward_seconds: float
-    """Its forward passes of a step, as estimated."""
+    """Forward passes of a step, as estimated."""
     forward_seconds: float | None
-    """Measured; None where the engine does not know it."""
+    """Forward passes of a step, as measured; None where the engine does not know them."""
     predicted_backward_seconds: float
-    """Its backward passes of a step, as estimated."""
+    """Backward passes of a step, as estimated."""
     backward_seconds: float | None
-    """The same as measured; None where the engine does not know it."""
+    """Backward passes of a step, as measured; None where the engine does not know them."""
     predicted_device_bytes: float
-    """With what the allocator, libraries and the driver take beside the tensors."""
+    """Estimated memory of the device: tensors, allocator, libraries and driver."""
     device_bytes: float | None
-    """What the device's own tool showed, other processes included; None where there is none."""
+    """Memory by the device's own tool, other processes included; None without one."""
 
     @property
     def error(self) -> float:
@@ -70,16 +70,16 @@ class RankFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutComparison:
-    """One layout: what was predicted, and what its launches say."""
+    """Layout with its prediction and its launches."""
 
     title: str
-    """Its place in the ranking, model and layout in a word."""
+    """Place in the ranking, model and layout in a word."""
     estimate: Estimate
-    """What was predicted."""
+    """Prediction."""
     rows: tuple[MeasuredRow, ...]
-    """Its measured rows: those of this campaign, and earlier ones where it was resumed."""
+    """Measured rows of this campaign, and of the earlier one that it resumed."""
     launched: tuple[Launched, ...]
-    """Its launches of this campaign, in order."""
+    """Launches of this campaign, in order."""
 
     @property
     def ran(self) -> tuple[MeasuredRow, ...]:
@@ -125,7 +125,7 @@ class LayoutComparison:
         if self._memory_kind == "device":
             return need.device_bytes, interval
         allocated = max(stage.allocated_bytes for stage in need.stages)
-        # The interval is that of the device figure; tensors are taken to be as uncertain, in relation.
+        # The interval is that of the device figure; tensors are assumed to be as uncertain, in relation.
         share = allocated / need.device_bytes
         return allocated, interval and Interval(interval.low * share, interval.high * share)
 
@@ -156,12 +156,12 @@ class LayoutComparison:
 
     @property
     def ranks(self) -> tuple[RankFigure, ...]:
-        """Every rank whose engine knows its peak; the median where it was launched several times."""
+        """Figures of every rank whose engine knows its peak; medians over several launches."""
         results = [launched.outcome.ranks for launched in self.launched if launched.outcome.kind == "ok"]
         return tuple(self._rank(same) for same in zip(*results, strict=False))
 
     def _rank(self, same: Sequence[RankResult]) -> RankFigure:
-        """The figures of one rank, from all launches."""
+        """Return the figures of one rank, from all launches."""
         stage, layout = same[0].stage, self.estimate.layout
         passes = self.estimate.throughput.stages[stage]
         micro_batches = self.estimate.global_batch_size / (layout.micro_batch_size * layout.data_parallel)
@@ -190,7 +190,7 @@ _WORDS = {"oom": "out of memory", "error": "failed"}
 def compared(
     titles: Sequence[tuple[str, Estimate]], rows: dict[str, list[MeasuredRow]], launched: Sequence[Launched]
 ) -> Iterator[LayoutComparison]:
-    """A comparison for each layout, in the order of the ranking."""
+    """Yield a comparison for each layout, in the order of the ranking."""
     for title, estimate in titles:
         yield LayoutComparison(
             title=title,

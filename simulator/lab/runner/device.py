@@ -1,4 +1,4 @@
-"""Check of this machine's devices against the hardware spec that was named, before anything is launched on them.
+"""Check of this machine's devices against the named hardware spec, before anything is launched on them.
 
 Asks torch in a process of its own; warns and never corrects a spec.
 """
@@ -29,23 +29,23 @@ _CODE: Final = (
     "free, whole = getattr(found.module, 'mem_get_info', lambda: (0, 0))()\n"
     "print(json.dumps({'name': found.name, 'memory_bytes': whole, 'count': found.module.device_count()}))\n"
 )
-"""Asks torch in a process of its own: this one never imports it, and holds no device while ranks run."""
+"""Script that asks torch in a process of its own: this one never imports it, and holds no device while ranks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device as torch shows it."""
+    """Device as torch shows it."""
 
     name: str
-    """In its driver's words."""
+    """Name in its driver's words."""
     memory_bytes: float
-    """0 where torch cannot tell."""
+    """Memory; 0 where torch cannot tell."""
     count: int
     """Devices of the kind on this machine."""
 
 
 def ask(backend: str) -> Device:
-    """The first device of a kind, not a processor. Raises UnsupportedError where torch sees none here."""
+    """Return the first device of a kind, not a processor. Raises UnsupportedError where torch sees none here."""
     try:
         done = subprocess.run(  # noqa: S603  this Python, and the backend's name as one argument
             [sys.executable, "-c", _CODE, backend],
@@ -65,7 +65,7 @@ def ask(backend: str) -> Device:
 
 
 def contradictions(device: Device, hardware: HardwareSpec, known: Iterable[str]) -> Iterator[str]:
-    """Differences of a device from that of the spec; `known` are the names of all specs."""
+    """Yield differences of a device from that of the spec; `known` are the names of all specs."""
     share = device.memory_bytes / hardware.memory_capacity_bytes
     if device.memory_bytes and not _LEAST_SHARE <= share <= _MOST_SHARE:
         yield (
@@ -79,24 +79,24 @@ def contradictions(device: Device, hardware: HardwareSpec, known: Iterable[str])
 
 
 def crowded(ranks: int) -> str:
-    """Warning that this machine has too few processors for the ranks beside its other work, or an empty text."""
+    """Return a warning where this machine has too few processors for the ranks; else an empty text."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     if ranks > cores:
         return f"{ranks} ranks share {cores} cores: steps take longer than on hardware with a core for each"
     load = os.getloadavg()[0]
-    # Half a process of load is what a machine has that does nothing in particular.
+    # An idle machine has a load of up to half a process.
     if ranks + load > cores + 0.5:
         return f"other work runs here (load {load:.1f} on {cores} cores, before {ranks} ranks): steps may take longer"
     return ""
 
 
 def _chip(name: str) -> str:
-    """The word of a spec's name that says which chip it is: the first with a digit."""
+    """Return the word of a spec's name that names the chip: the first with a digit."""
     return next((word for word in name.split("-") if re.search(r"[0-9]", word)), "")
 
 
 def _is(device: str, chip: str) -> bool:
-    """Whether a driver's words name a chip: not h20 in those of an h200."""
+    """Tell whether a driver's words name a chip: not h20 in those of an h200."""
     end = "" if chip[-1].isalpha() else "(?![0-9])"
     return re.search(rf"(?<![0-9]){re.escape(chip)}{end}", device.lower()) is not None

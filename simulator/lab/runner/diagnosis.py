@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, one_line
-from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, fuller, log_lines
+from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, log_lines, longer_line
 from simulator.lab.runner.engine import TAIL_LINES, Ended, OutcomeKind
 from simulator.lab.trainer.failure import failure_in
 
 BY_LAUNCHER: Final = "simulate: "
-"""Begins a line that a launcher adds to the log: what became of the processes."""
+"""Beginning of a line that a launcher adds to the log about its processes."""
 _LONGEST: Final = 300
 _MEMORY: Final = re.compile(
     OUT_OF_MEMORY.pattern + r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory|Cannot allocate memory"
@@ -30,21 +30,21 @@ _MEMORY: Final = re.compile(
 )
 """Memory that ran out: the device's in the frameworks' words and the libraries', and the host's."""
 _KILLED: Final = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)|: task \d+: Killed\b")
-"""A rank that SIGKILL ended, as torchrun and srun tell it."""
+"""Rank that SIGKILL ended, as torchrun and srun report it."""
 _STOPPED: Final = re.compile(
     r"\*\*\* JOB \S+ ON \S+ CANCELLED|\bDUE TO (?:PREEMPTION|TIME LIMIT|NODE FAIL|JOB REQUEUE)"
     r"|\bJobState=(?:PREEMPTED|CANCELLED|TIMEOUT|DEADLINE|NODE_FAIL|BOOT_FAIL|REVOKED)\b"
 )
-"""A job that Slurm or somebody ended. A step alone is cancelled too where one of its ranks failed."""
+"""Job that Slurm or somebody ended. A step alone is cancelled too where one of its ranks failed."""
 _RAISED: Final = re.compile(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60}(?:Error|Exception)(?::.*)?|what\(\):.*")
-"""An exception, in Python's words or as a C++ library leaves one that ended the process."""
+"""Exception, as Python prints it or as a C++ library does that ended the process."""
 _AFTERMATH: Final = re.compile(
     r"ChildFailedError|SignalException|DistBackendError|DistNetworkError|[Cc]onnection (?:reset|closed|refused)"
     r"|[Bb]roken pipe|[Ss]ocket closed"
 )
-"""What other ranks and the launcher raise once one rank has failed."""
+"""Errors of other ranks and the launcher once one rank has failed."""
 _REFUSED: Final = re.compile(r"[\w./-]+\.py: error: .*|.*: (?:command not found|No such file or directory)")
-"""A program that did not take its arguments, or is not there."""
+"""Program that rejected its arguments, or is missing."""
 _SIGNS: Final = {
     "stopped": _STOPPED.search,
     "launcher": re.compile(re.escape(BY_LAUNCHER)).match,
@@ -52,7 +52,7 @@ _SIGNS: Final = {
     "refused": _REFUSED.fullmatch,
     "killed": _KILLED.search,
 }
-"""What a line that is not the trainer's may say; the first that matches counts."""
+"""Signs in lines that are not the trainer's; the first that matches counts."""
 _REASONS: Final = ("stopped", "trainer", "raised", "followed", "refused", "launcher")
 """Signs of an error, the most telling first."""
 _KILLED_CODE: Final = 137
@@ -66,13 +66,13 @@ class Diagnosis:
 
     kind: OutcomeKind
     error: str
-    """One line."""
+    """Error in one line."""
     tail: tuple[str, ...]
-    """Last lines of the rank that failed, or of all where that is not told."""
+    """Last lines of the rank that failed, or of all where that is not known."""
 
 
 def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
-    """Tell why a launch failed; memory that ran out is the reason also where other ranks then hung.
+    """Return why a launch failed; memory that ran out is the reason also where other ranks then hung.
 
     `more` are logs of single ranks beside that of the launch.
     """
@@ -80,27 +80,27 @@ def diagnosis(ended: Ended, more: Iterable[Path] = ()) -> Diagnosis:
     for line in chain.from_iterable(map(_lines, (ended.log, *more))):
         sign = _sign(line.text.strip())
         if sign == "memory":
-            signs[sign] = fuller(signs.get(sign), line)
+            signs[sign] = longer_line(signs.get(sign), line)
         elif sign:
             signs.setdefault(sign, line)
     memory, launcher = signs.get("memory"), signs.get("launcher")
     reason = next(filter(None, map(signs.get, _REASONS)), None)
     if memory is not None:
-        return _found("oom", memory.text, ended, memory.rank)
+        return _diagnosed("oom", memory.text, ended, memory.rank)
     if ended.timed_out:
         message = "did not end within the time limit" if launcher is None else _by_launcher(launcher)
-        return _found("timeout", message, ended)
+        return _diagnosed("timeout", message, ended)
     if reason is not None:
-        return _found("error", _by_launcher(reason), ended, reason.rank)
+        return _diagnosed("error", _by_launcher(reason), ended, reason.rank)
     if "killed" in signs or ended.exit_code == _KILLED_CODE:
-        return _found("error", _KILLED_TEXT, ended)
+        return _diagnosed("error", _KILLED_TEXT, ended)
     last = tail_of(ended.log, most=1)
     status = "ended without an exit code" if ended.exit_code is None else f"exit code {ended.exit_code}"
-    return _found("error", f"{last[0]} ({status})" if last else status, ended)
+    return _diagnosed("error", f"{last[0]} ({status})" if last else status, ended)
 
 
 def _sign(text: str) -> str:
-    """Failure that a line of a log tells; empty for most lines."""
+    """Return the sign of a failure in a line of a log; empty for most lines."""
     by_trainer = failure_in(text)
     if (by_trainer and by_trainer.kind == "out-of-memory") or _MEMORY.search(text):
         return "memory"
@@ -115,18 +115,18 @@ def _by_launcher(line: LogLine) -> str:
 
 
 def tail_of(log: Path, rank: str = "", most: int = TAIL_LINES) -> tuple[str, ...]:
-    """The last lines that say something, of one rank where it is named."""
+    """Return the last lines that are not blank, of one rank where it is named."""
     texts = (line.text for line in _lines(log) if line.text.strip() and rank in ("", line.rank))
     return tuple(deque(texts, maxlen=most))
 
 
-def _found(kind: OutcomeKind, error: str, ended: Ended, rank: str = "") -> Diagnosis:
+def _diagnosed(kind: OutcomeKind, error: str, ended: Ended, rank: str = "") -> Diagnosis:
     text = one_line(error)
     return Diagnosis(kind, text if len(text) <= _LONGEST else text[:_LONGEST] + "...", tail_of(ended.log, rank))
 
 
 def _lines(log: Path) -> Iterator[LogLine]:
-    """The lines of a log; none of one that is not there."""
+    """Yield the lines of a log; none where it is missing."""
     try:
         yield from log_lines(log)
     except InputError:

@@ -1,4 +1,4 @@
-"""The interface of an engine: the command that it starts on each node, and the outcome read from what it left.
+"""Interface of an engine: the command that it starts on each node, and the outcome that it reads.
 
 A launcher starts the command once on each node and sets there, in its environment, `NNODES`, `NODE_RANK`,
 `MASTER_ADDR` and `MASTER_PORT`; the command starts the ranks of its node. Output of all nodes goes to one log.
@@ -24,11 +24,11 @@ TAIL_LINES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pick:
-    """One layout to launch, and for how long."""
+    """Layout to launch, with the number of steps."""
 
     scenario: Scenario
     layout: Layout
-    """With its cut (`stage_layers`) given."""
+    """Layout with its cut (`stage_layers`)."""
     model: str
     """Name or path of the model spec, as a measured row names it."""
     hardware: str
@@ -52,7 +52,7 @@ class Command:
     arguments: tuple[str, ...]
     """Program and arguments."""
     rank_arguments: tuple[str, ...] = ()
-    """What one rank runs, for a launcher that starts the ranks itself and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE` and
+    """Command of one rank, for a launcher that starts the ranks itself and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE` and
     `LOCAL_WORLD_SIZE` too; empty where the engine's own program has to start them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables set beside those of the launcher."""
@@ -69,9 +69,9 @@ class Ended:
     exit_code: int | None
     """Status of the first node that failed, else 0; None where it was ended from outside."""
     log: Path
-    """What all nodes printed."""
+    """File with the output of all nodes."""
     wall_seconds: float = 0.0
-    """From the start of its processes, or of its job, to their end."""
+    """Seconds from the start of its processes, or of its job, to their end."""
     timed_out: bool = False
     interrupted: bool = False
 
@@ -81,19 +81,19 @@ class LaunchOutcome:
     """Outcome of a launch."""
 
     kind: OutcomeKind
-    """In a word."""
+    """Kind of outcome."""
     row: MeasuredRow | None
-    """The run as a measured row; None where the launch was ended from outside before it measured anything."""
+    """Measured row of the run; None where the launch was ended from outside before it measured anything."""
     error: str = ""
-    """One line that says what went wrong; empty for `ok` and `interrupted`."""
+    """Error in one line; empty for `ok` and `interrupted`."""
     tail: tuple[str, ...] = ()
     """Last lines of the log of a launch that did not end well by itself."""
     ranks: tuple[RankResult, ...] = ()
-    """What each rank measured, where the engine knows it, in order of rank."""
+    """Results of the ranks, in order, where the engine knows them."""
 
 
 class Engine(Protocol):
-    """A way of training a layout."""
+    """Engine: a way of training a layout."""
 
     @property
     def name(self) -> str:
@@ -107,10 +107,10 @@ class Engine(Protocol):
         """Raise InputError where something that every launch needs is missing. A dry run does not ask."""
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
-        """Write what the launch reads into `folder`, and return what each node runs.
+        """Write the files of the launch into `folder`, and return the command of each node.
 
         Raises UnsupportedError for a layout that the engine cannot run: it is skipped, with that reason.
         """
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
-        """Read what the launch left."""
+        """Return the outcome from the files of the launch in `folder`."""

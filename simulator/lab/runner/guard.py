@@ -1,4 +1,4 @@
-"""A process that stands between this one and a launch, and leaves none of the launch's processes behind.
+"""Guard process between this one and a launch, which leaves none of the launch's processes behind.
 
 A launcher such as torchrun starts its ranks in sessions of their own: a signal to its process group does not reach
 them, and when it is killed they live on. So a guard starts the launcher and watches a pipe whose other end the parent
@@ -22,19 +22,19 @@ from pathlib import Path
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _KILL_SECONDS = 10.0
-"""How long processes may take to disappear once they were killed; a driver can hold one for good."""
+"""Time for killed processes to disappear; a driver can hold one for good."""
 _TICK_SECONDS = 0.1
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _C_LIBRARY = ctypes.CDLL(None)
 
 
 def guard(pipe: int, grace_seconds: float, command: list[str]) -> int:
-    """Run a command until it ends or `pipe` is closed, end what is left of it, and return its exit code.
+    """Run a command until it ends or `pipe` is closed, end its remaining processes, and return its exit code.
 
     A command ended by a signal gives 128 and the signal's number, as a shell does.
     """
     adopt_orphans(adopt=True)
-    # What is meant for the guard comes through the pipe; a signal to all processes must not remove it before the rest.
+    # Orders to the guard come through the pipe; a signal to all processes must not end it before the others.
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     child = subprocess.Popen(command, start_new_session=True, preexec_fn=_begin)  # noqa: PLW1509, S603  no threads here
@@ -74,19 +74,19 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def _end(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
-    """End the child and whatever came from it: asked first, killed after the grace."""
+    """End the child and all its descendants: ask first, kill after the grace."""
     until = time.monotonic() + grace_seconds
     if grace_seconds > 0.0:
         _signal_all(child.pid, signal.SIGTERM)
     while time.monotonic() < until and _alive(child):
         time.sleep(_TICK_SECONDS)
     until = time.monotonic() + _KILL_SECONDS
-    # Again and again: a process may start another between the look and the signal.
+    # Repeated, as a process may start another between the look and the signal.
     while _alive(child):
         _signal_all(child.pid, signal.SIGKILL)
         if time.monotonic() > until:
-            left = ", ".join(map(str, descendants(os.getpid())))
-            print(f"simulate: processes that cannot be ended: {left}", file=sys.stderr)  # noqa: T201  into the log
+            remaining = ", ".join(map(str, descendants(os.getpid())))
+            print(f"simulate: processes that cannot be ended: {remaining}", file=sys.stderr)  # noqa: T201  into the log
             return
         time.sleep(_TICK_SECONDS)
 
@@ -121,7 +121,7 @@ def _orphans(child: int) -> list[int]:
 
 
 def _begin() -> None:
-    """Prepare the command's process: usual signals, and killed should the guard be killed.
+    """Prepare the command's process: default signals, and its death with the guard's.
 
     Asked to end, it may wait for ranks that nobody ends; ranks of the reference trainer in turn end with it.
     """

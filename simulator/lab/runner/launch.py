@@ -1,4 +1,4 @@
-"""A launch: a layout with its prediction, its command, its folder and how it ended; and what a launcher is.
+"""Launches: a layout with its prediction, command, folder and end; and the interface of a launcher.
 
 Values and one protocol: nothing is started here.
 """
@@ -17,54 +17,54 @@ from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.question.scenario.layout import Layout
 
 LOG_NAME = "log.txt"
-"""File of a launch's folder that holds what its nodes printed."""
+"""File of a launch's folder with the output of its nodes."""
 NODE_LOG_NAME = "log-{node}.txt"
-"""The same of one further node, where each is started by itself."""
+"""File with the output of one further node, where each is started by itself."""
 ARRIVE_SECONDS = 15.0
-"""How long a file of a shared folder may take to be seen here after it was written on another node."""
+"""Time after which a file that another node wrote is visible in a shared folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A layout that is ready to be started."""
+    """Layout that is ready to be started."""
 
     title: str
     """Model and layout in a word, as its folder is called."""
     pick: Pick
     estimate: Estimate
-    """What is predicted for it."""
+    """Prediction of the layout."""
     command: Command
     repeat: int = 1
-    """How often the layout has been launched with this one."""
+    """Number of this launch among those of the layout, from 1."""
     number: int = 1
-    """Its place in the campaign, from 1."""
+    """Place in the campaign, from 1."""
     limit_seconds: float = 600.0
-    """Longest time it may run."""
+    """Longest time that it may run."""
 
     @property
     def folder(self) -> Path:
-        """Folder in which the launch runs and leaves what it measured."""
+        """Folder of the launch: working directory, log and results."""
         return self.command.folder
 
     @property
     def log(self) -> Path:
-        """File with what all its nodes printed."""
+        """File with the output of all its nodes."""
         return self.folder / LOG_NAME
 
     @property
     def nodes(self) -> int:
-        """Nodes it takes."""
+        """Nodes of the launch."""
         return self.pick.scenario.nodes
 
     @property
     def devices_per_node(self) -> int:
-        """Ranks that each node runs."""
+        """Ranks of each node."""
         return self.pick.scenario.devices // self.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """A launch that was started, and what became of it."""
+    """Launch that was started, with its end and outcome."""
 
     launch: Launch
     ended: Ended
@@ -72,7 +72,7 @@ class Launched:
 
 
 class Launcher(Protocol):
-    """A way to start a launch's processes, and to end all of them."""
+    """Launcher: starts the processes of a launch, and ends all of them."""
 
     @property
     def name(self) -> str:
@@ -81,15 +81,15 @@ class Launcher(Protocol):
     def check(self, nodes: int) -> None:
         """Raise InputError or UnsupportedError where nothing can be started this way, on so many nodes."""
 
-    def shown(self, launch: Launch) -> str:
-        """Command that would be started, as text that a shell takes."""
+    def command_text(self, launch: Launch) -> str:
+        """Return the command that would be started, as text that a shell takes."""
 
     def run(self, launch: Launch) -> Ended:
         """Start a launch and wait for its end; none of its processes is left."""
 
 
 def slug(model: str, layout: Layout) -> str:
-    """Model and layout as a folder's name."""
+    """Return a folder's name for model and layout."""
     parts = [
         re.sub(r"[^A-Za-z0-9.]+", "-", re.sub(r"\.(?:ya?ml|json)$", "", Path(model).name)).strip("-.") or "model",
         f"tp{layout.tensor_parallel}",
@@ -106,5 +106,5 @@ def slug(model: str, layout: Layout) -> str:
 
 
 def shell_line(arguments: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """A command with the variables that are set for it."""
+    """Return a command with its variables as a line of shell."""
     return " ".join([*(f"{name}={shlex.quote(text)}" for name, text in environment.items()), shlex.join(arguments)])

@@ -18,23 +18,23 @@ from simulator.files import write_file
 from simulator.question.scenario.layout import Layout
 
 Rank = Callable[[str], Sequence[Estimate]]
-"""Ranks the campaign's question with a calibration file, best first."""
+"""Function that ranks the campaign's question with a calibration file, best first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """One layout in both rankings."""
+    """Layout in both rankings."""
 
     layout: Layout
     """The layout."""
     before: int | None
     """Place among the layouts ranked, from 1; None beyond them."""
     after: int | None
-    """The same with the new calibration."""
+    """Place with the new calibration."""
     estimate_before: Estimate | None
-    """None for one beyond the layouts ranked."""
+    """Estimate before; None beyond the layouts ranked."""
     estimate_after: Estimate | None
-    """Likewise, with the new calibration."""
+    """Estimate with the new calibration; None beyond the layouts ranked."""
     measured_seconds: float | None
     """Median step of its launches; None where it was not launched."""
 
@@ -44,20 +44,20 @@ class Learned:
     """Changes that the rows of a record made."""
 
     path: Path
-    """Where the calibration is, or would be."""
+    """File of the calibration, written or not."""
     stored: bool
     rows: int
     """Rows that decide a coefficient."""
     reasons: tuple[str, ...]
-    """Why something was not stored or not used."""
+    """Reasons why something was not stored or not used."""
     moved: tuple[Moved, ...]
-    """The best of both rankings, as they stand now; empty where nothing was stored."""
+    """Best layouts of both rankings, in the new order; empty where nothing was stored."""
 
 
 def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate], rank: Rank, top: int) -> Learned:
-    """Fit all rows of a record from what ships for their hardware, write the calibration, and rank again.
+    """Fit all rows of a record from the shipped calibration, write the new one, and rank again.
 
-    `before` is the ranking so far; of both the best `top` are shown. Raises InputError where the file cannot be
+    `before` is the ranking so far; the best `top` of both are reported. Raises InputError where the file cannot be
     written.
     """
     samples = prepared(rows)
@@ -74,7 +74,7 @@ def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate]
 
 
 def _measured(rows: Sequence[MeasuredRow], before: Sequence[Estimate]) -> dict[Layout, float]:
-    """Median step seconds by layout, of layouts that were ranked."""
+    """Return the median step seconds of ranked layouts that were measured."""
     seconds: dict[Layout, list[float]] = {}
     for sample in prepared(rows):
         if sample.row.step_seconds is not None:
@@ -86,12 +86,12 @@ def _measured(rows: Sequence[MeasuredRow], before: Sequence[Estimate]) -> dict[L
 def _moved(
     before: Sequence[Estimate], after: Sequence[Estimate], measured: Mapping[Layout, float], top: int
 ) -> tuple[Moved, ...]:
-    """The best `top` of either ranking and all that were measured, as they stand now."""
+    """Return the best `top` of either ranking and all measured layouts, in the new order."""
     places = [{row.layout: (at, row) for at, row in enumerate(ranking, start=1)} for ranking in (before, after)]
-    shown = [*(row.layout for row in after[:top]), *(row.layout for row in before[:top])]
-    shown += [row.layout for row in before if row.layout in measured]
+    layouts = [*(row.layout for row in after[:top]), *(row.layout for row in before[:top])]
+    layouts += [row.layout for row in before if row.layout in measured]
     moved = []
-    for layout in dict.fromkeys(shown):
+    for layout in dict.fromkeys(layouts):
         was, now = places[0].get(layout), places[1].get(layout)
         moved.append(
             Moved(

@@ -1,4 +1,4 @@
-"""The launcher of this machine: one node alone, or one of several that are started by themselves."""
+"""Launcher of this machine: one node alone, or one of several that are started by themselves."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _HERE: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalLauncher:
-    """Starts the command of one node here: the only one, or one of several on which this is started alike."""
+    """Launcher that starts the command of one node here: the only node, or one of several started alike."""
 
     endpoint: str = ""
     """Host and port where the first of several nodes waits for the others; each launch takes the next port."""
     node_rank: int = 0
-    """Which of the nodes this is."""
+    """Number of this node, from 0."""
     name: str = "local"
 
     def check(self, nodes: int) -> None:
@@ -39,8 +39,8 @@ class LocalLauncher:
         if self.endpoint and nodes == 1:
             raise InputError("--rdzv-endpoint: the layouts take one node, which meets no other")
 
-    def shown(self, launch: Launch) -> str:
-        """The command line, with the folder it runs in."""
+    def command_text(self, launch: Launch) -> str:
+        """Return the command line, with the folder it runs in."""
         command = launch.command
         environment = {name: text for name, text in self._node(launch, 0).items() if name != "MASTER_PORT"}
         line = shell_line(command.arguments, python_path() | environment | dict(command.environment))
@@ -60,7 +60,7 @@ class LocalLauncher:
             )
 
     def _node(self, launch: Launch, port: int) -> dict[str, str]:
-        """Variables for the command of a node; torchrun takes its own options from variables too.
+        """Return the variables for the command of a node; torchrun reads its own options from variables too.
 
         Ranks meet at the endpoint of the nodes, or at a port here.
         """
@@ -79,11 +79,11 @@ class LocalLauncher:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port that nobody listens on, and that the system gives nobody else as long as it is held.
+    """Hold a port that nobody listens on, so that the system gives it to nobody else.
 
     Bound and never listened on: a program that is told the port and sets SO_REUSEADDR, as servers do, can take it.
     """
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind((_HERE, 0))
-        yield held.getsockname()[1]
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((_HERE, 0))
+        yield bound.getsockname()[1]

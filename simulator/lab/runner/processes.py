@@ -21,9 +21,9 @@ from simulator.lab.runner.engine import Ended
 from simulator.lab.runner.guard import adopt_orphans, descendants
 
 GRACE_SECONDS = 3.0
-"""How long processes have, once asked to end, before they are killed."""
+"""Time for processes to end, once asked to, before they are killed."""
 _GUARD_SECONDS = GRACE_SECONDS + 12.0
-"""How long the guard may take to end everything: the grace, and what it waits for killed processes."""
+"""Time for the guard to end everything: the grace, and its wait for killed processes."""
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -37,9 +37,9 @@ def run_guarded(
     code: int | None = None
     timed_out = interrupted = False
     others = set(descendants(os.getpid()))
-    adopt_orphans(adopt=True)  # should the guard be killed, what it guarded is found here
+    adopt_orphans(adopt=True)  # should the guard be killed, its processes become children of this one
     try:
-        # What an earlier launch left there is not this one's; appended to, as its processes may open it themselves.
+        # Emptied of an earlier launch's output; appended to, as the processes may open it themselves.
         log.write_bytes(b"")
         with log.open("ab") as stream:
             guard = subprocess.Popen(  # noqa: S603  the command is an engine's
@@ -58,8 +58,8 @@ def run_guarded(
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        with deaf():
-            # The guard takes the closed pipe, or the death of this process, as its order to end everything.
+        with signals_blocked():
+            # The closed pipe, or the death of this process, is the guard's order to end everything.
             os.close(writing)
             os.close(reading)
             if guard is not None:
@@ -85,7 +85,7 @@ def _wait_for(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _kill(orphans: set[int]) -> None:
-    """Kill what a killed guard left."""
+    """Kill the processes that a killed guard left."""
     for pid in orphans:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -95,7 +95,7 @@ def _kill(orphans: set[int]) -> None:
 
 
 def with_package(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment, in which a new interpreter in any folder imports this package too.
+    """Return the environment with a path by which a new interpreter in any folder imports this package.
 
     A folder of installed packages is searched anyway; put first it would hide the standard library's modules.
     """
@@ -109,17 +109,17 @@ def with_package(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_path() -> dict[str, str]:
-    """The variable by which an interpreter elsewhere imports this package too, where it needs one."""
+    """Return the variable by which an interpreter elsewhere imports this package; empty where it needs none."""
     path = with_package(os.environ).get("PYTHONPATH")
     return {"PYTHONPATH": path} if path else {}
 
 
 @dataclass(slots=True)
 class Interruption:
-    """The signal that asked this process to stop."""
+    """Signal that asked this process to stop."""
 
     number: int = field(default=0)
-    """0 as long as none came."""
+    """Number of the signal; 0 as long as none came."""
 
 
 @contextmanager
@@ -143,8 +143,8 @@ def interruptible() -> Iterator[Interruption]:
 
 
 @contextmanager
-def deaf() -> Iterator[None]:
-    """Hold back those signals while something must not be left half done."""
+def signals_blocked() -> Iterator[None]:
+    """Block the signals that end a process while something must not be left half done."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A file of measured rows that is whole at any moment, whoever else writes and whenever this process is ended.
+"""File of measured rows that is whole at any moment, whoever else writes and whenever this process ends.
 
 Adds rows and never changes one.
 """
@@ -16,30 +16,30 @@ from typing import Final
 from simulator.errors import InputError
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.evidence.measurements.rows import read_rows, rows_text
-from simulator.lab.runner.processes import deaf
+from simulator.lab.runner.processes import signals_blocked
 
 _IDENTITY: Final = (
     *("model", "num_layers", "hardware", "framework", "options", "stack", "devices"),
     *WORKLOAD_COLUMNS,
     *LAYOUT_COLUMNS,
 )
-"""Columns that say what was launched; the others say how it went."""
+"""Columns of the question that was launched; the others hold its outcome."""
 
 
 def identity(row: MeasuredRow) -> tuple[object, ...]:
-    """Identity of a launch: equal for two rows of the same question and layout."""
+    """Return the identity of a launch: equal for two rows of the same question and layout."""
     return tuple(getattr(row, name) for name in _IDENTITY)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A file of measured rows."""
+    """File of measured rows."""
 
     path: Path
 
     @property
     def table(self) -> str:
-        """The table's name: the file's, without its ending."""
+        """Name of the table: the file's, without its ending."""
         return self.path.stem
 
     def check(self) -> None:
@@ -53,13 +53,13 @@ class Record:
             raise InputError(f"--output {self.path}: cannot be written: {error.strerror or error}") from error
 
     def rows(self) -> tuple[MeasuredRow, ...]:
-        """The rows that are there; none of a file that is not."""
+        """Return the rows of the file; none where there is no file."""
         return read_rows(self.path) if self.path.exists() else ()
 
     def add(self, row: MeasuredRow) -> MeasuredRow:
-        """Add a row with the next number of the table, and return it so. Raises InputError where it cannot."""
+        """Add a row with the table's next number and return it. Raises InputError where the file cannot be written."""
         try:
-            with deaf(), self._locked():
+            with signals_blocked(), self._locked():
                 before = self.rows()
                 numbers = [known.row for known in before if known.table == self.table]
                 numbered = replace(row, table=self.table, row=max(numbers, default=0) + 1)

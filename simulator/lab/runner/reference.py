@@ -1,4 +1,4 @@
-"""The reference trainer as an engine: writes its job, starts a rank a device, reads the ranks' results.
+"""Reference trainer as an engine: writes its job, starts one rank per device, reads the ranks' results.
 
 Imports no torch: ranks do, in processes of their own.
 """
@@ -32,7 +32,7 @@ WORKER: Final = "simulator.lab.trainer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceEngine:
-    """Trains with `simulator.lab.trainer`, in the Python that runs this."""
+    """Engine that trains with `simulator.lab.trainer`, in the Python that runs this."""
 
     backend: str = "cpu"
     """Kind of device, in torch's words."""
@@ -40,7 +40,7 @@ class ReferenceEngine:
     """Collective library, in torch's words; empty for the usual one of the backend."""
     name: str = "reference"
     worker: tuple[str, ...] = ("-m", WORKER)
-    """What a rank's Python runs."""
+    """Arguments of a rank's Python."""
 
     @property
     def experimental(self) -> str:
@@ -55,17 +55,17 @@ class ReferenceEngine:
             )
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
-        """Write the job, and return what starts its ranks. Raises UnsupportedError for what the trainer cannot run."""
+        """Write the job, and return the command of its ranks. Raises UnsupportedError for an unsupported job."""
         job = self._job(pick)
-        reason = _no_words(pick) or refused(job)
+        reason = _inexpressible(pick) or refused(job)
         if reason:
             raise UnsupportedError(reason)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder.absolute() / JOB_NAME
-        # Whole or not at all: where several nodes are started by themselves, each writes the same.
+        # Written whole or not at all: nodes that are started by themselves each write the same file.
         write_whole(path, job.to_json())
         nodes = pick.scenario.nodes
-        # With several nodes torchrun reads from its environment which one it is and where the first one waits.
+        # With several nodes torchrun reads its own rank and the first node's address from its environment.
         where = ("--standalone",) if nodes == 1 else ("--rdzv-backend", "static")
         ranks = ("--nnodes", str(nodes), "--nproc-per-node", str(pick.scenario.devices // nodes), "--max-restarts", "0")
         logs = ("--tee", "3", "--log-dir", str(folder.absolute() / "ranks"))
@@ -79,7 +79,7 @@ class ReferenceEngine:
         )
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
-        """Read what the ranks left."""
+        """Return the outcome from the results and logs of the ranks."""
         if ended.exit_code == 0:
             _arrive(folder, pick.scenario.devices)
         ranks, problem = _ranks(folder, pick.scenario.devices)
@@ -101,20 +101,20 @@ class ReferenceEngine:
             warmup_steps=pick.warmup_steps,
             backend=self.backend,
             communication=self.communication,
-            # A processor's memory is limited to what the verdict counts with; a device limits itself.
+            # A processor's memory is limited to the verdict's usable memory; a device limits itself.
             memory_limit_bytes=int(usable) if self.backend == "cpu" else None,
         )
 
 
 def usual_backend(family: str) -> str:
-    """Kind of device that hardware of a family is, in torch's words."""
+    """Return the kind of device of a hardware family, in torch's words."""
     if family == "cpu":
         return "cpu"
     return "npu" if family.startswith("ascend") else "cuda"
 
 
-def _no_words(pick: Pick) -> str:
-    """Reason why a job or a measured row cannot express the launch; empty where both can."""
+def _inexpressible(pick: Pick) -> str:
+    """Return why a job or a measured row cannot express the launch; empty where both can."""
     if pick.scenario.lora_rank is not None:
         return "--lora-rank: the reference trainer trains all weights"
     if pick.options:
@@ -132,7 +132,7 @@ def _arrive(folder: Path, count: int) -> None:
 
 
 def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
-    """The results that are there, and what is wrong with the others."""
+    """Return the results of the ranks, and the first problem with the missing ones."""
     results: list[RankResult] = []
     problem = ""
     for rank in range(count):
@@ -151,7 +151,7 @@ def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
 
 
 def step_seconds(ranks: tuple[RankResult, ...]) -> tuple[float, ...]:
-    """Seconds of each timed step: those of the rank that took longest."""
+    """Return the seconds of each timed step: those of the slowest rank."""
     return tuple(max(step) for step in zip(*(rank.step_seconds for rank in ranks), strict=False))
 
 
@@ -172,10 +172,10 @@ def _row(pick: Pick, backend: str, ranks: tuple[RankResult, ...]) -> MeasuredRow
 
 
 def _notes(backend: str, ranks: tuple[RankResult, ...]) -> str:
-    """Notes on a launch: device, versions, and what the device's own tool showed."""
+    """Return notes on a launch: device, versions, and memory by the device's own tool."""
     first = ranks[0]
     notes = [f"backend {backend}", first.device_name, *(f"{name} {text}" for name, text in first.versions.items())]
-    shown = [rank.device_bytes for rank in ranks if rank.device_bytes]
-    if shown:
-        notes.append(f"device memory {max(shown) / MIB:.0f} MiB as its tool shows it")
+    used = [rank.device_bytes for rank in ranks if rank.device_bytes]
+    if used:
+        notes.append(f"device memory {max(used) / MIB:.0f} MiB as its tool shows it")
     return one_line("; ".join(filter(None, notes)))

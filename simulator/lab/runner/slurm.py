@@ -23,7 +23,7 @@ from simulator.errors import InputError, UnsupportedError, one_line
 from simulator.lab.runner.diagnosis import BY_LAUNCHER
 from simulator.lab.runner.engine import Ended
 from simulator.lab.runner.launch import ARRIVE_SECONDS, Launch
-from simulator.lab.runner.processes import deaf, python_path
+from simulator.lab.runner.processes import python_path, signals_blocked
 
 SCRIPT_NAME: Final = "launch.sbatch"
 CODE_NAME: Final = "exit-code"
@@ -32,9 +32,9 @@ _PROGRAMS: Final = ("sbatch", "squeue", "scancel", "scontrol")
 _ASK_SECONDS: Final = (0.5, 5.0)
 """First and longest time between two looks at the queue."""
 _END_SECONDS: Final = 120.0
-"""How long a cancelled job may take to leave the queue: Slurm kills what does not end by itself after 30 s."""
+"""Time for a cancelled job to leave the queue: Slurm kills what does not end by itself after 30 s."""
 _SILENT_SECONDS: Final = 300.0
-"""How long squeue may fail before the job is given up."""
+"""Time for which squeue may fail before the job is given up."""
 _WAITING: Final = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _SHARING: Final = ("exclusive", "oversubscribe", "cpus-per-task")
 _ACCELERATORS: Final = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
@@ -51,16 +51,16 @@ _OWN: Final = (
     "output",
     "wrap",
 )
-"""What a launch itself decides."""
+"""Options that the launch itself decides."""
 _NODE: Final = "NODE_RANK=$SLURM_NODEID"
 _RANK: Final = f"{_NODE} RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE="
 _KEEPER: Final = "trap '' HUP INT TERM; read -r ended || scancel \"$0\""
-"""Cancels the job when this process dies before it has said that the job ended."""
+"""Script that cancels the job when this process dies before the job's end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmLauncher:
-    """Submits a script for each launch and waits for its job."""
+    """Launcher that submits a script for each launch and waits for its job."""
 
     partition: str = ""
     account: str = ""
@@ -73,7 +73,7 @@ class SlurmLauncher:
     name: str = "slurm"
 
     def check(self, nodes: int) -> None:
-        """Raise UnsupportedError where Slurm's programs are missing, InputError for what would break the script."""
+        """Raise UnsupportedError where Slurm's programs are missing, InputError for unsafe names."""
         del nodes
         for name, text in (("partition", self.partition), ("account", self.account)):
             if not re.fullmatch(r"[\w.,:@+-]*", text, re.ASCII):
@@ -84,12 +84,12 @@ class SlurmLauncher:
             if shutil.which(program) is None:
                 raise UnsupportedError(f"--launcher slurm: {program} is not on PATH")
 
-    def shown(self, launch: Launch) -> str:
-        """The script."""
+    def command_text(self, launch: Launch) -> str:
+        """Return the batch script."""
         return self.script(launch)
 
     def script(self, launch: Launch) -> str:
-        """The batch script of a launch."""
+        """Return the batch script of a launch."""
         command = launch.command
         by_rank = bool(command.rank_arguments)
         tasks = launch.devices_per_node if by_rank else 1
@@ -113,19 +113,19 @@ class SlurmLauncher:
     def run(self, launch: Launch) -> Ended:
         """Submit the script and wait for its job's end, its time limit, or an interruption."""
         (launch.folder / SCRIPT_NAME).write_text(self.script(launch), encoding="utf-8")
-        # What an earlier launch left in the folder is not this one's.
+        # Files of an earlier launch in the folder must not count as this one's.
         launch.log.write_bytes(b"")
         (launch.folder / CODE_NAME).unlink(missing_ok=True)
         watched = _Watched(launch=launch, queue_seconds=self.queue_seconds)
         began = time.monotonic()
         try:
-            with deaf():
+            with signals_blocked():
                 watched.submit()
             watched.wait()
         except KeyboardInterrupt:
             watched.interrupted = True
         finally:
-            with deaf():
+            with signals_blocked():
                 watched.end()
         return Ended(
             exit_code=watched.exit_code,
@@ -141,7 +141,7 @@ class SlurmLauncher:
         yield f"job-name=simulate-{launch.title}"
         yield f"nodes={launch.nodes}"
         yield f"ntasks-per-node={tasks}"
-        # Slurm counts whole minutes; the limit in seconds is kept from here, and this one where that is no longer done.
+        # Slurm counts whole minutes; `wait` keeps the limit in seconds, and Slurm this one should this process be gone.
         yield f"time={int(launch.limit_seconds // 60) + 2}"
         yield f"chdir={shlex.quote(str(folder))}"
         yield f"output={shlex.quote(str(launch.log).replace('%', '%%'))}"
@@ -176,23 +176,23 @@ def _check_option(option: str) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """A launch's job, from its submission to its end."""
+    """Job of a launch, from its submission to its end."""
 
     launch: Launch
     queue_seconds: float
     job: str = ""
-    """Its number; empty as long as there is none."""
+    """Number of the job; empty before it is submitted."""
     keeper: subprocess.Popen[bytes] | None = None
     started: float | None = None
-    """When it began to run, as seen from here."""
-    left: bool = False
-    """Whether it has left the queue by itself."""
+    """Time when it was first seen running."""
+    left_queue: bool = False
+    """Whether it left the queue by itself."""
     exit_code: int | None = None
     timed_out: bool = False
     interrupted: bool = False
 
     def submit(self) -> None:
-        """Submit the script; without a job number, what sbatch said goes to the log."""
+        """Submit the script; without a job number, write the output of sbatch to the log."""
         code, output = _ask("sbatch", "--parsable", str(self.launch.folder / SCRIPT_NAME))
         job = re.match(r"\d+", output)
         if code or job is None:
@@ -211,7 +211,7 @@ class _Watched:
         while self.job:
             state, now = _state(self.job), time.monotonic()
             if state == "":
-                self.left = True
+                self.left_queue = True
                 return
             if state is not None:
                 answered = now
@@ -227,15 +227,15 @@ class _Watched:
             pause = min(pause * 1.3, longest)
 
     def end(self) -> None:
-        """Cancel a job that has not ended, and wait until it has; say in the log what became of one without code."""
+        """Cancel a job that has not ended and wait for its end; note in the log one that left no exit code."""
         if not self.job:
             return
-        if self.left:
+        if self.left_queue:
             self.exit_code = _exit_code(self.launch.folder)
             if self.exit_code is None:
-                _, shown = _ask("scontrol", "show", "job", "--oneliner", self.job)
-                words = re.findall(r"\b(?:JobState|Reason|ExitCode|NodeList)=\S+", shown)
-                self._note(f"job {self.job} ended without an exit code: {' '.join(words) or shown}")
+                _, state = _ask("scontrol", "show", "job", "--oneliner", self.job)
+                words = re.findall(r"\b(?:JobState|Reason|ExitCode|NodeList)=\S+", state)
+                self._note(f"job {self.job} ended without an exit code: {' '.join(words) or state}")
         else:
             _ask("scancel", self.job)
             until = time.monotonic() + _END_SECONDS
@@ -258,7 +258,7 @@ class _Watched:
 
 
 def _state(job: str) -> str | None:
-    """The job's state in squeue's words; empty where it is no longer there, None where squeue does not answer."""
+    """Return the job's state in squeue's words; empty once it is gone, None where squeue does not answer."""
     code, output = _ask("squeue", "--noheader", "--format=%T", f"--jobs={job}")
     if code:
         return "" if "Invalid job id" in output else None
@@ -266,7 +266,7 @@ def _state(job: str) -> str | None:
 
 
 def _ask(*command: str) -> tuple[int, str]:
-    """Run one of Slurm's programs; exit code and what it printed."""
+    """Run one of Slurm's programs; return exit code and output."""
     try:
         done = subprocess.run(  # noqa: S603  Slurm's own programs
             command, capture_output=True, text=True, check=False, timeout=120, start_new_session=True
@@ -277,7 +277,7 @@ def _ask(*command: str) -> tuple[int, str]:
 
 
 def _exit_code(folder: Path) -> int | None:
-    """Exit code that the script left; None where it left nothing, waited for as long as a shared folder may take."""
+    """Return the exit code that the script wrote, waiting as long as a shared folder may take; None without it."""
     until = time.monotonic() + ARRIVE_SECONDS
     while True:
         with suppress(OSError, ValueError):
@@ -286,4 +286,4 @@ def _exit_code(folder: Path) -> int | None:
             return None
         time.sleep(0.1)
         with suppress(OSError):
-            list(folder.iterdir())  # a look into the folder makes a network file system ask for it anew
+            list(folder.iterdir())  # listing the folder makes a network file system read it anew

@@ -1,4 +1,4 @@
-"""The process that traces one stage: a request as JSON on stdin, the result as JSON on stdout."""
+"""Process that traces one stage: a request as JSON on stdin, the result as JSON on stdout."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from simulator.lab.trainer.environment import end_with_parent, leave
 
 
 def main() -> int:
-    """Trace, and return the exit code."""
+    """Run the trace and return the exit code."""
     request = TraceRequest(**json.loads(sys.stdin.read()))
     warnings.simplefilter("ignore")
     try:
-        # Here, so that a torch that is missing or broken is an error like any other.
+        # Imported here, so that a missing or broken torch is an error like any other.
         from simulator.lab.trace.stage import trace_stage  # noqa: PLC0415
 
         document = trace_stage(request).to_json()

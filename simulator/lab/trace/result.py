@@ -12,10 +12,10 @@ from simulator.cost.pricing.estimate import Estimate, StageMemory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRequest:
-    """Stage to trace, and the job whose step it is of."""
+    """Stage to trace, and the job of the step."""
 
     job: str
-    """The training job as JSON, with as few micro batches as show every moment of the step."""
+    """Training job as JSON, with the fewest micro batches that show every moment of the step."""
     stage: int
     """Pipeline rank to trace."""
     micro_batches: int
@@ -31,7 +31,7 @@ class Traced:
     peak_bytes: int
     """Most bytes alive at once."""
     moment: str
-    """What was computed then: forward, loss, backward, embedding gradient, gradient reduction or optimizer step."""
+    """Moment of the peak: forward, loss, backward, embedding gradient, gradient reduction or optimizer step."""
     parts_bytes: Mapping[str, int]
     """Bytes at the peak by category; they add up to it."""
     base_bytes: int
@@ -39,31 +39,31 @@ class Traced:
     micro_batches: int
     """Micro batches that the traced step ran, a count."""
     seconds: float
-    """How long the trace took."""
+    """Duration of the trace."""
     resident_bytes: int
-    """Most memory that the tracing process took of this machine."""
+    """Peak memory of the tracing process on this machine."""
     torch_version: str
     """Version of PyTorch that ran it."""
 
     def to_json(self) -> str:
-        """The result as a JSON object."""
+        """Return the result as a JSON object."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Traced:
-        """The result that `to_json` wrote."""
+        """Return the result that `to_json` wrote."""
         value: dict[str, Any] = json.loads(text)
         return cls(**value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceComparison:
-    """A traced stage beside its prediction."""
+    """Traced stage with its prediction."""
 
     estimate: Estimate
-    """The layout priced without the coefficients that stand for no tensor of the reference trainer."""
+    """Estimate without the coefficients that stand for no tensor of the reference trainer."""
     traced: Traced
-    """What was counted."""
+    """Counted bytes."""
 
     @property
     def predicted(self) -> StageMemory:

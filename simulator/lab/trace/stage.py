@@ -1,4 +1,4 @@
-"""One rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
+"""Rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
 
 Runs the trainer's own code: nothing of a layout is modelled here a second time.
 """
@@ -35,7 +35,7 @@ from simulator.question.scenario.layout import model_chunks
 
 
 def trace_stage(request: TraceRequest) -> Traced:
-    """Build the rank's stages, run a step and count. Leaves torch's process group behind."""
+    """Build the rank's stages, run a step and count its bytes. Torch's process group stays open."""
     started = time.perf_counter()
     job = TrainingJob.from_json(request.job)
     layout = job.layout
@@ -68,7 +68,7 @@ def trace_stage(request: TraceRequest) -> Traced:
 
 
 class _Rank:
-    """One rank with its optimizer, all of it counted."""
+    """Rank with its optimizer, all of it counted."""
 
     def __init__(
         self, job: TrainingJob, mesh: DeviceMesh, stages: Sequence[Stage], counter: LiveBytes, request: TraceRequest
@@ -94,7 +94,7 @@ class _Rank:
         self._sent = _missing_buffers(job, request) if job.layout.virtual_stages > 1 else []
 
     def run(self) -> int:
-        """Run a step, in which the counter finds its peak; the bytes alive after it."""
+        """Run a step, in which the counter finds its peak; return the bytes alive after it."""
         self._make_states()
         self._counter.reset_peak()
         self._passes.run(self._tokens, self._tokens)
@@ -106,7 +106,7 @@ class _Rank:
         return self._counter.current
 
     def _make_states(self) -> None:
-        """The optimizer makes its states in its first step, which needs gradients and no passes."""
+        """Run a first optimizer step, which makes the states: it needs gradients and no passes."""
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
@@ -130,17 +130,17 @@ class _Moments(Watch):
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Around the forward pass of one micro batch through one stage."""
+        """Mark the forward pass of one micro batch through one stage."""
         self._moments.moment = None
         with super().forward():
             yield
 
     @contextmanager
     def backward(self) -> Iterator[None]:
-        """Around the backward pass of one micro batch through one stage."""
+        """Mark the backward pass of one micro batch through one stage."""
         with super().backward():
             yield
-        # Until the next pass there is only this to do, and only beside a pipeline.
+        # Between passes only gradients are reduced, and only with a pipeline.
         self._moments.moment = "gradient reduction"
 
     def _loss_begins(self, _module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -156,14 +156,14 @@ class _Moments(Watch):
 
 
 def _agree_with_nobody(_schedule: object, stages: Sequence[Any], _backward: object, _done: object) -> None:
-    """Stands in for the ranks' agreement on shapes: here every rank knows all of them beforehand."""
+    """Replace the ranks' agreement on shapes: every rank knows all of them beforehand."""
     for stage in stages:
         stage._inference_mode = pipeline_stage.InferenceMode.STATIC  # noqa: SLF001 - what the agreement sets
 
 
 @dataclass(slots=True)
 class _Sent:
-    """An exchange under way that keeps what it sends until it is waited for, as real ones do and fake ones do not."""
+    """Exchange that keeps its tensors until it is waited for, as real ones do and fake ones do not."""
 
     works: Sequence[Any]
     tensors: Sequence[torch.Tensor]
@@ -176,7 +176,7 @@ class _Sent:
 
 
 def _keeping(batch: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[_Sent]]:
-    """`batch`, whose exchanges keep what they send until they are waited for."""
+    """Return `batch` with exchanges that keep what they send until they are waited for."""
 
     def started(operations: Sequence[distributed.P2POp], desc: str | None = None) -> Sequence[_Sent]:
         works = batch(operations, desc)
@@ -187,7 +187,7 @@ def _keeping(batch: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[_Sen
 
 
 def _missing_buffers(job: TrainingJob, request: TraceRequest) -> list[torch.Tensor]:
-    """Boundary tensors of the micro batches that are not run, for one direction of the exchange."""
+    """Return boundary tensors of the micro batches that are not run, for one direction of the exchange."""
     layout = job.layout
     if layout.pipeline_parallel == 1:
         return []

@@ -1,4 +1,4 @@
-"""A layout's stage priced, and traced in a process of its own.
+"""Pricing of a layout's stage, and its trace in a process of its own.
 
 Prices without the coefficients that stand for no tensor: a trace sees tensors only. Imports no torch.
 """
@@ -25,7 +25,7 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import bare_estimate
 
 LIMIT_SECONDS: Final = 600.0
-"""Longest that a trace may take, many times what the stages of large models need."""
+"""Longest duration of a trace, many times what the stages of large models need."""
 NO_TENSORS: Final = ("workspace_bytes", "unfused_loss_bytes_per_logit")
 """Coefficients inside the allocated bytes that stand for no tensor of the reference trainer."""
 
@@ -33,8 +33,8 @@ NO_TENSORS: Final = ("workspace_bytes", "unfused_loss_bytes_per_logit")
 def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> TraceComparison:
     """Trace a pipeline rank of a layout and price it; by default the one that needs most.
 
-    Raises InputError for a rank that there is none of, and UnsupportedError for what the reference trainer cannot run,
-    without torch, and where the trace fails.
+    Raises InputError for a rank that the pipeline lacks, and UnsupportedError for what the reference trainer cannot
+    run, without torch, and where the trace fails.
     """
     if scenario.framework.name != "torch":
         raise UnsupportedError(f"framework {scenario.framework.name}: a trace runs PyTorch; allowed is torch")
@@ -58,7 +58,7 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Trace
 
 
 def tensors_only(scenario: Scenario) -> Scenario:
-    """The scenario without what its coefficients add to the tensors."""
+    """Return the scenario without coefficients that add to the tensors."""
     return replace(
         scenario, coefficients=replaced(scenario.coefficients, "memory", NO_TENSORS, np.zeros(len(NO_TENSORS)))
     )
@@ -69,7 +69,7 @@ def _job(scenario: Scenario, layout: Layout, count: int) -> TrainingJob:
 
 
 def _enough(layout: Layout, stage: int, count: int) -> int:
-    """Micro batches after which nothing new happens: the pipeline is full, and one more pass finds all gradients."""
+    """Return the micro batches after which nothing new happens: the pipeline is full and all gradients exist."""
     ranks = layout.pipeline_parallel
     if ranks == 1:
         return min(count, 3)
@@ -78,7 +78,7 @@ def _enough(layout: Layout, stage: int, count: int) -> int:
 
 
 def _in_a_process(request: TraceRequest) -> Traced:
-    """Trace in a new process: torch keeps what it learnt of a process group, and may end a process on its own."""
+    """Trace in a new process: torch keeps the state of a process group, and may end a process on its own."""
     try:
         ended = subprocess.run(
             [sys.executable, "-P", "-m", "simulator.lab.trace"],

@@ -1,4 +1,4 @@
-"""One rank of the reference trainer: `torchrun --nproc-per-node N -m simulator.lab.trainer JOB.json`, or by srun.
+"""Rank of the reference trainer: `torchrun --nproc-per-node N -m simulator.lab.trainer JOB.json`, or by srun.
 
 Ends with an exit code that launchers read; `worker` does the training. Starts no other rank.
 """
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
         job = TrainingJob.from_json(path.read_text(encoding="utf-8"))
         rank = rank_from_environment(os.environ, job.layout.devices)
         check_job(job)
-        # Here, so that a torch that is missing or broken is a failure like any other.
+        # Imported here, so that a missing or broken torch is a failure like any other.
         from simulator.lab.trainer.worker import run  # noqa: PLC0415
 
         run(job, path.parent, rank)
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _rank() -> int:
-    """The rank to name before the job is known."""
+    """Return the rank to name before the job is known."""
     text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
     return int(text) if text.isdecimal() else 0
 

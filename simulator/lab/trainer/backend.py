@@ -1,4 +1,4 @@
-"""The device of a rank and its process group: the same questions to a processor, CUDA, NPU or another kind.
+"""Device of a rank and its process group: one interface to a processor, CUDA, NPU or another kind.
 
 The one place where kinds of devices differ; the rest of the trainer does not know which it runs on.
 """
@@ -27,21 +27,21 @@ from simulator.question.units import MIB
 _EXTENSIONS: Final = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}
 """Packages that add a kind of device to torch when they are imported."""
 _STALLED: Final = timedelta(minutes=10)
-"""How long a rank waits for another one before it gives up."""
+"""Time for which a rank waits for another one before it gives up."""
 
 BESIDE_TENSORS_BYTES: Final = 32 * MIB
-"""What a rank on a processor maps in training beside its tensors: stacks of the threads that compute, their heaps."""
+"""Memory that a rank on a processor maps beside its tensors: stacks and heaps of its compute threads."""
 
 
 DeviceJob = TrainingJob | RatesJob
-"""A job that names its devices."""
+"""Job that names its devices."""
 
 
 class Backend:
-    """One rank's device: the same questions to whatever kind it is."""
+    """Device of one rank, with one interface for all kinds."""
 
     def __init__(self, job: DeviceJob) -> None:
-        """Take the rank's device. Raises InputError where torch does not know the kind, or sees none."""
+        """Select the rank's device. Raises InputError where torch does not know the kind, or sees none."""
         if job.backend in _EXTENSIONS:
             with suppress(ImportError):
                 importlib.import_module(_EXTENSIONS[job.backend])
@@ -56,7 +56,7 @@ class Backend:
             self.module.set_device(self.device)
 
     def join(self, job: DeviceJob, rank: int) -> None:
-        """Meet the other ranks."""
+        """Join the process group of all ranks."""
         library = job.communication or distributed.get_default_backend_for_device(self.kind)
         alone = job.layout.devices == 1
         distributed.init_process_group(
@@ -70,7 +70,7 @@ class Backend:
         self.library = library
 
     def limit_memory(self, size: int | None) -> None:
-        """Let this process take `size` bytes of tensors beyond what it has, and little more.
+        """Limit this process to `size` bytes of tensors beyond its present memory, and little more.
 
         Only a processor's memory is limited, and only where the system tells how much a process has.
         """
@@ -78,9 +78,9 @@ class Backend:
         if size is None or self.module is not None or not mapped.is_file():
             return
         pages = int(mapped.read_text(encoding="ascii").split()[5])
-        taken = pages * resource.getpagesize()
+        used = pages * resource.getpagesize()
         _, highest = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (taken + size + BESIDE_TENSORS_BYTES, highest))
+        resource.setrlimit(resource.RLIMIT_DATA, (used + size + BESIDE_TENSORS_BYTES, highest))
 
     def synchronize(self) -> None:
         """Wait until the device has finished its queued work."""
@@ -88,7 +88,7 @@ class Backend:
             self.module.synchronize()
 
     def release_unused(self) -> None:
-        """Give back what the allocator keeps for later, whole weights of the start for one."""
+        """Release the allocator's unused blocks, such as whole weights from the start."""
         if self.module is not None:
             self.module.empty_cache()
 
@@ -98,11 +98,11 @@ class Backend:
             self.module.reset_peak_memory_stats()
 
     def allocator(self, figure: str) -> int:
-        """A figure of the device's allocator in bytes, such as `max_memory_allocated`."""
+        """Return a figure of the device's allocator in bytes, such as `max_memory_allocated`."""
         return int(getattr(self.module, figure)())
 
     def device_bytes(self) -> int | None:
-        """Bytes of the device in use by anyone, as its own tool shows them; None where torch cannot ask."""
+        """Return the bytes of the device in use by all processes; None where torch cannot ask."""
         ask = getattr(self.module, "mem_get_info", None)
         if ask is None:
             return None
@@ -111,14 +111,14 @@ class Backend:
 
     @property
     def name(self) -> str:
-        """The device in its driver's words."""
+        """Device in its driver's words."""
         if self.module is None:
             return _processor()
         return str(self.module.get_device_name(self.device))
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of what a figure depends on, where they can be asked for."""
+        """Versions of the software that figures depend on, where they can be asked for."""
         by_name = {"python": platform.python_version(), "torch": torch.__version__, "communication": self.library}
         for name in ("cuda", "hip"):
             version = getattr(torch.version, name, None)

@@ -10,7 +10,7 @@ from simulator.lab.trainer.job import TrainingJob
 
 
 def replica_batch(job: TrainingJob, replica: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and target tokens of one data-parallel replica, shape (sequences, tokens).
+    """Return tokens and target tokens of one data-parallel replica, shape (sequences, tokens).
 
     Every step trains on the same batch, which the model can learn by heart: a wrong gradient shows in the losses.
     """

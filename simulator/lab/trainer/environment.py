@@ -1,6 +1,6 @@
-"""The rank of this process, by the variables that torchrun or srun set, and its end with its parent.
+"""Rank of this process, by the variables that torchrun or srun set, and its end with its parent.
 
-Imports no torch: a wrong environment is told before torch loads.
+Imports no torch: a wrong environment is reported before torch loads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SLURM: Final = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RA
 
 
 def rank_from_environment(environment: MutableMapping[str, str], devices: int) -> int:
-    """Global rank, as torchrun sets it or else as srun does; a job of one device needs neither.
+    """Return the global rank, as torchrun sets it or else as srun does; a job of one device needs neither.
 
     Completes the variables that torch reads. Raises InputError where the ranks are not those of the job.
     """
@@ -42,16 +42,16 @@ def rank_from_environment(environment: MutableMapping[str, str], devices: int) -
 
 
 def end_with_parent() -> None:
-    """Have this process killed with what started it, as far as the system can (Linux): nobody else may look for it."""
+    """Let the system kill this process when its parent dies (Linux), as nobody else may end it."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
 def leave(code: int) -> NoReturn:
-    """End this process with what it wrote, and without the interpreter's farewell.
+    """End this process after flushing its output, without the interpreter's shutdown.
 
-    The threads of process groups live on through that: gloo's have crashed in it after the result was written, they
-    wait for ranks that are gone, and they write behind the line that a failure ends with.
+    The threads of process groups live on through that shutdown: gloo's have crashed in it after the result was written,
+    they wait for ranks that are gone, and they write behind the line that a failure ends with.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -34,12 +34,12 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """The line that says so."""
+        """Line of a log that reports it."""
         return f"simulate-trainer: rank {self.rank}: {self.kind}: {self.text}"
 
 
 def failure_of(error: BaseException, rank: int) -> Failure:
-    """Failure that an exception means. A pipeline wraps what went wrong in a stage, so its causes are looked at too."""
+    """Return the failure of an exception, by its causes too: a pipeline wraps a stage's exception."""
     chain = list(_causes(error))
     for cause in chain:
         if isinstance(cause, MemoryError) or _MEMORY_TEXT.search(str(cause)):
@@ -49,7 +49,7 @@ def failure_of(error: BaseException, rank: int) -> Failure:
 
 
 def failed(error: Exception, rank: int) -> int:
-    """Tell of an exception, whatever it is: its traceback, and the line that the launcher reads. Return the status."""
+    """Print an exception's traceback and the line that the launcher reads; return the exit status."""
     traceback.print_exception(error)
     failure = failure_of(error, rank)
     print(failure.line, file=sys.stderr, flush=True)  # noqa: T201 - a rank's error output is its log
@@ -57,7 +57,7 @@ def failed(error: Exception, rank: int) -> int:
 
 
 def failure_in(line: str) -> Failure | None:
-    """The failure that a line of a log tells of; None where it tells of none."""
+    """Return the failure that a line of a log reports; None for any other line."""
     match = _LINE.search(line)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""The job of a launch and a rank's result, as files that both sides read. Imports no torch."""
+"""Job of a launch and result of a rank, as files that both sides read. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from simulator.question.specs.model import ModelSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """One launch. Sizes are those of the whole run; `devices` ranks take part, one device each."""
+    """Job of one launch. Sizes are those of the whole run; `devices` ranks take part, one device each."""
 
     model: ModelSpec
     """Shape of the decoder; already cut to the layers that are trained."""
     layout: Layout
-    """How it is spread, with its cut (`stage_layers`) given."""
+    """Layout over the devices, with its cut (`stage_layers`)."""
     seq_length: int
     """Tokens per sequence."""
     global_batch_size: int
@@ -38,26 +38,26 @@ class TrainingJob:
     threads: int = 1
     """Compute threads of each rank on a CPU."""
     memory_limit_bytes: int | None = None
-    """On a CPU, bytes that a rank may take beyond what Python and torch have taken before training; None for all."""
+    """On a CPU, bytes that a rank may take beyond those of Python and torch before training; None for all."""
     seed: int = 0
     """Seed of weights and data: equal jobs compute equal losses."""
 
     @classmethod
     def of(cls, scenario: Scenario, layout: Layout, **more: Any) -> TrainingJob:
-        """The job that trains a scenario's model, sequences and batch with a layout; `more` are its other fields."""
+        """Return the job that trains a scenario's model with a layout; `more` are its other fields."""
         fields = {name: getattr(scenario, name) for name in ("model", "seq_length", "global_batch_size", "precision")}
         return cls(layout=layout, **fields | more)
 
     def to_json(self) -> str:
-        """The job as a JSON object; `from_json` reads it back."""
+        """Return the job as a JSON object; `from_json` reads it back."""
         value = asdict(self) | {"model": self.model.model_dump(mode="json", by_alias=True)}
         return json.dumps(value, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> TrainingJob:
-        """The job that `to_json` wrote."""
+        """Return the job that `to_json` wrote."""
         value: dict[str, Any] = json.loads(text)
-        # JSON knows lists only; what a layout lists are tuples.
+        # JSON has lists only; those of a layout are tuples.
         layout: dict[str, Any] = {
             name: tuple(item) if isinstance(item, list) else item for name, item in value.pop("layout").items()
         }
@@ -96,7 +96,7 @@ class RankResult:
     reserved_bytes: int | None
     """Most bytes the device's allocator held from the driver; None on a CPU."""
     device_bytes: int | None
-    """What the device's own tool shows as used; None where there is none."""
+    """Used memory by the device's own tool; None without one."""
     step_seconds: tuple[float, ...]
     """Seconds of each timed step."""
     losses: tuple[float, ...]
@@ -106,17 +106,17 @@ class RankResult:
     backward_seconds: float | None
     """Median seconds of the rank's backward passes of one step; None where not measured."""
     device_name: str
-    """The device in its driver's words."""
+    """Device in its driver's words."""
     versions: dict[str, str]
     """Versions of torch, the driver and the collective library."""
 
     def write(self, folder: Path) -> None:
-        """Leave the result in `folder`."""
+        """Write the result into `folder`."""
         write_whole(folder / RESULT_NAME.format(rank=self.rank), json.dumps(asdict(self), indent=2))
 
     @classmethod
     def read(cls, path: Path) -> RankResult:
-        """The result that `write` left."""
+        """Return the result that `write` wrote."""
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for name in ("step_seconds", "losses"):
             value[name] = tuple(value[name])

@@ -11,22 +11,22 @@ from simulator.question.specs.model import ModelSpec
 from simulator.question.vocabulary import Precision, RecomputeMode
 
 TRAINED_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp32")
-"""What the reference trainer computes in, and what a probe times."""
+"""Precisions that the reference trainer computes in and a probe times."""
 _RECOMPUTED: tuple[RecomputeMode, ...] = ("none", "selective", "operations", "full")
 
 
 def refused(job: TrainingJob) -> str | None:
-    """One line that says why the job cannot run; None where it can."""
+    """Return why the job cannot run, in one line; None where it can."""
     return next(_problems(job), None)
 
 
 def check_job(job: TrainingJob) -> None:
-    """Raise UnsupportedError with that line."""
+    """Raise UnsupportedError for a job that cannot run."""
     _raise_first(_problems(job))
 
 
 def micro_batches(job: TrainingJob) -> int:
-    """Micro batches of one replica in a step, a count."""
+    """Return the micro batches of one replica in a step, a count."""
     return job.global_batch_size // (job.layout.micro_batch_size * job.layout.data_parallel)
 
 
@@ -36,7 +36,7 @@ def check_model(model: ModelSpec) -> None:
 
 
 def check_layout(layout: Layout) -> None:
-    """Raise UnsupportedError for what the trainer does with no model."""
+    """Raise UnsupportedError for a layout that the trainer cannot run with any model."""
     _raise_first(_layout_problems(layout))
 
 

@@ -1,4 +1,4 @@
-"""A counter of the bytes of tensors alive at once, on real tensors and on those without data.
+"""Counter of the bytes of tensors alive at once, on real tensors and on those without data.
 
 Counts storages, once each; memory inside a kernel and the allocator's blocks are not seen.
 """
@@ -21,19 +21,19 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 ACTIVATIONS = "activations"
-"""Born outside of a backward pass, unless the caller says otherwise."""
+"""Category of tensors born outside of a backward pass, by default."""
 TEMPORARY = "temporary"
-"""Born in a backward pass, what it computes again included."""
+"""Category of tensors born in a backward pass, recomputed ones included."""
 GATHERED = "gathered"
-"""Whole parameters that sharded data parallelism assembles from their parts."""
+"""Category of whole parameters that sharded data parallelism assembles from their parts."""
 REDUCTION = "reduction"
-"""Buffers in which it adds up the gradients of all replicas."""
+"""Category of buffers in which it adds up the gradients of all replicas."""
 
 _WAIT = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001 - what traces of collectives are made of
 
 
 class LiveBytes(TorchDispatchMode):
-    """Context in which every storage is counted from its birth to its end.
+    """Context that counts every storage from its birth to its end.
 
     A storage is counted once, however many tensors view it, under the category that it was declared with, or else by
     the moment of its birth. Memory inside one operator is not seen: it is no tensor.
@@ -48,9 +48,9 @@ class LiveBytes(TorchDispatchMode):
         self.peak_parts: dict[str, int] = {}
         """Bytes by category at that peak."""
         self.peak_moment = ""
-        """The moment of that peak: `forward`, `backward`, or the caller's word."""
+        """Moment of that peak: `forward`, `backward`, or the caller's word."""
         self.moment: str | None = None
-        """What the caller says it does now; None to tell forward from backward by itself."""
+        """Caller's word for the present moment; None to tell forward from backward automatically."""
         self._category: str | None = None
         self._parts: dict[str, int] = {}
         self._alive: dict[int, tuple[int, str]] = {}
@@ -66,7 +66,7 @@ class LiveBytes(TorchDispatchMode):
 
     @contextmanager
     def born_as(self, category: str | None = None, moment: str | None = None) -> Iterator[None]:
-        """Count what is born inside under this category, and call this time `moment`."""
+        """Count tensors born inside under this category, and call this time `moment`."""
         before = self._category, self.moment
         self._category, self.moment = category or self._category, moment or self.moment
         try:
@@ -80,7 +80,7 @@ class LiveBytes(TorchDispatchMode):
         return {name: size for name, size in self._parts.items() if size}
 
     def reset_peak(self) -> None:
-        """Forget the peak: the next one counts from what is alive now."""
+        """Reset the peak to the bytes alive now."""
         moment = self.moment or ("backward" if _in_backward() else "forward")
         self.peak, self.peak_parts, self.peak_moment = self.current, self.parts, moment
 
@@ -104,9 +104,9 @@ class LiveBytes(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the operator and count what it returns."""
+        """Run the operator and count its results."""
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
-            # A distributed tensor: its operators on the local parts come by in their turn.
+            # A distributed tensor: its operators on the local parts are dispatched themselves.
             return NotImplemented
         if func is _WAIT and isinstance(args[0], FakeTensor):
             # Waiting hands back the tensor waited for; for a fake one torch makes a second.
@@ -128,7 +128,7 @@ class LiveBytes(TorchDispatchMode):
         self._change(key, storage.nbytes(), category)
 
     def _change(self, key: int, size: int | None, category: str) -> None:
-        """Set what a storage counts for; None where it has ended."""
+        """Set the size and category of a storage; size None removes it."""
         old_size, old_category = self._alive.pop(key, (0, category))
         self.current -= old_size
         self._parts[old_category] = self._parts.get(old_category, 0) - old_size
@@ -142,7 +142,7 @@ class LiveBytes(TorchDispatchMode):
             self.reset_peak()
 
     def _wrapped(self) -> Iterator[tuple[object, str, Callable[[Any], Any]]]:
-        """(owner, name, wrapper) of the functions of torch that counting has to know of."""
+        """Yield (owner, name, wrapper) of the functions of torch that counting wraps."""
         # Sharding is worked out on tensors of the global shape that hold no data and never existed on the device.
         yield ShardingPropagator, "_propagate_tensor_meta_non_cached", self._uncounted
         # Sharded data parallelism frees and brings back storages in place.
@@ -181,12 +181,12 @@ class LiveBytes(TorchDispatchMode):
 
 
 def _in_backward() -> bool:
-    """Whether autograd runs a backward pass now, recomputation included."""
+    """Tell whether autograd runs a backward pass now, recomputation included."""
     return torch._C._current_graph_task_id() != -1  # noqa: SLF001 - torch asks itself this way
 
 
 def _locals(value: object) -> Iterator[torch.Tensor]:
-    """The tensors with a storage of their own inside `value`: itself, or a distributed tensor's local part."""
+    """Yield the tensors with a storage of their own in `value`: itself, or a distributed tensor's local part."""
     if isinstance(value, DTensor):
         yield from _locals(value._local_tensor)  # noqa: SLF001 - to_local() records an operation
     elif isinstance(value, torch.Tensor):

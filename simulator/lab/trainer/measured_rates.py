@@ -13,7 +13,7 @@ from simulator.lab.trainer.job import write_whole
 from simulator.question.scenario.layout import Layout
 
 RATES_NAME = "rates.json"
-"""File, beside the job's, in which the first rank leaves what all of them measured."""
+"""File, beside the job's, in which the first rank writes the rates of all ranks."""
 
 ProbedOperation = Literal[
     "gemm",
@@ -33,7 +33,7 @@ COLLECTIVES: Final[tuple[ProbedOperation, ...]] = ("all_gather", "reduce_scatter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """One operation at one size. Every rank runs it at the same time, as in training."""
+    """Operation at one size, which all ranks run at the same time, as in training."""
 
     operation: ProbedOperation
     sizes: Mapping[str, int]
@@ -50,9 +50,9 @@ class Timed:
 
     timing: Timing
     forward_seconds: tuple[float, ...]
-    """Of each repeat, on the slowest rank; of what has no backward pass, all of it."""
+    """Seconds of each repeat on the slowest rank; of the whole operation where it has no backward pass."""
     backward_seconds: tuple[float, ...] = ()
-    """Of each repeat's backward pass, both gradients; empty where there is none."""
+    """Seconds of each repeat's backward pass, both gradients; empty where there is none."""
 
     @property
     def forward(self) -> float:
@@ -67,7 +67,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatesJob:
-    """Timings that the ranks make. Fields of the device are those of a training job."""
+    """Job of timings for the ranks. Fields of the device are those of a training job."""
 
     timings: tuple[Timing, ...]
     devices: int
@@ -79,16 +79,16 @@ class RatesJob:
 
     @property
     def layout(self) -> Layout:
-        """One rank per device."""
+        """Layout of one rank per device."""
         return Layout(data_parallel=self.devices)
 
     def to_json(self) -> str:
-        """The job as a JSON object; `from_json` reads it back."""
+        """Return the job as a JSON object; `from_json` reads it back."""
         return json.dumps(asdict(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> RatesJob:
-        """The job that `to_json` wrote."""
+        """Return the job that `to_json` wrote."""
         value: dict[str, Any] = json.loads(text)
         timings = tuple(_timing(entry) for entry in value.pop("timings"))
         return cls(timings=timings, **value)
@@ -104,16 +104,16 @@ class MeasuredRates:
     memory_bytes: int
     """Memory of one device as its driver lists it; on a CPU the machine's, shared evenly by the ranks."""
     usable_bytes: int
-    """Of it, what was free before the first timing."""
+    """Memory of one device that was free before the first timing."""
     timed: tuple[Timed, ...]
 
     def write(self, path: Path) -> None:
-        """Leave the answer."""
+        """Write the rates to a file."""
         write_whole(path, json.dumps(asdict(self), indent=2))
 
     @classmethod
     def read(cls, path: Path) -> MeasuredRates:
-        """The answer that `write` left; raises ValueError, KeyError or TypeError for what is none."""
+        """Return the rates of a file. Raises ValueError, KeyError or TypeError for another file."""
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         timed = tuple(
             Timed(

@@ -1,4 +1,4 @@
-"""The decoder of the reference trainer: a pipeline stage built from a model's shape.
+"""Decoder of the reference trainer: a pipeline stage built from a model's shape.
 
 Plain PyTorch without parallelism: `parallel` spreads it.
 """
@@ -21,12 +21,12 @@ from simulator.question.specs.model import ModelSpec
 ROTARY_BASE = 500_000.0
 """Base of the rotary frequencies; it changes no shape and no time."""
 WRAPPER = "_checkpoint_wrapped_module."
-"""What recomputation puts into the names of parameters."""
+"""Part of parameters' names that recomputation adds."""
 KERNELS = [
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
-    # What a vendor's extension of torch brings for its own devices.
+    # Kernels of a vendor's extension of torch for its own devices.
     SDPBackend.OVERRIDEABLE,
 ]
 """Attention kernels that never store the scores; the one that does is not allowed to step in."""
@@ -107,7 +107,7 @@ class FeedForwardNetwork(nn.Module):
         self.down = nn.Linear(model.intermediate_size, model.hidden_size, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Gate, widen, narrow."""
+        """Return the gated network's output."""
         narrowed: torch.Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return narrowed
 
@@ -123,7 +123,7 @@ class DecoderLayer(nn.Module):
         self.ffn = FeedForwardNetwork(model)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One layer."""
+        """Return the residual stream behind the layer."""
         x = x + self.attention(self.attention_norm(x))
         result: torch.Tensor = x + self.ffn(self.ffn_norm(x))
         return result
@@ -151,12 +151,12 @@ class Stage(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Let the output layer use the token table, where the model does and the stage has both."""
+        """Share the token table with the output layer, where the model does and the stage has both."""
         if self.tied and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.weight
 
     def forward(self, x: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
-        """The residual stream behind the stage; on the last stage the mean loss of the micro batch, in fp32."""
+        """Return the residual stream behind the stage; on the last stage the micro batch's mean loss, in fp32."""
         if self.embedding is not None:
             x = self.embedding(x)
         for layer in self.layers.values():
@@ -185,7 +185,7 @@ class Stage(nn.Module):
             else:
                 whole.normal_(0.0, 0.02, generator=generator)
             if isinstance(parameter, DTensor):
-                # Every rank has the same whole tensor: it takes its part and nothing is sent.
+                # Every rank has the same whole tensor and takes its part; nothing is sent.
                 mesh, placements = parameter.device_mesh, parameter.placements
                 parameter.copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None))
             else:

@@ -29,7 +29,7 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradients of `x` and of the weight, over blocks of rows."""
+        """Return the gradients of `x` and of the weight, computed over blocks of rows."""
         x, weight, rstd = ctx.saved_tensors
         width = x.shape[-1]
         rows = max(BLOCK_ELEMENTS // width, 1)

@@ -34,7 +34,7 @@ from simulator.question.scenario.layout import Layout, model_chunks
 
 
 class _SameEverywhere(ParallelStyle):
-    """A module whose parameters are whole on every rank and that works on plain tensors."""
+    """Style of a module whose parameters are whole on every rank and that works on plain tensors."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -44,7 +44,7 @@ class _SameEverywhere(ParallelStyle):
 
 
 def spread_stage(job: TrainingJob, mesh: DeviceMesh, pipeline_rank: int, chunk: int) -> Stage:
-    """A model chunk of a pipeline rank on the device `meta`, spread as the job says.
+    """Return a model chunk of a pipeline rank on the device `meta`, spread by the job's layout.
 
     `mesh` has the dimensions `dp` and `tp`. Give it memory by `to_empty`, then call `tie` and `initialize`.
     """
@@ -111,12 +111,12 @@ def apply_tensor_parallel(stage: Stage, mesh: DeviceMesh, *, sequence_parallel: 
 
 
 def loss_context(tensor_parallel: int) -> AbstractContextManager[None]:
-    """Context of both passes: with tensor parallelism, the loss of logits that are split over the vocabulary."""
+    """Return the context of both passes: with tensor parallelism, the loss of logits split over the vocabulary."""
     return loss_parallel() if tensor_parallel > 1 else nullcontext()
 
 
 def apply_recompute(stage: Stage, layout: Layout) -> None:
-    """Wrap what the backward pass computes again: whole layers, most of their operations, or the attention core."""
+    """Wrap the recomputed modules: whole layers, most of their operations, or the attention core."""
     check_layout(layout)
     indices = list(stage.layers)
     if layout.recompute == "selective":
@@ -147,7 +147,7 @@ ATTENTION_OPERATIONS = tuple(
 
 
 def _keeping_operations() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Contexts of a layer's two forward passes: attention, scatters and every second product are kept."""
+    """Return the contexts of a layer's two forward passes: attention, scatters and every second product are kept."""
     products = {False: 0, True: 0}
     saved = (*ATTENTION_OPERATIONS, torch.ops._c10d_functional.reduce_scatter_tensor.default)  # noqa: SLF001
 
@@ -189,7 +189,7 @@ def apply_data_parallel(stage: Stage, mesh: DeviceMesh, layout: Layout, precisio
 
 
 def sharded(stage: Stage) -> FSDPModule:
-    """The stage as what data parallelism has made of it."""
+    """Return the stage as an FSDPModule. Raises TypeError before data parallelism is applied."""
     if not isinstance(stage, FSDPModule):
         raise TypeError("data parallelism is not applied yet")
     return stage

@@ -24,18 +24,18 @@ class Passes(Protocol):
     """Forward and backward passes of a whole step."""
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """Leave the gradients of the mean loss in the parameters; the losses by micro batch where they are known."""
+        """Add the mean loss's gradients to the parameters; return the losses by micro batch where they are known."""
 
 
 def passes_of(stages: Sequence[Stage], job: TrainingJob, mesh: DeviceMesh, watch: Watch) -> Passes:
-    """The passes of a rank's stages as its job spreads them."""
+    """Return the passes of a rank's stages: a pipeline, or gradient accumulation."""
     if job.layout.pipeline_parallel > 1:
         return Pipeline(stages, job, mesh["pp"].get_group(), watch)
     return Accumulation(stages[0], job, watch)
 
 
 class Accumulation:
-    """One stage and no pipeline: one micro batch after the other."""
+    """Passes of one stage without a pipeline: one micro batch after the other."""
 
     def __init__(self, stage: Stage, job: TrainingJob, watch: Watch) -> None:
         self._stage = stage
@@ -44,7 +44,7 @@ class Accumulation:
         self._watch = watch
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """Run both passes as `Passes` says."""
+        """Run both passes, as in `Passes`."""
         losses = []
         count = self._micro_batches
         chunks = zip(tokens.tensor_split(count), targets.tensor_split(count), strict=True)
@@ -70,7 +70,7 @@ class Accumulation:
 
 
 class Pipeline:
-    """A rank's stages, one or one per model chunk, driven by torch's own schedules.
+    """Passes of a rank's stages, one per model chunk, driven by torch's own schedules.
 
     What torch's schedules do with sharded data parallelism holds: gradients are reduced once, after the last micro
     batch, whatever the ZeRO stage, and parameters stay gathered from a backward pass on.
@@ -86,7 +86,7 @@ class Pipeline:
         ]
 
         def scaled(loss: torch.Tensor, _target: torch.Tensor) -> torch.Tensor:
-            """The stage computes the loss; what the schedule calls by that name scales it."""
+            """Scale the loss, which the stage itself computes."""
             return loss / count
 
         options: dict[str, Any] = {"loss_fn": scaled, "scale_grads": False}
@@ -99,7 +99,7 @@ class Pipeline:
         self._count = count
 
     def run(self, tokens: torch.Tensor, targets: torch.Tensor) -> list[torch.Tensor]:
-        """Run both passes as `Passes` says."""
+        """Run both passes, as in `Passes`."""
         losses: list[torch.Tensor] = []
         inputs = (tokens,) if self._first else ()
         # The last stage returns losses: nothing of the size of the logits is handed to the schedule, which keeps
@@ -110,7 +110,7 @@ class Pipeline:
 
 
 class _WatchedStage(PipelineStage):
-    """A stage whose shapes are known beforehand, so that no pass is run to find them out."""
+    """Stage whose shapes are known beforehand, so that no pass is run to find them."""
 
     def __init__(  # noqa: PLR0913 - what torch's stage takes, and who watches
         self, stage: Stage, job: TrainingJob, *, index: int, total: int, group: ProcessGroup, watch: Watch

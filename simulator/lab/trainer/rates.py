@@ -1,4 +1,4 @@
-"""The ranks that time a machine: `torchrun --nproc-per-node N -m simulator.lab.trainer.rates JOB.json`.
+"""Ranks that time a machine: `torchrun --nproc-per-node N -m simulator.lab.trainer.rates JOB.json`.
 
 Every rank runs the same operations at the same time, as in training: ranks that share memory or links share them here.
 A repeat's time is that of the slowest rank. Times only; `probe.summary` says what they mean.
@@ -28,15 +28,15 @@ from simulator.question.units import KIB
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
 WARM_UPS: Final = 2
-"""First repeats of a timing, not kept."""
+"""First repeats of a timing, which are dropped."""
 SHORTEST_SECONDS: Final = 1e-3
-"""A repeat runs its operation often enough to last this long."""
+"""Shortest duration of a repeat, which runs its operation often enough to last it."""
 
 Run = Callable[[], object]
 
 
 def measure(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
-    """Time everything the job asks for; what needs two ranks or a device apart from its host is left out without."""
+    """Time the job's operations, without those that need a second rank or a device apart from its host."""
     timings = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
     return tuple(timed for timed in timings if timed is not None)
 
@@ -48,7 +48,7 @@ def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:
 
 
 def _timed(job: RatesJob, backend: Backend, timing: Timing) -> Timed | None:
-    """None where the device has no kernel for it, on any rank: a rank must not time alone."""
+    """Return a timing; None where any rank's device has no kernel for it: no rank may time alone."""
     try:
         forward, backward = _OPERATIONS[timing.operation](timing, backend)
         missing = 0.0
@@ -69,7 +69,7 @@ def _timed(job: RatesJob, backend: Backend, timing: Timing) -> Timed | None:
 
 
 def _repeat(job: RatesJob, backend: Backend, run: Run) -> tuple[float, ...]:
-    """Seconds of one run in every repeat, the same on all ranks: those of the slowest."""
+    """Return the seconds of one run in every repeat, those of the slowest rank."""
     inner = 1
     timings: list[float] = []
     for repeat in range(WARM_UPS + job.repeats):
@@ -95,7 +95,7 @@ def _random(backend: Backend, precision: str, *shape: int) -> torch.Tensor:
 
 
 def _both_passes(compute: Callable[[], torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> tuple[Run, Run]:
-    """A forward pass, and the gradients of all inputs from its result."""
+    """Return a forward pass, and the gradients of all inputs from its result."""
     for tensor in inputs:
         tensor.requires_grad_()
     result = compute()
@@ -148,7 +148,7 @@ def _host_copy(timing: Timing, backend: Backend) -> tuple[Run, None]:
 
 
 def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
-    """A collective over all ranks; `bytes` is the whole tensor, of which a rank holds its share where it is split."""
+    """Return a collective over all ranks; `bytes` is the whole tensor, of which a rank may hold a share."""
     ranks, rank = distributed.get_world_size(), distributed.get_rank()
     dtype = DTYPES[timing.precision]
     share = max(timing.sizes["bytes"] // (ranks * dtype.itemsize), 1)
@@ -168,7 +168,7 @@ def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
         for request in requests:
             request.wait()
 
-    # Newer releases call them so; vendors' builds are often older ones.
+    # Names in newer releases of torch; vendors' builds are often older.
     gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
     scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
     runs: dict[str, Run] = {
@@ -192,7 +192,7 @@ _OPERATIONS: Final[dict[str, Callable[[Timing, Backend], tuple[Run, Run | None]]
 
 
 def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
-    """Bytes of one device, and those of them that are free."""
+    """Return the bytes of one device, and how many of them are free."""
     if backend.module is None:
         whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return whole // job.devices, _available(whole) // job.devices
@@ -201,7 +201,7 @@ def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
 
 
 def _available(whole: int) -> int:
-    """Bytes of the machine that a new process can get: what is free, and what the system's file cache gives back."""
+    """Return the bytes that a new process can get: free ones, and those that the file cache gives back."""
     file = Path("/proc/meminfo")
     lines = file.read_text(encoding="ascii").splitlines() if file.is_file() else []
     figures = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
@@ -209,7 +209,7 @@ def _available(whole: int) -> int:
 
 
 def run(job: RatesJob, folder: Path, rank: int) -> None:
-    """Measure as rank `rank`; the first one writes the answer into `folder`."""
+    """Measure as rank `rank`; the first rank writes the rates into `folder`."""
     backend = Backend(job)
     backend.join(job, rank)
     whole, usable = _memory(job, backend)

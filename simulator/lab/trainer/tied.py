@@ -1,4 +1,4 @@
-"""A token table shared by two pipeline ranks: the first embeds with it, the last uses it as its output layer.
+"""Token table shared by two pipeline ranks: the first embeds with it, the last uses it as its output layer.
 
 Keeps the two copies and their gradients equal. Other tables are not touched.
 """
@@ -14,7 +14,7 @@ from simulator.lab.trainer.model import Stage
 
 
 class TiedTable:
-    """The table's copies, kept equal: they start equal, and each step adds up their gradients."""
+    """Equal copies of the table: they start equal, and each step adds up their gradients."""
 
     def __init__(self, stages: list[Stage], mesh: DeviceMesh) -> None:
         """Find this rank's copy, if it has one. Every rank of the run calls this."""
@@ -28,12 +28,12 @@ class TiedTable:
                 self._copy = _table(stages)
 
     def start(self) -> None:
-        """Take the first rank's values."""
+        """Copy the first rank's values."""
         if self._copy is not None:
             distributed.broadcast(_local(self._copy.detach()), src=self._first, group=self._group)
 
     def add_gradients(self) -> None:
-        """Give both copies the gradient of the whole model."""
+        """Add up the gradients of both copies."""
         copy = self._copy
         if copy is None or copy.grad is None:
             return

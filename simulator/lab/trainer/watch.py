@@ -25,7 +25,7 @@ _NAMED = (PARAMETERS, GRADIENTS, OPTIMIZER, "activations", GATHERED)
 
 
 class Watch:
-    """Looks on while a rank trains. Passes run inside `forward` and `backward`, the optimizer inside `update`."""
+    """Observer of a training rank. Passes run inside `forward` and `backward`, the optimizer inside `update`."""
 
     def __init__(self, backend: Backend, stages: Sequence[Stage]) -> None:
         self._backend, self._stages = backend, stages
@@ -35,13 +35,13 @@ class Watch:
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Around the forward pass of one micro batch through one stage."""
+        """Time the forward pass of one micro batch through one stage."""
         with self._timed("forward"):
             yield
 
     @contextmanager
     def backward(self) -> Iterator[None]:
-        """Around the backward pass of one micro batch through one stage."""
+        """Time the backward pass of one micro batch through one stage."""
         with self._timed("backward"):
             yield
         if self._counter is not None:
@@ -49,7 +49,7 @@ class Watch:
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """Around the optimizer's step."""
+        """Count the tensors of the optimizer's step as temporary."""
         if self._counter is None:
             yield
         else:
@@ -57,7 +57,7 @@ class Watch:
                 yield
 
     def end_of_step(self, *, keep: bool) -> None:
-        """Add up the passes of the step; the device has done its work."""
+        """Add up the passes of the step, once the device has finished its work."""
         for name, marks in self._marks.items():
             seconds = sum(self._between(start, end) for start, end in marks)
             marks.clear()
@@ -65,19 +65,19 @@ class Watch:
                 self._steps[name].append(seconds)
 
     def median_seconds(self, name: str) -> float | None:
-        """Median over the steps kept of the seconds in `forward` or `backward` passes; None without any."""
+        """Return the median seconds per kept step in `forward` or `backward` passes; None without any."""
         return statistics.median(self._steps[name]) if self._steps[name] else None
 
     @contextmanager
     def counted(self, optimizer: torch.optim.Optimizer) -> Iterator[LiveBytes]:
-        """Count the bytes alive inside, those of every tensor that is alive now included."""
+        """Count the bytes alive inside the context, those of every present tensor included."""
         gc.collect()
         counter = LiveBytes()
         parameters = [parameter for stage in self._stages for parameter in stage.parameters()]
         with counter:
             alive = _alive(self._backend.device)
             counter.register(OTHER, alive)
-            # Sharded data parallelism has emptied these, to fill them with gathered parameters again.
+            # Sharded data parallelism empties these storages between gathers of parameters.
             counter.register(GATHERED, [tensor for tensor in alive if not tensor.untyped_storage().nbytes()])
             counter.register(PARAMETERS, parameters)
             counter.register(OPTIMIZER, _states(optimizer))
@@ -111,7 +111,7 @@ class Watch:
 
 
 def peak_parts(counter: LiveBytes) -> dict[str, int]:
-    """Bytes at the counter's peak in the categories of a rank's result."""
+    """Return the bytes at the counter's peak in the categories of a rank's result."""
     parts = {name: counter.peak_parts.get(name, 0) for name in _NAMED}
     return parts | {OTHER: counter.peak - sum(parts.values())}
 
@@ -124,7 +124,7 @@ def _declaring(counter: LiveBytes) -> Callable[[torch.Tensor], None]:
 
 
 def _unreduced(stage: Stage) -> Iterator[torch.Tensor | None]:
-    """Whole gradients that wait for their reduction, which data parallelism keeps apart from the parameters."""
+    """Yield whole gradients that wait for their reduction, which data parallelism keeps apart from parameters."""
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             for group in module._get_fsdp_state()._fsdp_param_groups:  # noqa: SLF001 - no other way to see them
@@ -132,7 +132,7 @@ def _unreduced(stage: Stage) -> Iterator[torch.Tensor | None]:
 
 
 def _alive(device: torch.device) -> list[torch.Tensor]:
-    """Every tensor of this process on the device, whoever made it and keeps it: receive buffers, for one."""
+    """Return every tensor of this process on the device, receive buffers of torch included."""
     tensors = [_local(value) for value in gc.get_objects() if issubclass(type(value), torch.Tensor)]
     return [tensor for tensor in tensors if tensor.device == device]
 

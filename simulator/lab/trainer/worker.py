@@ -1,4 +1,4 @@
-"""One rank of a run of the reference trainer: builds its stages, trains, leaves its result. Starts no other rank."""
+"""Rank of a run of the reference trainer: builds its stages, trains, writes its result. Starts no other rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEARNING_RATE = 3e-4
 
 def run(job: TrainingJob, folder: Path, rank: int) -> None:
     """Train as rank `rank` and write the result into `folder`. The job is one that the trainer can run."""
-    # A stage returns a view of what tensor parallelism leaves; nothing here works on it in place.
+    # A stage returns a view of tensor parallelism's result; nothing here changes it in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     backend = Backend(job)
     backend.join(job, rank)
@@ -34,7 +34,7 @@ def run(job: TrainingJob, folder: Path, rank: int) -> None:
     shape = (layout.pipeline_parallel, layout.data_parallel, layout.tensor_parallel)
     # Neighbouring ranks share a layer, so that the busiest exchange has the shortest way.
     mesh = init_device_mesh(backend.kind, shape, mesh_dim_names=("pp", "dp", "tp"))
-    # Now that the threads of all groups have their stacks: what follows takes memory for tensors.
+    # Set once the threads of all groups have their stacks: from here on memory is for tensors.
     backend.limit_memory(job.memory_limit_bytes)
     trainer = Trainer(job, backend, mesh)
     result = trainer.train()
@@ -44,7 +44,7 @@ def run(job: TrainingJob, folder: Path, rank: int) -> None:
 
 
 class Trainer:
-    """The stages of one rank, their data and their optimizer."""
+    """Stages of one rank, with their data and optimizer."""
 
     def __init__(self, job: TrainingJob, backend: Backend, mesh: DeviceMesh) -> None:
         """Build everything on the rank's device."""
@@ -68,7 +68,7 @@ class Trainer:
         self._tokens, self._targets = tokens.to(backend.device), targets.to(backend.device)
 
     def train(self) -> RankResult:
-        """Warm up, time the steps, measure the memory."""
+        """Run the warm-up and timed steps, measure the memory and return the result."""
         job = self._job
         warm = [self._timed_step(keep=False) for _ in range(job.warmup_steps)]
         base = self._settle()
@@ -88,7 +88,7 @@ class Trainer:
         )
 
     def _build(self, chunk: int) -> Stage:
-        """One model chunk, filled with the values of the job's seed: whole weights never exist on the device."""
+        """Return one model chunk with values by the job's seed: whole weights never exist on the device."""
         stage = spread_stage(self._job, self._mesh, self._pipeline_rank, chunk)
         stage.to_empty(device=self._backend.device)
         stage.tie()
@@ -96,7 +96,7 @@ class Trainer:
         return stage
 
     def _timed_step(self, *, keep: bool) -> tuple[float, float | None]:
-        """Seconds of a step, from when all ranks are ready for it, and its loss."""
+        """Return the seconds of a step, from when all ranks are ready for it, and its loss."""
         distributed.barrier()
         self._backend.synchronize()
         start = time.perf_counter()
@@ -117,14 +117,14 @@ class Trainer:
         return losses
 
     def _settle(self) -> int | None:
-        """Start the allocator's peaks anew; bytes alive now, None on a CPU, where a step of its own counts them."""
+        """Reset the allocator's peaks; return the bytes alive now, None on a CPU, where a separate step counts them."""
         if self._backend.module is None:
             return None
         self._backend.reset_peak()
         return self._backend.allocator("memory_allocated")
 
     def _memory(self, base: int | None) -> dict[str, Any]:
-        """Bytes that the rank measured, by the fields of its result."""
+        """Return the bytes that the rank measured, by the fields of its result."""
         if base is not None:
             return {
                 "base_bytes": base,
@@ -141,7 +141,7 @@ class Trainer:
         return counted | {"reserved_bytes": None, "device_bytes": None}
 
     def _global_losses(self, losses: list[float | None]) -> tuple[float, ...]:
-        """Means over the replicas; none where this rank does not compute the loss."""
+        """Return the mean losses over the replicas; empty where this rank does not compute the loss."""
         known = [loss for loss in losses if loss is not None]
         if not known:
             return ()

@@ -1,4 +1,4 @@
-"""The numbers that first principles do not give: efficiencies, overheads, exposed shares.
+"""Coefficients: numbers that first principles do not give, such as efficiencies, overheads and exposed shares.
 
 Each has a physical meaning, a unit and a prior. A calibration replaces values; the formulas do not change.
 """

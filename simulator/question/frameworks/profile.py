@@ -1,4 +1,4 @@
-"""A framework profile: every switch that changes memory or time, with a value.
+"""Framework profile: every switch that changes memory or time, with a value.
 
 A switch exists because measured runs, or the saved tensors of real implementations, differ by it. The formulas of
 `memory` and `timing` read switches only; they never ask for a framework's name.
@@ -27,7 +27,7 @@ class FrameworkProfile(Switches):
 
     name: str
     version: str = ""
-    """The release whose defaults the profile has."""
+    """Release whose defaults the profile has."""
     stack: StackName = "default"
     """Named stack over the framework's defaults, see `stacks`; a user's options override it."""
     limits: FrameworkLimits = field(default_factory=FrameworkLimits)
@@ -42,7 +42,7 @@ class FrameworkProfile(Switches):
     release_source: str = ""
     """File and line of that recipe."""
 
-    # What the autograd graph keeps per layer.
+    # Tensors that the autograd graph keeps per layer.
     flash_attention: bool = TABLED
     attention_kernel: str = TABLED
     attention_matrix_bytes: int = TABLED
@@ -110,12 +110,12 @@ class FrameworkProfile(Switches):
     reference_gradients: bool = TABLED
     reference_forward: bool = TABLED
 
-    # What is trained on.
+    # Training data and objective.
     sequences_per_sample: int = TABLED
     score_head: bool = TABLED
     unused_output_layer: bool = TABLED
 
-    # What lives on between steps beside the training state.
+    # Memory that lives on between steps beside the training state.
     attention_mask: str = TABLED
     position_bias_tables: int = TABLED
     kept_boundaries: bool = TABLED

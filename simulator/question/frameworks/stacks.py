@@ -28,7 +28,7 @@ class Stack:
     about: str
     """Whose runs, one phrase."""
     source: str
-    """Documents that say so."""
+    """Documents of these switches."""
     switches: Mapping[str, Any]
     schedules: tuple[ScheduleName, ...] = ()
     """Pipeline schedules beside the framework's."""
@@ -39,7 +39,7 @@ class Stack:
     families: tuple[str, ...] = ()
     """Families of devices that it is shown for; empty for those that no other stack names."""
     tuned: bool = False
-    """Whether it is what a framework's own experts publish for speed: a ranking shows the best layout under it too."""
+    """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:
@@ -123,7 +123,7 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
     return _framework(name, settings, stack)
 
 
-@lru_cache(maxsize=256)  # changes to a recipe ask for the same few again and again
+@lru_cache(maxsize=256)  # changes to a recipe need the same few profiles repeatedly
 def _framework(name: str, options: tuple[tuple[str, str], ...], stack: str | None) -> FrameworkProfile:
     chosen = switched(on_stack(profile_of(name), stack_for(name, stack)), dict(options))
     return replace(chosen, asked=frozenset(name for name, _ in options)) if RELEASE in chosen.stack else chosen

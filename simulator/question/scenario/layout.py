@@ -1,4 +1,4 @@
-"""One layout: how a model is cut over devices and what is recomputed or moved off them. Judges no layout; rules do.
+"""Layout: the cut of a model over devices, with recomputation and offload. Judges no layout; rules do.
 
 The fields of `Layout` and their rows in `specs/layout.csv` are the one place of layout fields. Columns of blocks, axes
 of a search, options, keys of JSON, columns of CSV and of measured rows, and texts derive from them; `typed` is written
@@ -68,18 +68,18 @@ class Layout:
     sequence_parallel: bool = TABLED
     """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
     recompute: RecomputeMode = TABLED
-    """What the backward pass computes again: nothing, the attention core, whole layers, the attention block, or all
+    """Recomputation in the backward pass: nothing, the attention core, whole layers, the attention block, or all
     operations but attention and every second matrix product (torchtitan's per-operation checkpointing)."""
     recompute_modules: tuple[RecomputeModule, ...] = TABLED
-    """For selective recompute: parts of a layer that the backward pass computes again."""
+    """Recomputed parts of a layer, for selective recompute."""
     recompute_method: RecomputeMethod = TABLED
-    """For full recompute: every layer in units (`uniform`), the first layers of each chunk (`block`), or a list."""
+    """Recomputed layers, for full recompute: all in units (`uniform`), the first of each chunk (`block`), or a list."""
     recompute_layers: int = TABLED
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
     recompute_layer_list: tuple[int, ...] = TABLED
     """Indices of the recomputed layers (`list`)."""
     offload: Offload = TABLED
-    """What is kept in host memory between uses."""
+    """Tensors kept in host memory between uses."""
     stage_layers: tuple[int, ...] = TABLED
     """Layers on each pipeline rank, first to last; empty means the default cut."""
     chunk_layers: tuple[int, ...] = TABLED
@@ -124,7 +124,7 @@ class Layout:
 
 
 FIELDS = settings_of(Layout)
-"""The fields of a layout, in order."""
+"""Fields of a layout, in order."""
 SPLIT = tuple(field for field in FIELDS if field.split)
 PER_BLOCK = tuple(field for field in FIELDS if field.per_block)
 """Fields that all layouts of a block share."""
@@ -181,11 +181,11 @@ def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
     An even cut where it exists. Otherwise the layers left over go to the middle stages, since the first and the
     last also hold the embedding and the output layer (what Megatron's first/last-stage options are used for).
     """
-    base, left = divmod(layers, pipeline_parallel)
+    base, remainder = divmod(layers, pipeline_parallel)
     cut = [base] * pipeline_parallel
     # Middle stages first, then the first, and the last only when every other stage has one more.
     order = [*range(1, pipeline_parallel - 1), 0, pipeline_parallel - 1]
-    for stage in order[:left]:
+    for stage in order[:remainder]:
         cut[stage] += 1
     return tuple(cut)
 
@@ -193,16 +193,16 @@ def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
 def balanced_chunks(layers: int, predicted: int, chunks: int) -> tuple[int, ...]:
     """Return the layers of `chunks` model chunks, counting embedding, loss and prediction modules as a layer each.
 
-    What is left over goes to the chunks before the last, one each: a run of them is spread over the ranks evenly, the
+    Remaining layers go to the chunks before the last, one each: a run of them is spread over the ranks evenly, the
     last chunk has the output layer, and later chunks are in flight for fewer micro batches. A chunk whose share is one
     holds the embedding alone, or the loss.
     """
-    share, left = divmod(layers + predicted + 2, chunks)
-    sizes = [share + (chunks - 1 - left <= index < chunks - 1) for index in range(chunks)]
+    share, remainder = divmod(layers + predicted + 2, chunks)
+    sizes = [share + (chunks - 1 - remainder <= index < chunks - 1) for index in range(chunks)]
     sizes[0] -= 1
     sizes[-1] -= 1 + predicted
     while sizes[-1] < 0:
-        # Prediction modules and loss are more than a share: another chunk has a layer less.
+        # Prediction modules and loss exceed the share: another chunk gives up a layer.
         sizes[max(range(chunks), key=lambda index: (sizes[index], index))] -= 1
         sizes[-1] += 1
     return tuple(sizes)

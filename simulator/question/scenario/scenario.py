@@ -1,4 +1,4 @@
-"""A scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question.
+"""Scenario: model, cluster, workload, framework and coefficients, the same for all layouts of a question.
 
 Holds no layout, and looks nothing up by name: `simulator.api` does.
 """
@@ -56,7 +56,7 @@ class Cluster:
     """Machines of a scenario: devices, node groups and their coefficients."""
 
     hardware: HardwareSpec
-    """The only kind of device, or the kind of the first group."""
+    """Only kind of device, or the kind of the first group."""
     devices: int
     groups: tuple[NodeGroup, ...] = ()
     """Empty for a uniform cluster."""
@@ -89,7 +89,7 @@ class Scenario(Workload):
 
     model: ModelSpec
     hardware: HardwareSpec
-    """The only kind of device, or the kind of the first group."""
+    """Only kind of device, or the kind of the first group."""
     devices: int
     """Devices of the cluster; a whole number of nodes, or a part of one node."""
     groups: tuple[NodeGroup, ...] = ()
@@ -133,19 +133,19 @@ class Scenario(Workload):
 
     @property
     def kinds_of_device(self) -> tuple[HardwareSpec, ...]:
-        """The hardware of every node group; of a uniform cluster, its only one."""
+        """Hardware of every node group; of a uniform cluster, its only one."""
         return tuple(group.hardware for group in self.groups) or (self.hardware,)
 
     @property
     def hardware_name(self) -> str:
-        """The hardware's name, or the names and devices of the node groups."""
+        """Name of the hardware, or the names and devices of the node groups."""
         if not self.groups:
             return self.hardware.name
         return ",".join(f"{g.hardware.name}:{g.devices}" for g in self.groups)
 
     @property
     def members(self) -> tuple[Scenario, ...]:
-        """One uniform scenario per node group, by which the stages on it are priced."""
+        """Uniform scenarios, one per node group, by which the stages on it are priced."""
         if not self.groups:
             return (self,)
         return tuple(

@@ -10,7 +10,7 @@ from simulator.errors import InputError, did_you_mean
 LARGEST_COUNT = 2**24
 
 SettingGroup = Literal["size", "recompute", "other"]
-"""Which part of a layout a field belongs to; answers list the parts in this order."""
+"""Part of a layout that a field belongs to; answers list the parts in this order."""
 GROUPS: tuple[SettingGroup, ...] = get_args(SettingGroup)
 SettingKind = Literal["count", "number", "flag", "word", "words", "layers", "model", "hardware", "switches", "file"]
 """`count`: a whole number from 1. `number`: one of a few numbers. `flag`: on or off. `word`: one of a few words.
@@ -31,7 +31,7 @@ class InputSetting(NamedTuple):
     """Short name: key of JSON, column of CSV, keyword of the API, option."""
     kind: SettingKind
     default: Any
-    """None where leaving it out is a value of its own."""
+    """Default; None where leaving it out is a value of its own."""
     help: str
     """Help text of the command line."""
     label: str = ""
@@ -55,7 +55,7 @@ class InputSetting(NamedTuple):
     of_work: bool = True
     """Whether the work of one layer depends on it; layouts that differ in other fields only share figures of layers."""
     searched: tuple[Any, ...] = ()
-    """Values that a search tries unless told otherwise; without any, it follows from the scenario or is the default."""
+    """Values that a search tries by default; without any, the value follows from the scenario or is the default."""
     search: str = ""
     """`searched` in words."""
 

@@ -1,4 +1,4 @@
-"""The families of models that are priced, by Hugging Face's `model_type`: the entries of families.yaml."""
+"""Families of models that are priced, by Hugging Face's `model_type`: the entries of families.yaml."""
 
 import re
 from functools import lru_cache
@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 from simulator.errors import did_you_mean
 
 FAMILIES_FILE: Final = Path(__file__).with_name("families") / "families.yaml"
-"""The table of families."""
+"""Table of families."""
 
 
 @lru_cache(maxsize=1)

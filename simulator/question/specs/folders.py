@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 SpecKind = Literal["hardware", "model"]
-"""What a spec describes."""
+"""Kind of spec."""
 
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
 _SUFFIX: Final = ".yaml"

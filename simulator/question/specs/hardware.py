@@ -1,6 +1,6 @@
-"""The spec of a cluster node: devices, memory, rates and links as published.
+"""Spec of a cluster node: devices, memory, rates and links as published.
 
-No efficiency stands here: what a run reaches of a rate is a coefficient.
+Holds no efficiency: the share of a rate that a run reaches is a coefficient.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,7 @@ PEAK_TYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4")
 
 
 class _Measure(Sourced, ABC):
-    """A number with a unit, as written, and where it comes from."""
+    """Number with a unit, as written, with its source."""
 
     value: str
     """Number and unit as written, for example ``3350 GB/s``."""
@@ -48,45 +48,45 @@ class _Measure(Sourced, ABC):
 
 
 class MemorySize(_Measure):
-    """An amount of memory; base unit bytes."""
+    """Amount of memory; base unit bytes."""
 
     def _parsed(self) -> float:
         return parse_bytes(self.value)
 
 
 class Bandwidth(_Measure):
-    """A transfer rate; base unit bytes/s."""
+    """Transfer rate; base unit bytes/s."""
 
     def _parsed(self) -> float:
         return parse_bytes_per_second(self.value)
 
 
 class ComputeRate(_Measure):
-    """A compute rate; base unit FLOP/s, a multiply-add counting as two."""
+    """Compute rate; base unit FLOP/s, a multiply-add counting as two."""
 
     def _parsed(self) -> float:
         return parse_flops_per_second(self.value)
 
 
 class Duration(_Measure):
-    """A latency; base unit seconds."""
+    """Latency; base unit seconds."""
 
     def _parsed(self) -> float:
         return parse_seconds(self.value)
 
 
 class Count(Sourced):
-    """A number of devices or network cards."""
+    """Number of devices or network cards."""
 
     value: Annotated[int, Field(ge=1, le=2**20, strict=True)]
-    """The number."""
+    """Number."""
 
 
 class Share(Sourced):
-    """A share of something, above 0 and at most 1."""
+    """Share of something, above 0 and at most 1."""
 
     value: Annotated[float, Field(gt=0, le=1, strict=True)]
-    """The share."""
+    """Share."""
 
 
 class PeakFlops(Frozen):
@@ -120,18 +120,18 @@ USUAL_REACH: Mapping[str, float] = MappingProxyType({"bf16": 0.78, "fp8": 0.72})
 
 
 class DeviceLink(Frozen):
-    """A level of links between devices, as the file describes it."""
+    """Level of links between devices, as the file describes it."""
 
     name: Name
-    """What the level is called, for example ``nvlink``."""
+    """Name of the level, for example ``nvlink``."""
     topology: Literal["switch", "mesh", "pcie", "leaf"]
-    """How it is wired: any pair at full rate, one direct link per pair, a PCIe tree, or a layer of network switches."""
+    """Wiring: any pair at full rate, one direct link per pair, a PCIe tree, or a layer of network switches."""
     devices: Count
     """Consecutive devices that share this level; those of several nodes where it joins nodes."""
     bandwidth: Bandwidth
-    """What one device sends to all its peers at once, one direction, in bytes/s."""
+    """Rate from one device to all its peers at once, one direction, in bytes/s."""
     pair_bandwidth: Bandwidth | None = None
-    """What a single pair gets, one direction, in bytes/s; of a mesh always, of a PCIe tree where it is known apart."""
+    """Rate of a single pair, one direction, in bytes/s; required for a mesh, optional for a PCIe tree."""
     latency: Duration
     """Time of a small message, in seconds."""
 
@@ -148,7 +148,7 @@ class Network(Frozen):
     """Links between nodes, as the file describes them."""
 
     name: Name
-    """What the network is called, for example ``infiniband``."""
+    """Name of the network, for example ``infiniband``."""
     nics_per_node: Count
     """Network ports one node uses for training traffic."""
     nic_bandwidth: Bandwidth
@@ -158,26 +158,26 @@ class Network(Frozen):
 
 
 class LinkLevel(NamedTuple):
-    """One level of links, in base units."""
+    """Level of links, in base units."""
 
     name: str
-    """What the level is called."""
+    """Name of the level."""
     topology: Literal["switch", "mesh", "pcie", "leaf", "network"]
-    """How it is wired; ``network`` is the level that joins everything."""
+    """Wiring; ``network`` is the level that joins everything."""
     devices: int | None
     """Consecutive devices that share the level; None for the network, which joins all."""
     bandwidth_bytes_per_second: float
-    """What one device sends to all its peers at once, one direction, in bytes/s."""
+    """Rate from one device to all its peers at once, one direction, in bytes/s."""
     pair_bandwidth_bytes_per_second: float
-    """What a single pair gets, one direction, in bytes/s; less than the bandwidth in a mesh."""
+    """Rate of a single pair, one direction, in bytes/s; less than the bandwidth in a mesh."""
     latency_seconds: float
     """Time of a small message, in seconds."""
     measured: bool = False
-    """Whether the bandwidth is what collectives reached, and not a nominal rate."""
+    """Whether the bandwidth was reached by collectives, and is not a nominal rate."""
 
 
 class HardwareSpec(Frozen):
-    """A node of equal devices and the way it is joined to others.
+    """Node of equal devices, with its links to others.
 
     Read from ``hardware_specs/<name>.yaml`` or a file of the same form. Every
     number names its sources and how well it is known.
@@ -194,7 +194,7 @@ class HardwareSpec(Frozen):
     family: Name
     """Family whose calibration applies, for example ``hopper``."""
     note: Text = ""
-    """What a reader should know about this hardware."""
+    """Note on the hardware for readers."""
     sources: Sources
     """Key to document; every number refers to these keys."""
     devices: Count = Field(alias="devices_per_node")
@@ -229,11 +229,11 @@ class HardwareSpec(Frozen):
     caching_allocator: bool = True
     """Whether freed memory of this device stays with the framework's allocator; a processor's is given back."""
     attention_kernel: AttentionKernel | None = None
-    """Attention kernel that stacks use on this device unless told otherwise; None leaves it to the stack."""
+    """Default attention kernel of stacks on this device; None leaves it to the stack."""
     stack: StackName | None = None
-    """Named stack that the cluster's own runs have, assumed unless told otherwise; None is the framework's defaults."""
+    """Named stack of the cluster's own runs, assumed by default; None is the framework's defaults."""
     expert_kernels: tuple[ExpertDispatch, ...] = ()
-    """Ways of sending tokens to experts that there are kernels for on this device, beside collectives."""
+    """Ways of sending tokens to experts with kernels for this device, beside collectives."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

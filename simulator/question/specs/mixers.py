@@ -31,7 +31,7 @@ Mixer = Literal[
     "linear",
     "none",
 ]
-"""How a layer mixes tokens.
+"""Kind of a layer's mixing of tokens.
 
 `grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
 same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.

@@ -1,4 +1,4 @@
-"""The spec of a language model: the shape of its layers and its tables. Counts no parameters; `operations` does."""
+"""Spec of a language model: the shape of its layers and its tables. Counts no parameters; `operations` does."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from simulator.question.specs.provenance import (
 from simulator.question.units import parse_count
 
 Size = Annotated[int, Field(ge=1, le=2**31, strict=True)]
-"""A width or a count of at least one."""
+"""Width or count of at least one."""
 SizeOrZero = Annotated[int, Field(ge=0, le=2**31, strict=True)]
-"""A width or a count that may be zero."""
+"""Width or count that may be zero."""
 Layers = Annotated[int, Field(ge=1, le=MAXIMUM_LAYERS, strict=True)]
-"""A number of layers of at least one."""
+"""Number of layers of at least one."""
 LayersOrZero = Annotated[int, Field(ge=0, le=MAXIMUM_LAYERS, strict=True)]
-"""A number of layers that may be zero."""
+"""Number of layers that may be zero."""
 Boolean = Annotated[bool, Field(strict=True)]
 """True or false, written as such."""
 
@@ -134,13 +134,13 @@ class ModelSpec(Frozen):
     aliases: tuple[ModelId, ...] = ()
     """Other names, and ids on Hugging Face, of checkpoints of this very shape."""
     note: Text = ""
-    """What a reader should know about this shape."""
+    """Note on the shape for readers."""
     sources: Sources = Field(default_factory=dict)
     """Key to document; the other blocks refer to these keys."""
     provenance: Sourced | None = None
-    """Where the shape comes from; None for a shape the user brought."""
+    """Source of the shape; None for a shape of the user's own."""
     published: Published | None = None
-    """Published parameter counts; None for a shape the user brought."""
+    """Published parameter counts; None for a shape of the user's own."""
 
     architecture: Architecture
     """Family, as Hugging Face's ``model_type``."""
@@ -187,7 +187,7 @@ class ModelSpec(Frozen):
     qk_norm: Boolean = False
     """True when queries and keys are normalised."""
     qk_norm_span: Literal["head", "projection", "unweighted"] = "head"
-    """What a norm of queries and keys is over: each head with shared weights, the projection, or heads without any."""
+    """Span of the norm of queries and keys: each head with shared weights, the projection, or heads without any."""
     attention_gate: Literal["none", "head", "element"] = "none"
     """Whether a gate multiplies attention's output: one number per head, or one per feature."""
     attention_sinks: Literal["none", "sliding", "all"] = "none"

@@ -1,4 +1,4 @@
-"""The network of a booked cluster in place of a hardware spec's: `NAME@network=200Gbit/s@leaf=32@oversubscription=2`.
+"""Network of a booked cluster in place of a hardware spec's: `NAME@network=200Gbit/s@leaf=32@oversubscription=2`.
 
 Changes links between nodes alone; those inside a node stay.
 """

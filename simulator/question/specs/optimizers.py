@@ -15,7 +15,7 @@ TENSOR_CLASSES: Final[tuple[TensorClass, ...]] = get_args(TensorClass)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """One optimizer: a row of `optimizers.csv`."""
+    """Optimizer: a row of `optimizers.csv`."""
 
     name: str
     words: frozenset[str]
@@ -48,7 +48,7 @@ def _rows() -> Iterator[Optimizer]:
 
 
 OPTIMIZERS: Final[Mapping[str, Optimizer]] = {optimizer.name: optimizer for optimizer in _rows()}
-"""Every optimizer that is priced, by name."""
+"""All priced optimizers, by name."""
 
 
 def optimizer_of_word(word: str) -> Optimizer | None:

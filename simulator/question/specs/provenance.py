@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 SourceStatus = Literal["verified", "measured", "assumed"]
-"""How well a number is known.
+"""Certainty of a number.
 
 ``verified``: a document that was read states it. ``measured``: a benchmark or
 a running framework showed it. ``assumed``: derived, inferred or chosen.
@@ -17,14 +17,14 @@ Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9]
 
 _MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
 ModelId = Annotated[str, Field(min_length=1, max_length=200, pattern=_MODEL_ID)]
-"""A model's name, or its id on Hugging Face, `owner/name`."""
+"""Name of a model, or its id on Hugging Face, `owner/name`."""
 
 Text = Annotated[str, Field(max_length=4000)]
 """Free text for readers."""
 
 
 def as_tuple(value: object) -> object:
-    """Let one source key stand for a list of one."""
+    """Return a single source key as a tuple of one; any other value unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -36,7 +36,7 @@ Sources = Mapping[Name, Annotated[str, Field(min_length=1, max_length=1000)]]
 
 
 class Frozen(BaseModel):
-    """A spec model: immutable, no unknown keys, no non-finite numbers."""
+    """Base of spec models: immutable, no unknown keys, no non-finite numbers."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -48,7 +48,7 @@ class Frozen(BaseModel):
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy as pydantic does, but without the derived values the original had cached."""
+        """Return pydantic's copy, without the original's cached derived values."""
         copied = super().model_copy(update=dict(update or {}), deep=deep)
         for key in set(copied.__dict__) - set(type(self).model_fields):
             del copied.__dict__[key]
@@ -61,9 +61,9 @@ class Sourced(Frozen):
     source: SourceKeys
     """Documents that state it: keys of the file's ``sources``."""
     status: SourceStatus
-    """How well it is known."""
+    """Certainty of the value."""
     note: Text = ""
-    """What a reader should know about it."""
+    """Note on the value for readers."""
 
 
 def refuse(problems: Iterable[str]) -> None:

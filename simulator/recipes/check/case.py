@@ -22,7 +22,7 @@ from simulator.question.specs.model import ModelSpec
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.model import ContradictionError, needs_vocabulary, recipe_model
 from simulator.recipes.recipe import Recipe, Remark, Unknown
-from simulator.recipes.rules.frameworks import held_key_value_heads, uneven_stages
+from simulator.recipes.rules.frameworks import replicated_key_value_heads, uneven_stages
 from simulator.recipes.rules.launch import LaunchFacts, Mark
 
 
@@ -92,7 +92,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         accumulation_steps=steps,
     )
     if layout.chunk_layers and not base.chunk_layers and not recipe.is_question:
-        # A launch cuts its layers by its flags alone.
+        # Only its flags cut a launch's layers.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
     layout, unsharded = _as_sharded(joint, replace(layout, virtual_stages=_virtual_stages(joint, layout)))
@@ -112,15 +112,15 @@ def _profile(  # noqa: PLR0913, PLR0917  what decides it
 
 def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
     """Return the question with the key-value heads of all ranks, where a network keeps them whole on each."""
-    held, name = held_key_value_heads(scenario, layout)
-    if not held:
+    heads, name = replicated_key_value_heads(scenario, layout)
+    if not heads:
         return scenario, ()
     shared = scenario.model.num_key_value_heads
     message = (
         f"{shared} key-value heads do not divide by tensor parallel {layout.tensor_parallel}: Paddle's {name} keeps "
-        f"them whole on every rank, {held} in all"
+        f"them whole on every rank, {heads} in all"
     )
-    model = scenario.model.model_copy(update={"num_key_value_heads": held})
+    model = scenario.model.model_copy(update={"num_key_value_heads": heads})
     return replace(scenario, model=model), (Remark("whole-key-values", "note", message),)
 
 

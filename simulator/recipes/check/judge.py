@@ -27,8 +27,8 @@ from simulator.recipes.check.folders import expanded, require_file, require_size
 from simulator.recipes.check.machines import (
     Reread,
     launched_devices,
-    on_others,
-    others,
+    nodes_remark,
+    other_machines,
     unstated,
 )
 from simulator.recipes.check.marks import marks_of
@@ -153,14 +153,14 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
     missing = unstated(recipe, asked, reread)
     devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
     bound: str | None = None
-    for option, other in others(recipe, asked, missing, devices) if missing else ():
+    for option, other in other_machines(recipe, asked, missing, devices) if missing else ():
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
-            return _elsewhere(judged, recipe, on_others(f"with {option} it passes", _on(devices, judged), missing))
+            return _elsewhere(judged, recipe, nodes_remark(f"with {option} it passes", _on(devices, judged), missing))
         if bound is None and judged.outcome in FIRM and _is_bound(on_other, BOUND_DECIDES, UNDECIDED, WEIGHT_CACHE):
             bound = f"with {option} {_failure(on_other)}"
     if bound is not None:
-        return _elsewhere(judged, recipe, on_others(bound, _on(devices, judged), missing))
+        return _elsewhere(judged, recipe, nodes_remark(bound, _on(devices, judged), missing))
     return _advised(judged, gates)
 
 
@@ -240,7 +240,7 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
         f"whether {case.scenario.precision} copies of the weights stay between micro batches is not known: it needs "
         f"{with_copies} GiB with them, {without_copies} without, of {to_gib(judged.estimate.memory.capacity_bytes):.2f}"
     )
-    # What a range leaves to a run stays so, and is told what would settle it.
+    # A verdict that a range leaves to a run stays so; the note names the option that may settle it.
     severity: Severity = "error" if judged.outcome in FIRM else "note"
     remark = Remark(WEIGHT_CACHE, severity, message, fix="--option fp8_weight_cache=true, or =false")
     remarks = _ordered((remark, *judged.remarks))
@@ -309,9 +309,9 @@ def _host(estimate: Estimate) -> Iterator[Remark]:
     memory = estimate.memory
     need = f"offload keeps {to_gib(memory.host_bytes_per_node):.1f} GiB on the host of a node"
     if memory.host_bytes_per_node and memory.fits_host is not None:
-        there = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
+        capacity = f"which has {to_gib(memory.host_capacity_bytes or 0.0):.1f}"
         severity: Severity = "note" if memory.fits_host else "error"
-        yield Remark(rule="host-memory", severity=severity, message=f"{need}, {there}")
+        yield Remark(rule="host-memory", severity=severity, message=f"{need}, {capacity}")
     elif memory.host_bytes_per_node and memory.host_capacity_bytes is None:
         message = f"{need}; the spec of {estimate.hardware} states none, so host memory is not judged"
         yield Remark(rule="host-memory-not-judged", severity="note", message=message)
@@ -322,10 +322,10 @@ def _unsure_host(estimate: Estimate) -> Iterator[Remark]:
     memory = estimate.memory
     if memory.fits_host is not None or memory.host_capacity_bytes is None or estimate.verdict == "does_not_fit":
         return
-    need, most, there = map(to_gib, (memory.host_bytes_per_node, memory.host_most_bytes, memory.host_capacity_bytes))
+    need, most, capacity = map(to_gib, (memory.host_bytes_per_node, memory.host_most_bytes, memory.host_capacity_bytes))
     message = (
         f"offload keeps {need:.1f} GiB on the host of a node, up to {most:.1f} as pinned blocks are rounded up to "
-        f"powers of two, and there are {there:.1f}: a run decides"
+        f"powers of two, and there are {capacity:.1f}: a run decides"
     )
     yield Remark(rule=UNDECIDED, severity="error", message=message)
 

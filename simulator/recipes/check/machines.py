@@ -34,12 +34,9 @@ _MOST_TRIED: Final = 14
 
 
 def counts(recipes: Iterable[Recipe], devices: int, nodes: int) -> Mapping[str, str]:
-    """Return what the commands of recipes print that count the devices of a node, or of all nodes.
+    """Return the output of the recipes' commands that count devices, of a node or of all nodes.
 
-    Parameters
-    ----------
-    devices : of a node of the hardware that is asked about
-    nodes : that are asked about
+    `devices` are those of one node of the hardware, `nodes` the number of nodes asked about.
     """
     names = sorted({unknown.name for recipe in recipes for unknown in recipe.unknowns if unknown.affects})
     each = {name: str(devices) for name in names if _ON_A_NODE.fullmatch(name)}
@@ -76,7 +73,7 @@ Reread = Callable[[Mapping[str, str], Asked], Recipe | None]
 
 
 def unstated(recipe: Recipe, asked: Asked, reread: Reread) -> Unstated:
-    """Return which numbers of machines neither the recipe nor the user states."""
+    """Return which numbers of machines neither recipe nor user state."""
     if recipe.is_question or asked.nodes or asked.devices or ":" in asked.hardware:
         return Unstated(nodes=False, devices_per_node=False)
     sized = recipe.layout is not None and "dp" in recipe.places and recipe.nodes is None
@@ -116,12 +113,10 @@ def launched_devices(recipe: Recipe, asked: Asked) -> int:
     return (recipe.nodes or 1) * (recipe.devices_per_node or spec.devices_per_node)
 
 
-def others(recipe: Recipe, asked: Asked, missing: Unstated, devices: int) -> Iterator[tuple[str, Asked]]:
-    """Yield other machines for a recipe, as options and as they are asked for: more nodes, fewer devices, fewer nodes.
+def other_machines(recipe: Recipe, asked: Asked, missing: Unstated, devices: int) -> Iterator[tuple[str, Asked]]:
+    """Yield other machines, as option text and as options: more nodes, fewer devices, fewer nodes.
 
-    Parameters
-    ----------
-    devices : of the machines on which the recipe fails
+    `devices` are those on which the recipe fails.
     """
     spec = cluster(asked.hardware, None, None, asked.calibration).hardware
     per_node = recipe.devices_per_node or spec.devices_per_node
@@ -139,7 +134,7 @@ def _below(nodes: int) -> list[int]:
     return [count for count in range(nodes - 1, 0, -1) if nodes % count == 0][:_MOST_TRIED]
 
 
-def on_others(elsewhere: str, failure: str, missing: Unstated) -> Remark:
+def nodes_remark(elsewhere: str, failure: str, missing: Unstated) -> Remark:
     """Return the remark on a recipe that fails on the assumed machines but may pass on others."""
     unknown = "how many nodes run it" if missing.nodes else "how many devices of a node run it"
     source = (

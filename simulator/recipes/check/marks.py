@@ -11,7 +11,7 @@ _MOST_BYTES = 2_000_000
 _PATTERNS: dict[Mark, re.Pattern[str]] = {
     "llama3.1-example": re.compile(r"^[^#\n]*\bpretrain_llama\.py", re.MULTILINE),
     "megatron-240718": re.compile(r"^[^#\n]*Megatron-LM-240718", re.MULTILINE),
-    # Snapshots are named by their day; 0.12 is of spring 2025.
+    # Snapshots are named by date; 0.12 dates from spring 2025.
     "megatron-before-0.12": re.compile(r"^[^#\n]*Megatron-LM-2([34]\d{4}|50[12]\d\d)\b", re.MULTILINE),
 }
 

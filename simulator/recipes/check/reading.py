@@ -33,12 +33,9 @@ class Reading:
     def recipes(
         self, file: str, more: Mapping[str, str] = NOTHING, machines: Asked | None = None
     ) -> tuple[Recipe, ...]:
-        """Return the launches of a file; where it counts devices, with those of the machines that are asked about.
+        """Return the launches of a file; commands that count devices print those of `machines`, by default the user's.
 
-        Parameters
-        ----------
-        more : values beside the settings, which stand above them
-        machines : machines to count; the question's own unless others are named
+        The settings override `more`.
         """
         from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
 
@@ -53,13 +50,13 @@ class Reading:
         return with_counts(read_recipe(file, known, self.environment, self.root), values)
 
     def launches(self, file: str) -> Iterator[tuple[Recipe, Reread]]:
-        """Yield each launch of a file with its reader: the same launch with other values. Raises as a reader does."""
+        """Yield each launch of a file with a function that reads it again. Raises as a reader does."""
         recipes = self.recipes(file)
         for number, recipe in enumerate(recipes):
             yield recipe, partial(self._again, file, number, len(recipes))
 
     def _again(self, file: str, number: int, count: int, more: Mapping[str, str], machines: Asked) -> Recipe | None:
-        """Return one launch of a file with other values; None where the file then has others."""
+        """Return one launch of a file read with other values; None where the file then has more or fewer launches."""
         with suppress(SimulateError):
             recipes = self.recipes(file, more, machines)
             return recipes[number] if len(recipes) == count else None

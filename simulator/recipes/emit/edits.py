@@ -11,7 +11,7 @@ _HEADER = re.compile(r"#|\s*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenSetting:
+class RecipeSetting:
     """A setting in the recipe's text."""
 
     spelled: str
@@ -22,7 +22,7 @@ class GivenSetting:
 
 
 def edited(
-    text: str, present: Mapping[str, GivenSetting], wanted: Mapping[str, str], dropped: Sequence[str], *, shell: bool
+    text: str, present: Mapping[str, RecipeSetting], changes: Mapping[str, str], dropped: Sequence[str], *, shell: bool
 ) -> str | None:
     """Return the text with some flags or keys set and others dropped; None where it offers no place for them.
 
@@ -30,7 +30,7 @@ def edited(
     """
     lines = text.splitlines(keepends=True)
     added: dict[str, str] = {}
-    for name, value in wanted.items():
+    for name, value in changes.items():
         setting = present.get(name)
         if setting is None:
             added[name] = value
@@ -60,12 +60,12 @@ def with_variable(text: str, name: str, value: str) -> str:
     return "".join([*lines[:first], f"export {name}={value}\n", *lines[first:]])
 
 
-def _flag(setting: GivenSetting) -> re.Pattern[str]:
+def _flag(setting: RecipeSetting) -> re.Pattern[str]:
     name = re.escape(setting.spelled)
     return re.compile(rf"(?<![\w.-])(--?{name}|\+{{0,2}}(?:\w+\.)+{name}(?==))(?![\w-])(?:([ =]+)({_WORD}))?")
 
 
-def _set_flag(lines: list[str], setting: GivenSetting, value: str) -> bool:
+def _set_flag(lines: list[str], setting: RecipeSetting, value: str) -> bool:
     """Replace a flag's value, in its variable if that is plain text; False where the text does not allow it."""
     line = lines[setting.line - 1]
     match = _flag(setting).search(line)
@@ -87,7 +87,7 @@ def _set_variable(before: Sequence[str], lines: list[str], name: str, old: str, 
     return True
 
 
-def _add_flags(lines: list[str], present: Mapping[str, GivenSetting], added: Mapping[str, str]) -> bool:
+def _add_flags(lines: list[str], present: Mapping[str, RecipeSetting], added: Mapping[str, str]) -> bool:
     """Add flags or dotted keys after the value of a present one; False without one."""
     words = "".join(
         f" ++{name}={value or 'true'}" if "." in name else f" --{name} {value}".rstrip()
@@ -102,12 +102,12 @@ def _add_flags(lines: list[str], present: Mapping[str, GivenSetting], added: Map
     return False
 
 
-def _key(setting: GivenSetting) -> re.Pattern[str]:
+def _key(setting: RecipeSetting) -> re.Pattern[str]:
     last = re.escape(setting.spelled.rsplit(".", 1)[-1])
     return re.compile(rf"^(\s*[\"']?{last}[\"']?\s*[:=]\s*)({_WORD}?)")
 
 
-def _set_key(lines: list[str], setting: GivenSetting, value: str) -> bool:
+def _set_key(lines: list[str], setting: RecipeSetting, value: str) -> bool:
     line = lines[setting.line - 1]
     match = _key(setting).match(line)
     if match is None or not match[2]:
@@ -127,7 +127,7 @@ def _like(old: str, new: str) -> str:
     return new
 
 
-def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapping[str, str]) -> bool:
+def _add_keys(lines: list[str], present: Mapping[str, RecipeSetting], added: Mapping[str, str]) -> bool:
     """Add keys above one of the same section, in its form; False without one."""
     for name, value in added.items():
         section = name.rpartition(".")[0]
@@ -148,7 +148,7 @@ def _add_keys(lines: list[str], present: Mapping[str, GivenSetting], added: Mapp
     return True
 
 
-def _drop(lines: list[str], setting: GivenSetting, *, shell: bool) -> bool:
+def _drop(lines: list[str], setting: RecipeSetting, *, shell: bool) -> bool:
     line = lines[setting.line - 1]
     match = (_flag(setting).search if shell else _key(setting).match)(line)
     if match is None:

@@ -17,7 +17,7 @@ from simulator.frameworks.framework import RecipeWriter
 from simulator.question.specs.documents import standing_in
 from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Checked
-from simulator.recipes.emit.edits import GivenSetting, edited, with_variable
+from simulator.recipes.emit.edits import RecipeSetting, edited, with_variable
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
 
@@ -113,21 +113,21 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     def named(word: str) -> str:
         return _name(word, present, recipe, tuple(flag.name for flag, text in other_names.get(word, ()) if not text))
 
-    wanted = {named(word): value for word, value in after.items() if before.get(word) != value}
+    changes = {named(word): value for word, value in after.items() if before.get(word) != value}
     if base.scenario.devices != case.scenario.devices:
         nodes = _nodes(text, present, recipe)
         if nodes is None or recipe.devices_per_node is None:
             return None
         present = {**present, "nodes": nodes}
-        wanted["nodes"] = str(case.scenario.devices // recipe.devices_per_node)
-    if recipe.dialect.startswith("nemo") and "model.use_distributed_optimizer" in wanted:
+        changes["nodes"] = str(case.scenario.devices // recipe.devices_per_node)
+    if recipe.dialect.startswith("nemo") and "model.use_distributed_optimizer" in changes:
         return None  # NeMo shards by another optimizer, Megatron-Bridge by a key of another section.
     dropped = [named(word) for word in before if word not in after]
-    if "recompute_granularity" in wanted:
+    if "recompute_granularity" in changes:
         dropped.append("recompute_activations")
     if recipe.framework == "megatron" and recipe.dialect == "megatron-shell":
-        wanted = {name if name in present else name.replace("_", "-"): value for name, value in wanted.items()}
-    changed = edited(text, present, wanted, dropped, shell=shell) if wanted or dropped else text
+        changes = {name if name in present else name.replace("_", "-"): value for name, value in changes.items()}
+    changed = edited(text, present, changes, dropped, shell=shell) if changes or dropped else text
     grows = case.scenario.framework.expandable_segments and not base.scenario.framework.expandable_segments
     if changed is None or not grows:
         return changed
@@ -137,7 +137,7 @@ def _changed(text: str, base: Case, case: Case) -> str | None:
     return with_variable(changed, f"PYTORCH_{part}_ALLOC_CONF", "expandable_segments:True")
 
 
-def _nodes(text: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> GivenSetting | None:
+def _nodes(text: str, present: Mapping[str, RecipeSetting], recipe: Recipe) -> RecipeSetting | None:
     """Return the setting of the number of nodes in the recipe; None without a unique one."""
     for name, setting in present.items():
         if name.rsplit(".", 1)[-1] == "num_nodes":
@@ -146,7 +146,7 @@ def _nodes(text: str, present: Mapping[str, GivenSetting], recipe: Recipe) -> Gi
     if len(places) != 1 or not recipe.dialect.endswith("-shell"):
         return None
     number, match = places[0]
-    return GivenSetting(spelled=match[1], text=str(recipe.nodes), line=number)
+    return RecipeSetting(spelled=match[1], text=str(recipe.nodes), line=number)
 
 
 _NODES = re.compile(r"^[^#\n]*?--(nnodes|num_nodes)\b")
@@ -157,14 +157,14 @@ def _settings(writer: RecipeWriter, case: Case, *, switch: str) -> dict[str, str
     return {name: text or switch for name, text in writer.words(case.scenario, case.layout)}
 
 
-def _present(recipe: Recipe) -> dict[str, GivenSetting]:
+def _present(recipe: Recipe) -> dict[str, RecipeSetting]:
     """Return the flags in the recipe's own file, batch and parallel sizes first."""
     flags = [flag for flag in recipe.flags if flag.place.file == recipe.file]
     flags.sort(key=lambda flag: ("micro_batch" not in flag.name, "parallel" not in flag.name))
-    return {flag.name: GivenSetting(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
+    return {flag.name: RecipeSetting(spelled=flag.spelled, text=flag.text, line=flag.place.line) for flag in flags}
 
 
-def _name(name: str, present: Mapping[str, GivenSetting], recipe: Recipe, others: tuple[str, ...]) -> str:
+def _name(name: str, present: Mapping[str, RecipeSetting], recipe: Recipe, others: tuple[str, ...]) -> str:
     """Return a setting's name in the recipe."""
     if recipe.dialect.startswith("nemo"):
         name = _NEMO.get(name, name)

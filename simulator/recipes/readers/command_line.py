@@ -92,10 +92,10 @@ def _add_opaque(arguments: Arguments, word: Value) -> None:
         arguments.bags |= inner.bags
     arguments.note(word.causes)
     for name in dict.fromkeys(name for path in paths for name in path):
-        taken = [path.get(name) for path in paths]
-        texts = {" ".join(entry.text for entry in entries) if entries else None for entries in taken}
-        if len(texts) == 1 and taken[0]:
-            arguments.entries.setdefault(name, []).extend(taken[0])
+        entries_by_path = [path.get(name) for path in paths]
+        texts = {" ".join(entry.text for entry in entries) if entries else None for entries in entries_by_path}
+        if len(texts) == 1 and entries_by_path[0]:
+            arguments.entries.setdefault(name, []).extend(entries_by_path[0])
         else:
             arguments.maybe[name] = arguments.maybe.get(name, frozenset()) | word.causes
 

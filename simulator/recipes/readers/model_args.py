@@ -75,7 +75,7 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
         arguments.remark_line("example-arguments", "warning", message, 1, fix="--set NAME=VALUE")
     words = arguments.entry("vocab-file")
     if words is not None and words.text.endswith("vocab.txt") and not arguments.has("tokenizer-type"):
-        # Such a list of words is what pretrain_bert.py and pretrain_t5.py read; a file names no program.
+        # Only pretrain_bert.py and pretrain_t5.py read such a word list; the file names no program.
         message = f"--vocab-file {words.text[-40:]}: models with an encoder are not modelled (a WordPiece vocabulary)"
         arguments.not_modelled(message, "vocab-file")
     arguments.note_unset(variables.assumed_unset)

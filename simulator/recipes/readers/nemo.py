@@ -138,8 +138,8 @@ def _overrides(launch: TrainingCommand) -> Iterator[Key]:
             continue
         path = tuple(match["path"].split("."))
         content = value.after(match.end()) if match["equals"] else EMPTY
-        taken = value.text.startswith("~")
-        yield Key(path, () if taken else (content,), value.line, content.text)
+        removes = value.text.startswith("~")
+        yield Key(path, () if removes else (content,), value.line, content.text)
 
 
 def _cluster(arguments: Arguments, launch: TrainingCommand) -> tuple[int | None, int | None]:

@@ -253,7 +253,7 @@ def _read_shell(
     recipes = []
     passed: list[TrainingCommand] = []
     idle: list[NoRecipeError] = []
-    for launch in script.launches:
+    for launch in _startable(script.launches):
         try:
             require_training(launch, file)
             recipe = None if other_trainer(launch) else _read_launch(launch, file)
@@ -273,6 +273,16 @@ def _read_shell(
     if passed:
         raise _of_no_framework(file, passed[0])
     raise _no_launch(file, text, script, idle)
+
+
+def _startable(launches: Sequence[TrainingCommand]) -> list[TrainingCommand]:
+    """Return launches without those choices of a line that leave an option of the launcher empty, where others do not.
+
+    A branch for each of two environments sets the devices of a node; no launch starts where neither is taken.
+    """
+    whole = [launch for launch in launches if not any(value.text[:2] == "--" for value in launch.options.values())]
+    lines = {launch.line for launch in whole}
+    return [launch for launch in launches if launch in whole or launch.line not in lines]
 
 
 def _unread_launches(file: str, launches: Iterable[TrainingCommand]) -> Iterator[Recipe]:
@@ -374,7 +384,7 @@ def _variable(placeholder: re.Match[str]) -> str:
 
 
 def _line_ends(text: str, file: str) -> Iterable[Remark]:
-    """Lines that end as on Windows: bash takes the carriage return for a part of the last word."""
+    """Yield a remark on Windows line ends, whose carriage return bash takes for part of the last word."""
     if "\r\n" in text:
         line = text[: text.index("\r\n")].count("\n") + 1
         yield Remark(

@@ -76,12 +76,10 @@ def _trainers() -> tuple[_Trainer, ...]:
 
 
 def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
-    """Return the trainer whose marks all stand among the names; empty where none is known.
+    """Return the trainer whose marks are all among `names`; empty without one.
 
-    Parameters
-    ----------
-    names : sections, names and dotted paths of a file's keys
-    keys : the same keys with their values, where the file could be parsed
+    `names` are sections, names and dotted paths of a file's keys, `keys` the same with values, where the file can be
+    parsed.
     """
     valued = {name for trainer in _trainers() for name in trainer.marks if "=" in name}
     texts = [(key.name, key.values[0].text) for key in keys if key.values] if valued else []
@@ -94,7 +92,7 @@ def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
 
 
 def entry_of(launch: LaunchCommand) -> str:
-    """Return the trainer that a launch starts, by its program or a script of it; empty where none is known."""
+    """Return the trainer that a launch starts, by its program or script; empty for unknown ones."""
     words = [launch.program, launch.script.text, *(value.text for value in launch.arguments[:_FARTHEST])]
     text = " ".join(word for word in words if word and not word.startswith("--"))[:_LONGEST]
     return next((name for name, entry in _entries() if entry.search(text)), "")
@@ -113,12 +111,10 @@ def names_in(text: str) -> set[str]:
 
 
 def settings_of_training(names: Iterable[str], path: str) -> str:
-    """Return a batch size and what it stands beside, as `a and b`; empty where the names are not of a training.
+    """Return a batch size and another setting of training, as `a and b`; empty where the keys have no such pair.
 
-    Parameters
-    ----------
-    names : keys of a file, dotted or not
-    path : of the file; one of an evaluation has to name a learning rate or an optimizer
+    In a file whose `path` or keys indicate evaluation, only a learning rate or an optimizer counts as the other
+    setting.
     """
     parts = {part.lower().replace("-", "_") for name in names for part in name.split(".")}
     batch = next((name for name in sorted(parts) if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)), "")

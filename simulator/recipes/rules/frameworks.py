@@ -113,14 +113,14 @@ def _keeping_whole(scenario: Scenario, layout: Layout) -> str:
     return name
 
 
-def held_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
+def replicated_key_value_heads(scenario: Scenario, layout: Layout) -> tuple[int, str]:
     """Return the key-value heads on all tensor-parallel ranks together, and the network that keeps them whole on each.
 
     Zero and empty where they are split, or where a rank would hold more of them than query heads.
     """
-    held = scenario.model.num_key_value_heads * layout.tensor_parallel
+    heads = scenario.model.num_key_value_heads * layout.tensor_parallel
     name = _keeping_whole(scenario, layout)
-    return (held, name) if name and scenario.model.num_attention_heads % held == 0 else (0, "")
+    return (heads, name) if name and scenario.model.num_attention_heads % heads == 0 else (0, "")
 
 
 def uneven_stages(framework: str, layers: int, stages: int) -> str:

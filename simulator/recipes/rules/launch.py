@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.recipes.recipe import GivenFlag, Recipe
+from simulator.recipes.recipe import Recipe, RecipeFlag
 
 Mark = Literal["llama3.1-example", "megatron-240718", "megatron-before-0.12"]
 """A sign in a recipe's text of the code that it starts."""
@@ -29,13 +29,13 @@ class LaunchFacts:
     replaced: frozenset[str] = frozenset()
     """Settings of the user's that override the recipe's, by their names in `Layout` and `Scenario`."""
 
-    def flag(self, *names: str) -> GivenFlag | None:
+    def flag(self, *names: str) -> RecipeFlag | None:
         """Return the first of the recipe's flags with one of these names; None without one."""
         plain = (name.replace("-", "_") for name in names)
         return next((self._flags[name] for name in plain if name in self._flags), None)
 
     @cached_property
-    def _flags(self) -> Mapping[str, GivenFlag]:
+    def _flags(self) -> Mapping[str, RecipeFlag]:
         return {flag.name: flag for flag in self.recipe.flags} if self.recipe else {}
 
     def value(self, subject: str) -> Any:

@@ -1,22 +1,22 @@
 """The refusals of each framework: the files `rules.yaml` of `simulator/frameworks`.
 
-A rule says what a framework checks as it starts::
+A rule describes a check that a framework makes at its start::
 
     - id: megatron-positions
-      versions: where it holds, as far as it was read or met; the file's own unless it is given
+      versions: versions that were read or run and have it; by default the file's
       source: repository, version, file and line of the check, or the measured rows that met it
       about: what must hold
-      says: the framework's own message, with ... where it names numbers; none where a layout rule quotes it
+      says: the framework's own message, with ... for numbers; omitted where a layout rule quotes it
       when:                                                   # broken where all lines of one entry hold
         - flag.max-position-embeddings: less than workload.seq_length
-      breach: the numbers that break it, where the flag at fault does not say enough
+      breach: the numbers that break it, where the flag at fault is not enough
       fix: --max-position-embeddings {workload.seq_length} in the recipe
-      blame: [settings at fault, or flags with dashes; the first that the recipe has is shown]
+      blame: [settings or dashed flags at fault; the first in the recipe is shown]
 
-`LaunchFacts.value` lists what a line of `when` may look at; it is a value, `absent`, `present`, `none of A B`,
-`more than A`, `less than A` or `no multiple of A`, where A may be looked up too. In place of `when` stand `layout_rule`
-(a rule of `simulator.search.rules`, which then has the framework's words), `remark` (one of the reader's) or beside it
-`underscored` (flags that are not to be spelled so). Texts fill in what braces name: looked up, or computed in `texts`.
+A line of `when` has a subject, as `LaunchFacts.value` lists them, and a value, `absent`, `present`, `none of A B`,
+`more than A`, `less than A` or `no multiple of A`, where A may be a subject too. `layout_rule` (a rule of
+`simulator.search.rules`, which gets the framework's words) or `remark` (a reader's) replace `when`; `underscored`
+(flags that must have dashes) adds to it. Names in braces are subjects, or computed in `texts`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from simulator.frameworks.flags import FOLDER
 from simulator.question.specs.documents import read_yaml
-from simulator.recipes.recipe import GivenFlag
+from simulator.recipes.recipe import RecipeFlag
 from simulator.recipes.rules.launch import LaunchFacts
 from simulator.recipes.rules.texts import TEXTS
 
@@ -60,7 +60,7 @@ class FrameworkRule:
         broken = any(all(_holds(launch, *line) for line in lines.items()) for lines in self.when)
         return broken and (not self.underscored or self.misspelled(launch) is not None)
 
-    def misspelled(self, launch: LaunchFacts) -> GivenFlag | None:
+    def misspelled(self, launch: LaunchFacts) -> RecipeFlag | None:
         """Return the first of the recipe's flags that must not be spelled with underscores; None without one."""
         flags = launch.recipe.flags if launch.recipe else ()
         return next((flag for flag in flags if "_" in flag.spelled and flag.name in self.underscored), None)

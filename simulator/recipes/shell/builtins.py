@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from simulator.recipes.shell.capture import echoed, formatted, reckoned
+from simulator.recipes.shell.capture import echo_output, expr_output, printf_output
 from simulator.recipes.shell.conditions import Test, Truth
 from simulator.recipes.shell.includes import include
 from simulator.recipes.shell.values import Cause, Value, hole, joined, split_fields, text_value
@@ -152,18 +152,18 @@ def _read_text(runner: Walk, argv: list[Value], text: str, line: int) -> Truth:
 
 
 def _echo(runner: Walk, argv: list[Value], line: int) -> Truth:
-    runner.machine.prints(echoed(argv, line))
+    runner.machine.prints(echo_output(argv, line))
     return True
 
 
 def _printf(runner: Walk, argv: list[Value], line: int) -> Truth:
     if len(argv) > 2 and argv[1].text == "-v":
-        text = formatted(argv[3:], line)
+        text = printf_output(argv[3:], line)
         if NAME.fullmatch(argv[2].text):
             name = argv[2].text
             runner.machine.assign(name, text or hole(f"${name}", line, [Cause(line, f"printf -v {name}")]), line)
     else:
-        runner.machine.prints(formatted(argv[1:], line))
+        runner.machine.prints(printf_output(argv[1:], line))
     return True
 
 
@@ -173,7 +173,7 @@ def _cat(runner: Walk, argv: list[Value], _line: int) -> Truth:
 
 
 def _expr(runner: Walk, argv: list[Value], line: int) -> Truth:
-    runner.machine.prints(reckoned(argv, line))
+    runner.machine.prints(expr_output(argv, line))
     return True
 
 

@@ -53,7 +53,7 @@ def _speaks(runner: Walk, node: Node) -> bool:
     return name in _SPEAKING or name in runner.machine.state.functions
 
 
-def echoed(argv: Sequence[Value], line: int) -> Value | None:
+def echo_output(argv: Sequence[Value], line: int) -> Value | None:
     """Return the output of `echo`; None for escapes that are not read."""
     words = list(argv[1:])
     ends = True
@@ -67,7 +67,7 @@ def echoed(argv: Sequence[Value], line: int) -> Value | None:
     return joined([*parts, text_value("\n", line)] if ends else parts)
 
 
-def formatted(words: Sequence[Value], line: int) -> Value | None:
+def printf_output(words: Sequence[Value], line: int) -> Value | None:
     """Return the output of `printf` for a format and its arguments; None for a format that is not read."""
     if not words or not words[0].known or len(words) > _MAXIMUM_ARGUMENTS:
         return None
@@ -90,7 +90,7 @@ def formatted(words: Sequence[Value], line: int) -> Value | None:
             return joined(pieces)
 
 
-def reckoned(argv: Sequence[Value], line: int) -> Value | None:
+def expr_output(argv: Sequence[Value], line: int) -> Value | None:
     """Return the output of `expr` for whole numbers; None for other words."""
     words = [value.text for value in argv[1:]]
     if not all(value.known for value in argv) or not all(re.fullmatch(r"-?\d{1,18}|[-+*/%()]", word) for word in words):

@@ -176,7 +176,7 @@ class Test:
     def _asked(self, name: str) -> Truth:
         """Return the truth of a test of files and the like, which only the user's settings can decide."""
         name = " ".join(name.split())[:80]
-        value = self._machine.given(name, self._line)
+        value = self._machine.preset(name, self._line)
         return frozenset({Cause(self._line, name)}) if value is None else value.text.lower() in ("1", "true", "yes")
 
     def _compared(self, left: Value, operator: str, right: Value) -> Truth:
@@ -211,8 +211,8 @@ class Test:
 
 def _matched(text: str, expression: Value) -> bool | None:
     """Whether a text matches a regular expression, in linear time; None for an expression that is not read."""
-    wanted = "".join(re.escape(piece.text) if piece.quoted else piece.text for piece in expression.pieces)
-    if len(wanted) > _MAXIMUM_EXPRESSION:
+    pattern = "".join(re.escape(piece.text) if piece.quoted else piece.text for piece in expression.pieces)
+    if len(pattern) > _MAXIMUM_EXPRESSION:
         return None
     import re2  # noqa: PLC0415  only a script with `=~` waits for it
 
@@ -223,8 +223,8 @@ def _matched(text: str, expression: Value) -> bool | None:
     options.dot_nl = True
     options.log_errors = False
     options.max_mem = _EXPRESSION_MEMORY
-    charge(_EXPRESSION_WORK + 1000 * len(wanted) + 10 * len(text))
+    charge(_EXPRESSION_WORK + 1000 * len(pattern) + 10 * len(text))
     try:
-        return re2.compile(wanted, options).search(text) is not None
+        return re2.compile(pattern, options).search(text) is not None
     except (re2.error, UnicodeError):
         return None

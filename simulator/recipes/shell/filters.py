@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.frameworks.launch import plain_path
-from simulator.recipes.shell.capture import echoed, formatted, without_tabs
+from simulator.recipes.shell.capture import echo_output, printf_output, without_tabs
 from simulator.recipes.shell.includes import text_of
 from simulator.recipes.shell.machine import Machine, items_of, words
 from simulator.recipes.shell.source import HOLES, Source
@@ -155,7 +155,7 @@ def _envsubst(call: _Call) -> Value | None:
         name = match[1] or match[2]
         if wanted and name not in wanted:
             return text_value(match[0], call.line)
-        content = call.prefix.get(name) or call.machine.given(name, call.line)
+        content = call.prefix.get(name) or call.machine.preset(name, call.line)
         if content is None and name in call.machine.state.exported:
             content = words(items_of(call.machine.lookup(name, call.line)))
         return content or hole(match[0], call.line, [Cause(call.line, name)])
@@ -282,9 +282,9 @@ def _content(file: Value, machine: Machine, line: int) -> Value:
 
 _PRINTED: Final[Mapping[str, Callable[[_Call], Value | None]]] = {
     "cat": _cat,
-    "echo": lambda call: echoed([EMPTY, *call.words], call.line),
+    "echo": lambda call: echo_output([EMPTY, *call.words], call.line),
     "envsubst": _envsubst,
-    "printf": lambda call: formatted(call.words, call.line),
+    "printf": lambda call: printf_output(call.words, call.line),
     "sed": _sed,
     "tee": lambda call: call.text,
 }

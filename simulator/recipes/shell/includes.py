@@ -32,7 +32,7 @@ _SURROUNDINGS: Final = re.compile(
 
 
 def _name_below(target: Value) -> str:
-    """Return a file's name below the script's folder or one above it; empty where only the run knows the file."""
+    """Return a file's name below the script's folder or one above it; empty where not known."""
     name = "".join(piece.text if piece.known else _folder(piece) for piece in target.pieces)
     return "" if "\0" in name else name.lstrip("/") if target.pieces and not target.pieces[0].known else name
 

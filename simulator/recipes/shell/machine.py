@@ -168,7 +168,7 @@ class Machine:
         if example is not None:
             self.used_settings |= example.used_settings
             settings_by_name = {**example.words, **settings_by_name}
-        self._by_number = self._given_parameters(settings_by_name) if settings_by_name else None
+        self._by_number = self._numbered_parameters(settings_by_name) if settings_by_name else None
         """Parameters that the user set individually; those after the last of them are unknown, not missing."""
         if self._by_number is not None:
             self.state.positional = self._by_number
@@ -176,7 +176,7 @@ class Machine:
             self.used_settings.add("@")
             self.state.positional = tuple(text_value(word, 0, quoted=True) for word in _split(settings["@"]))
 
-    def _given_parameters(self, words: Mapping[int, str]) -> tuple[Value, ...]:
+    def _numbered_parameters(self, words: Mapping[int, str]) -> tuple[Value, ...]:
         """Return parameters by number; those without a word are unknown."""
         return tuple(
             text_value(words[n], 0) if n in words else hole(f"${n}", 0, [Cause(0, str(n))])
@@ -209,7 +209,7 @@ class Machine:
         else:
             self.output.parts.append(text)
 
-    def given(self, name: str, line: int) -> Value | None:
+    def preset(self, name: str, line: int) -> Value | None:
         """Return the value that the user, the environment or the scheduler sets for a name; None without one."""
         if name in self.settings:
             self.used_settings.add(name)
@@ -222,7 +222,7 @@ class Machine:
             return self._parameter(name, line)
         if name in self.state.variables:
             return self.state.variables[name]
-        setting = self.given(name, line)
+        setting = self.preset(name, line)
         return self._never_set(name, line) if setting is None else setting
 
     def _never_set(self, name: str, line: int) -> Content:
@@ -251,7 +251,7 @@ class Machine:
         if parameters is None:
             counted = name.isdigit() and name != "0" and len(name) <= _MOST_DIGITS
             shown = str(int(name) + self.state.shifted) if counted else name
-            return self.given(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
+            return self.preset(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
         if name == "#":
             return text_value(str(len(parameters)), line)
         if name in ("@", "*"):
@@ -288,7 +288,7 @@ class Machine:
 
     def assign(self, name: str, content: Content, line: int) -> None:
         """Set a variable; the user's setting of that name replaces an unknown value."""
-        if isinstance(content, Value) and not content.known and (setting := self.given(name, line)) is not None:
+        if isinstance(content, Value) and not content.known and (setting := self.preset(name, line)) is not None:
             content = setting
         self.state.variables[name] = content
 
@@ -368,7 +368,7 @@ class Machine:
         if all(_same(contents[0], other) for other in contents[1:]):
             return contents[0]
         values = [content if isinstance(content, Value) else words(content) for content in contents]
-        if (setting := self.given(name, line)) is not None:
+        if (setting := self.preset(name, line)) is not None:
             return setting
         place = next((value.line for value in values if value.line), line)
         return one_of(values, f"${name}", place, causes)

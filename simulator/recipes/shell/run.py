@@ -28,7 +28,7 @@ from simulator.recipes.shell.values import (
     text_value,
 )
 from simulator.recipes.shell.walk import Walk
-from simulator.recipes.shell.wrappers import carried, spread
+from simulator.recipes.shell.wrappers import process_counts, shell_text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -45,7 +45,7 @@ class Runner(Walk):
     def __init__(self, machine: Machine, source: Source, launches: list[TrainingCommand]) -> None:
         super().__init__(machine, source, launches)
         self._behind: list[Node] = []
-        """Words of the command at hand that stand behind a redirection."""
+        """Words of the current command that follow a redirection."""
         self._writer = Writer(self._words, source, machine)
         self.statements = {
             "command": self._command,
@@ -90,7 +90,7 @@ class Runner(Walk):
         return self.all(node.children)
 
     def _redirected(self, node: Node) -> Truth:
-        """A command with redirections; what `cat`, `tee` or `sed` writes of a known text is kept."""
+        """Follow a command with redirections; output of `cat`, `tee` or `sed` with a known text is stored."""
         outer = self.machine.output, self.stdin
         document = next((child for child in node.children if child.type == "heredoc_redirect"), None)
         if document is not None:
@@ -109,7 +109,7 @@ class Runner(Walk):
         return self.all(child for child in document.children if child.type in ("command", "list")) and truth
 
     def _heredoc(self, node: Node) -> Value | None:
-        """The text of a here document; None where more than the text follows its start."""
+        """Return the text of a here document; None where more than the text follows its start."""
         types = {child.type for child in node.named_children}
         is_whole = "heredoc_start" in types <= {"heredoc_start", "heredoc_body", "heredoc_end"}
         return self._writer.here_document(node) if is_whole else None
@@ -150,22 +150,22 @@ class Runner(Walk):
         return True
 
     def _list_of(self, name: str, old: Sequence[Value], node: Node, line: int) -> None:
-        """Assign `X=(a b)` or `X=([key]=a)`."""
-        items = list(old)
-        if not items:
-            self.machine.forget(name)
-        self.machine.assign(name, tuple(items), line)
+        """Assign `X=(a b)` or `X=([key]=a)`; what stands inside may be made of what X is before."""
+        items, elements = list(old), list[tuple[str, Value]]()
         for item in node.named_children:
             if item.type == "comment":
                 continue
             keyed = self.source.data.startswith(b"[", item.start_byte)
             match = re.match(r"\[([^]]*)\]=", (whole := self._words.value(item)).text) if keyed else None
             if match:
-                self.machine.assign_element(name, match[1], whole.after(match.end()), line)
+                elements.append((match[1], whole.after(match.end())))
             else:
                 items += self._words.fields(item)
-        if len(items) > len(old):
-            self.machine.assign(name, tuple(items), line)
+        if not old:
+            self.machine.forget(name)
+        self.machine.assign(name, tuple(items), line)
+        for key, element in elements:
+            self.machine.assign_element(name, key, element, line)
 
     def _declaration(self, node: Node) -> Truth:
         """Follow `export`, `declare`, `local`, `readonly`, `typeset`."""
@@ -317,9 +317,9 @@ class Runner(Walk):
             return self._chosen(paths, argv, line)
         launch = find_launch(argv, self._environment(prefix), line)
         if launch is not None:
-            self._take(dataclasses.replace(launch, spread={**self.machine.spread, **spread(argv)}))
+            self._take(dataclasses.replace(launch, spread={**self.machine.spread, **process_counts(argv)}))
             return True
-        if (text := carried(argv)) is not None:
+        if (text := shell_text(argv)) is not None:
             follow = functools.partial(self.evaluate, text, line)
             return self._spread(argv, functools.partial(self._apart, follow))
         script = argv[started_script(argv) :]
@@ -334,7 +334,7 @@ class Runner(Walk):
 
     def _spread(self, argv: Sequence[Value], follow: Callable[[], Truth | None]) -> Truth | None:
         """Follow the command that another starts, with its number of processes."""
-        outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **spread(argv)}
+        outer, self.machine.spread = self.machine.spread, {**self.machine.spread, **process_counts(argv)}
         truth = follow()
         self.machine.spread = outer
         return truth

@@ -1,7 +1,7 @@
-"""Bash that the grammar does not know, spelled as it does, in as many bytes.
+"""Respelling of bash that the parser's grammar does not know, in the same number of bytes.
 
-The parser sees the spelling and only tells where words, expansions and statements begin and end; what they hold is read
-from the script itself. It is tried where the script as it stands is not understood.
+The parser takes from the new spelling only where words, expansions and statements begin and end; their content is read
+from the script itself. Used only where the script does not parse as written.
 """
 
 from __future__ import annotations

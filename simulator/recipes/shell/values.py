@@ -165,10 +165,10 @@ _WILD: Final = re.compile(r"[*?[]")
 
 def could_match(value: Value, pattern: Value) -> bool:
     """Whether an unknown value may match a shell pattern, judged by their known beginnings."""
-    wanted = ""
+    prefix = ""
     for piece in pattern.pieces:
         mark = None if piece.quoted else _WILD.search(piece.text)
-        wanted += piece.text[: mark.start()] if mark else piece.text
+        prefix += piece.text[: mark.start()] if mark else piece.text
         if mark:
             break
     else:
@@ -178,8 +178,8 @@ def could_match(value: Value, pattern: Value) -> bool:
         if not piece.known:
             break
         start += piece.text
-    charge(LOOK_WORK + len(start) + len(wanted))
-    return start.startswith(wanted) or wanted.startswith(start)
+    charge(LOOK_WORK + len(start) + len(prefix))
+    return start.startswith(prefix) or prefix.startswith(start)
 
 
 def _could_be(value: Value, text: str) -> bool:

@@ -209,15 +209,15 @@ class Walk(ABC):
         body = node.named_children[-1]
         signs = [child for child in node.children if child.type in ("((", ";", "))")][:4]
         first, condition, step = ((left.end_byte, right.start_byte) for left, right in itertools.pairwise(signs))
-        self._words.reckoned(node, *first, line)
+        self._words.arithmetic_between(node, *first, line)
         for _ in range(_MAXIMUM_ROUNDS):
             self.machine.step(line)
-            number = self._words.reckoned(node, *condition, line)
+            number = self._words.arithmetic_between(node, *condition, line)
             if not number.known:
                 return self._branches((lambda: self._body(body), lambda: True), number.causes, line)
             if number.text == "0" or not self._body(body):
                 return True
-            self._words.reckoned(node, *step, line)
+            self._words.arithmetic_between(node, *step, line)
         return self._endless(line)
 
 

@@ -155,7 +155,7 @@ class Words:
         """Return the output of a command in `$( )`, from a setting or the script; else a hole."""
         name = " ".join(self._source.node_text(node).split())
         name = name if len(name) <= _MAXIMUM_NAME else name[: _MAXIMUM_NAME - 3] + "..."
-        setting = self._machine.given(name, line)
+        setting = self._machine.preset(name, line)
         return setting or self._machine.capture(self._source, node) or hole(name, line, [Cause(line, name)])
 
     def _name(self, name: str, line: int) -> Content:
@@ -230,7 +230,7 @@ class Words:
         inside = -len(items) <= number < len(items)
         return keyed.get(str(number), items[number] if inside else EMPTY)
 
-    def reckoned(self, node: Node, start: int, end: int, line: int) -> Value:
+    def arithmetic_between(self, node: Node, start: int, end: int, line: int) -> Value:
         """Return the value of the arithmetic between two bytes; 1 for an empty text, as in `for ((;;))`."""
         pieces = Value(tuple(self._interpolated(node, start, end, quoted=True)))
         return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else text_value("1", line)
@@ -386,11 +386,11 @@ def _without_escapes(text: str, *, quoted: bool) -> str:
     return _ESCAPE.sub(resolved, text)
 
 
-def matches(text: str, wanted: Value, file: str) -> bool:
+def matches(text: str, pattern: Value, file: str) -> bool:
     """Whether a shell pattern matches; its quoted parts are literal. Raises InputError for one that is too long."""
-    shown = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in wanted.pieces)
+    shown = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in pattern.pieces)
     if len(shown) > _MAXIMUM_PATTERN:
-        raise InputError(f"{file}:{wanted.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
+        raise InputError(f"{file}:{pattern.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
     return _compiled(shown, len(text))(text) is not None
 
 

@@ -64,7 +64,7 @@ _VARIABLES: Final = {
 """Variables that Slurm sets, by the quantity that a `#SBATCH` line requests."""
 
 
-def carried(argv: Sequence[Value]) -> Value | None:
+def shell_text(argv: Sequence[Value]) -> Value | None:
     """Return the text that a command passes to a shell: `srun … bash -c TEXT`, `ssh HOST TEXT`; None without one."""
     first = PurePath(argv[0].text).name
     for number, value in enumerate(argv[:_FARTHEST]):
@@ -89,7 +89,7 @@ def _remote(words: Sequence[Value]) -> Value | None:
     return joined(rest) if rest else None
 
 
-def spread(argv: Sequence[Value]) -> dict[str, Value]:
+def process_counts(argv: Sequence[Value]) -> dict[str, Value]:
     """Return the processes that `srun` or `mpirun` starts, as far as its options state; empty for other commands."""
     for number, value in enumerate(argv[:_FARTHEST]):
         name = PurePath(value.text).name

@@ -14,7 +14,7 @@ from simulator.cost.pricing.violation import Violation
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.units import to_gib
-from simulator.search.assumed import LEAST_CHANGE
+from simulator.search.assumed import MIN_CHANGE
 from simulator.search.result import Ranking
 from simulator.show.report.columns import BETWEEN
 from simulator.show.report.footer import LEAST_SHOWN_BYTES, VERDICTS, peak_line, stack_name, status_line
@@ -121,7 +121,7 @@ def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
         note = VERDICTS[tried.verdict] if tried.verdict != estimate.verdict else ""
         yield [
             f"--option {tried.switch}={tried.other}",
-            f"{100.0 * speed:+.1f} %" if runs and abs(tried.speed_change) >= LEAST_CHANGE else "-",
+            f"{100.0 * speed:+.1f} %" if runs and abs(tried.speed_change) >= MIN_CHANGE else "-",
             f"{-to_gib(tried.memory_bytes):+.2f}" if abs(tried.memory_bytes) >= LEAST_SHOWN_BYTES else "-",
             note,
         ]
@@ -136,7 +136,7 @@ def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
     for name, other, gains in others:
         base = best.throughput.tokens_per_second_per_device
         change = other.throughput.tokens_per_second_per_device / base - 1.0 if base > 0 else 0.0
-        if gains and change < LEAST_CHANGE:
+        if gains and change < MIN_CHANGE:
             continue
         note = "" if other.layout.split == best.layout.split else "another layout"
         if other.precision != best.precision and other.provenance.assumed_peak:

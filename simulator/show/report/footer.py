@@ -10,7 +10,7 @@ from simulator.question.frameworks.stacks import DEFAULT
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.question.units import GIB, to_gib
 from simulator.question.vocabulary import NARROW
-from simulator.search.assumed import LEAST_CHANGE
+from simulator.search.assumed import MIN_CHANGE
 from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import layout_text, percent, settings_text, teraflops
@@ -95,7 +95,7 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
     yield f"Switches: {whose} (--stack, --option; `simulate frameworks {estimate.framework}`)."
     for switch in estimate.assumed:
         worth = (
-            [f"{100.0 * switch.other_speed_change:+.1f} % tokens/s"] if abs(switch.speed_change) >= LEAST_CHANGE else []
+            [f"{100.0 * switch.other_speed_change:+.1f} % tokens/s"] if abs(switch.speed_change) >= MIN_CHANGE else []
         )
         if abs(switch.memory_bytes) >= LEAST_SHOWN_BYTES:
             worth.append(f"{-to_gib(switch.memory_bytes):+.2f} GiB")

@@ -58,7 +58,7 @@ def validate_table(validation: Validation, presentation: Presentation, style: St
 def dry_run_text(plan: LaunchPlan, launcher: Launcher) -> str:
     """Return what would be started: the scripts and the command of each launch, as a shell takes them."""
     blocks = [
-        "".join([f"# launch {launch.folder.name}\n", *_scripts(launch), launcher.shown(launch)])
+        "".join([f"# launch {launch.folder.name}\n", *_scripts(launch), launcher.command_text(launch)])
         for launch in plan.launches
     ]
     lines = [f"# {line}" for line in _refused(plan.refused)]

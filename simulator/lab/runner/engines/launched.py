@@ -1,4 +1,4 @@
-"""The measured row of a launch: columns that are known before it starts, and its outcome."""
+"""Measured row of a launch: columns known before it starts, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.lab.runner.engine import Pick
 
 
 def launched_row(pick: Pick, outcome: RunOutcome, error: str = "", **figures: Any) -> MeasuredRow:
-    """The row of a launch: its model, workload and layout, how it ended, and what was measured."""
+    """Return the row of a launch: model, workload and layout, outcome, and measured `figures`."""
     columns: dict[str, Any] = {
         "table": pick.table,
         "row": pick.row,

@@ -24,7 +24,7 @@ _MOCK_TOKENS: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronEngine(OutsideEngine):
-    """Runs the recipe of `simulate emit --framework megatron`."""
+    """Engine that runs the recipe of `simulate emit --framework megatron`."""
 
     name: RecipeFormat = "megatron"
     path_variable: str = "MEGATRON_PATH"
@@ -36,7 +36,7 @@ class MegatronEngine(OutsideEngine):
             raise InputError(f"--engine megatron: {script}: no such file; expected the folder of Megatron-LM")
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
-        """Write the recipe, and return what each node runs."""
+        """Write the recipe, and return the command of each node."""
         settings = self.settings() | {
             "TRAIN_ITERS": str(_INTERVAL * (_lines(pick.warmup_steps) + _lines(pick.steps))),
             "LOG_INTERVAL": str(_INTERVAL),
@@ -47,12 +47,12 @@ class MegatronEngine(OutsideEngine):
         return write_recipe(pick, self.name, folder, settings)
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:  # noqa: ARG002  all of it is in the log
-        """Read the log, which reports memory of every stage and tensor-parallel rank: nothing is to be put right."""
+        """Read the log, which reports memory of every stage and tensor-parallel rank and needs no correction."""
         return read_outcome(pick, ended, _lines(pick.warmup_steps), lambda row: row)
 
 
 def _lines(iterations: int) -> int:
-    """Lines of the log that so many iterations take."""
+    """Return the number of log lines of `iterations` iterations."""
     return -(-iterations // _INTERVAL)
 
 
@@ -63,5 +63,5 @@ def _mock_data(pick: Pick) -> str:
             f"vocabulary {vocabulary}: Megatron-LM's mock data has token ids up to {_MOCK_TOKENS - 1}; name your own "
             "data (DATA_PATH and TOKENIZER, or DATA_ARGS)"
         )
-    # Its tokenizer for no text adds one id, for the end of a document.
+    # NullTokenizer adds one id, for the end of a document.
     return f"--mock-data --tokenizer-type NullTokenizer --vocab-size {vocabulary - 1}"

@@ -23,12 +23,12 @@ _NEEDED: Final = {
     "MODEL_PATH": "folder or name of the model, with its config.json",
     "DATA_PATH": "training data in the trainer's own format",
 }
-"""What no recipe can make up: these trainers have no mock data."""
+"""Variables that the user has to set: these trainers have no mock data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddleEngine(OutsideEngine):
-    """Runs the recipe of `simulate emit --framework paddle`."""
+    """Engine that runs the recipe of `simulate emit --framework paddle`."""
 
     name: RecipeFormat = "paddle"
     path_variable: str = "PADDLE_PATH"
@@ -43,7 +43,7 @@ class PaddleEngine(OutsideEngine):
                 raise InputError(f"--engine paddle: {name} is not set; expected {need}")
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
-        """Write the recipe, and return what each node runs."""
+        """Write the recipe, and return the command of each node."""
         settings = self.settings() | {
             "MAX_STEPS": str(pick.warmup_steps + pick.steps),
             "LOGGING_STEPS": "1",
@@ -56,13 +56,13 @@ class PaddleEngine(OutsideEngine):
         return write_recipe(pick, self.name, folder, settings)
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
-        """Read the log; an error of another rank than the first stands in that rank's own."""
+        """Read the log; errors of ranks beyond the first are in their own logs."""
         ranks = sorted((folder / "logs").glob("*/workerlog.*"))
         return read_outcome(pick, ended, pick.warmup_steps, lambda row: _of_first_rank(pick, row), ranks)
 
 
 def _of_first_rank(pick: Pick, row: MeasuredRow) -> MeasuredRow:
-    """The row without its memory where the fullest stage is not the first: only the first rank logs its own."""
+    """Return the row, without memory where the fullest stage is not the first: only the first rank logs memory."""
     fullest = bare_estimate(pick.scenario, pick.layout).memory.binding_stage
     if row.memory_bytes is None or fullest == 0:
         return row

@@ -1,7 +1,7 @@
-"""The common part of engines of outside frameworks: a recipe in the launch's folder, its log read into a row.
+"""Common part of engines of outside frameworks: a recipe in the launch's folder, its log read into a row.
 
-An engine starts what the user has installed and changes nothing of it. It never guesses a figure that the log lacks,
-and a log that tells of another layout is no measurement.
+An engine starts what the user has installed and changes nothing of it. It guesses no figure that the log lacks, and
+refuses the log of another layout.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SAME: Final = (
     "zero_stage",
     "recompute",
 )
-"""What a log says of the layout, to be compared with what was launched."""
+"""Columns of a log that must equal those of the launch."""
 _FIGURES: Final = (
     "tflops_per_device",
     "tokens_per_second_per_device",
@@ -56,28 +56,28 @@ _FIGURES: Final = (
     "memory_kind",
     "evidence",
 )
-"""What a log measures."""
+"""Columns that a log measures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideEngine:
-    """Runs the recipe of `simulate emit` in the user's own environment; a framework says what it needs and logs."""
+    """Engine that runs the recipe of `simulate emit` in the user's own environment; base of each framework's."""
 
     name: RecipeFormat
     path: str = ""
     """Folder of the framework's own code; empty for the one in the environment."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    """What the user's environment says of folder, model and data."""
+    """The user's environment, with folder, model and data."""
     path_variable: str
-    """Variable that names the folder, for the recipe too."""
+    """Variable that names the folder, also in the recipe."""
 
     @property
     def experimental(self) -> str:
-        """No test launches the framework itself."""
+        """Reason why its figures are not proven: no test launches the framework itself."""
         return f"--engine {self.name} has met recorded logs and stand-ins only, no run on an accelerator"
 
     def folder(self, purpose: str) -> Path:
-        """The framework's folder. Raises InputError where it is not known."""
+        """Return the framework's folder. Raises InputError where it is not known."""
         path = self.path or self.environment.get(self.path_variable, "")
         if not path:
             raise InputError(
@@ -87,7 +87,7 @@ class OutsideEngine:
         return Path(path)
 
     def settings(self) -> dict[str, str]:
-        """The folder as the recipe takes it, where it is known."""
+        """Return the recipe's variable of the folder; empty where the folder is not known."""
         path = self.path or self.environment.get(self.path_variable, "")
         return {self.path_variable: str(Path(path).absolute())} if path else {}
 
@@ -119,13 +119,13 @@ def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Ma
 
 
 Correction = Callable[[MeasuredRow], MeasuredRow]
-"""Puts right what the framework's log says of itself."""
+"""Function that corrects the row of a framework's log."""
 
 
 def read_outcome(
     pick: Pick, ended: Ended, warmup: int, correct: Correction, more: Iterable[Path] = ()
 ) -> LaunchOutcome:
-    """Outcome of a launch, by how it ended and its log.
+    """Return the outcome of a launch, by how it ended and its log.
 
     `warmup` counts logged intervals. `more` are logs of single ranks, where an error may stand alone.
     """
@@ -140,7 +140,7 @@ def read_outcome(
 
 
 def _measured(pick: Pick, log: Path, warmup: int) -> MeasuredRow:
-    """The last run of a log as a row of this launch. Raises InputError where the log is not this launch's."""
+    """Return the last run of a log as a row of this launch. Raises InputError where the log is another's."""
     logged = read_log(log, hardware=pick.hardware, model=pick.model, options=pick.options, warmup=warmup)[-1]
     if logged.outcome != "ok":
         raise InputError(f"{log}: {logged.error}")

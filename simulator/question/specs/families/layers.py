@@ -1,4 +1,4 @@
-"""The sequence of layers that a configuration describes: each layer's mixer and feed-forward part. No sizes of them.
+"""Sequence of layers that a configuration describes: mixer and feed-forward part of each. Reads no sizes of them.
 
 The values of `layers` in families.yaml are names of these functions: those of MIXERS say what a layer mixes tokens by,
 those of NETWORKS what follows. They take the configuration, with what its class assumes, and the fields that were read.
@@ -171,7 +171,7 @@ def _blocks_of_one_part(config: Config, fields: Fields, _how: How) -> Fields:
         predicted = config.texts("mtp_layers_block_type") or list(config.text("mtp_hybrid_override_pattern", "*E"))
         if [_BLOCK_WORDS.get(word) or _BLOCKS.get(word) for word in predicted] != [_BLOCKS["*"], _BLOCKS["E"]]:
             raise config.unsupported("mtp_hybrid_override_pattern", "only attention and experts can be priced")
-    # Both patterns repeat at the same place.
+    # Mixers and networks must repeat with one common period.
     both = period(blocks)
     repeated = [both[i % len(both)] for i in range(len(blocks))]
     return {

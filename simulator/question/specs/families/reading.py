@@ -1,4 +1,4 @@
-"""A configuration read by its family's entries in the table: fields of a model spec. Names no family."""
+"""Reading of a configuration by its family's entries in the table: fields of a model spec. Names no family."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fields_of(architecture: str, config: Config) -> Fields:
 
 
 class _Reading:
-    """One configuration with its family; fields are read when another one or the result asks for them."""
+    """Configuration with its family; fields are read when another field or the result needs them."""
 
     def __init__(self, entry: Family, config: Config) -> None:
         config = config.renamed(**entry.rename)
@@ -54,9 +54,9 @@ class _Reading:
     def fields(self) -> Fields:
         """Return all fields, without those of parts that the model does not have."""
         for key, only in self._entry.only.items():
-            wanted = self._field(only[1:]) if isinstance(only, str) and only.startswith("=") else only
-            if self._config.value(key, wanted) not in (wanted, None):
-                raise self._config.unsupported(key, f"only {str(wanted).lower()} can be priced")
+            priced = self._field(only[1:]) if isinstance(only, str) and only.startswith("=") else only
+            if self._config.value(key, priced) not in (priced, None):
+                raise self._config.unsupported(key, f"only {str(priced).lower()} can be priced")
         problems = [problem for name in self._read if (problem := self._problem(name))]
         if problems:
             raise InputError(listed(self._config.where, [*problems, *wrong_values(ModelSpec, self._known)]))

@@ -1,4 +1,4 @@
-"""The table of families (families.yaml): what keys of a Hugging Face configuration mean, by `model_type`.
+"""Table of families (families.yaml): meaning of the keys of a Hugging Face configuration, by `model_type`.
 
 Reads the table, and no configuration: `reading` does.
 """
@@ -51,7 +51,7 @@ def family(name: str) -> Family:
 
 
 def refusal(name: str) -> str:
-    """Return why a family is not priced, in one line: the nearest that is, and what differs where that is known."""
+    """Return why a family is not priced, in one line: the nearest priced one, and the difference where known."""
     message = f"'{name[:60]}' cannot be priced"
     refused = _table()[_REFUSED]
     if name in refused:
