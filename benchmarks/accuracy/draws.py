@@ -10,8 +10,9 @@ import numpy as np
 
 from benchmarks.accuracy.judge import DRAWS, FEW, SEED, Residual
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.accuracy import TITLES, percent
+from simulator.show.report.accuracy import TITLES
 from simulator.show.report.sections import Section
+from simulator.show.report.text import percent
 
 WORSE_BY: Final = 0.005
 """Mean absolute error by which a draw of own rows counts as worse than none."""

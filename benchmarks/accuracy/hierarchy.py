@@ -124,7 +124,7 @@ class Hierarchy(Linearization):
             message = Message(np.zeros((count, count)), np.zeros(count))
             for other in self._by_family:
                 if other != family:
-                    message += self._of_family(other, others)[1]
+                    message += self._lifted(other, others)
             known = Gauss(np.zeros(count), np.eye(count)).updated(message)
             self._shared[family, others] = wider(known, self.hyper.family)
         return self._shared[family, others]
@@ -134,20 +134,29 @@ class Hierarchy(Linearization):
         place = (name, frozenset(without))
         if place not in self._families:
             others = self.shared(without, name)
-            known = others.updated(self._of_family(name, without)[0]) if name in self._by_family else others
+            known = others.updated(self._of_family(name, without)) if name in self._by_family else others
             self._families[place] = known
         return self._families[place]
 
     def unseen(self, family: str, without: Collection[str] = ()) -> Gauss:
         """Return the distribution of a cluster of a family without rows of its own."""
-        return wider(self.family(family, without), self.hyper.cluster)
+        place = (family, frozenset(without))
+        if place not in self._unseen:
+            self._unseen[place] = wider(self.family(family, without), self.hyper.cluster)
+        return self._unseen[place]
 
     def cluster(self, source: str, rows: Mask | None = None, *, cap: bool = False) -> Gauss:
         """Return the distribution of a source's cluster, from its own rows (or only some of them) and all others."""
+        if rows is None and (source, cap) in self._clusters:
+            return self._clusters[source, cap]
         mine = self.design.sources == source
         family = str(self.design.families[mine][0])
         message = (self.capped if cap else self.message)(mine if rows is None else rows)
-        return self.unseen(family, {source}).updated(message)
+        known = self.unseen(family, {source}).updated(message)
+        if rows is None:
+            few = np.sum(mine) <= MOST_ROWS  # the cap changes nothing
+            self._clusters.update(dict.fromkeys([(source, True), (source, False)] if few else [(source, cap)], known))
+        return known
 
     def restricted(self, rows: Mask) -> Hierarchy:
         """Return the model with only some of the rows."""
@@ -192,7 +201,11 @@ class Hierarchy(Linearization):
         return [source for source in self._by_family[family] if source not in without]
 
     @cached_property
-    def _messages(self) -> dict[tuple[str, ...], tuple[Message, Message]]:
+    def _messages(self) -> dict[tuple[str, ...], Message]:
+        return {}
+
+    @cached_property
+    def _lifted_messages(self) -> dict[tuple[str, ...], Message]:
         return {}
 
     @cached_property
@@ -203,16 +216,31 @@ class Hierarchy(Linearization):
     def _families(self) -> dict[tuple[str, frozenset[str]], Gauss]:
         return {}
 
-    def _of_family(self, family: str, without: Collection[str]) -> tuple[Message, Message]:
-        """Return the messages of a family's sources on the family and on the level above."""
+    @cached_property
+    def _unseen(self) -> dict[tuple[str, frozenset[str]], Gauss]:
+        return {}
+
+    @cached_property
+    def _clusters(self) -> dict[tuple[str, bool], Gauss]:
+        return {}
+
+    def _of_family(self, family: str, without: Collection[str]) -> Message:
+        """Return the message of a family's sources on the family."""
         asked = tuple(self.sources(family, without))
         if asked not in self._messages:
             count = len(self.design.names)
             message = Message(np.zeros((count, count)), np.zeros(count))
             for source in asked:
                 message += self._source_messages[source]
-            self._messages[asked] = (message, lifted(message, self.hyper.family))
+            self._messages[asked] = message
         return self._messages[asked]
+
+    def _lifted(self, family: str, without: Collection[str]) -> Message:
+        """Return the message of a family's sources on the level above."""
+        asked = tuple(self.sources(family, without))
+        if asked not in self._lifted_messages:
+            self._lifted_messages[asked] = lifted(self._of_family(family, without), self.hyper.family)
+        return self._lifted_messages[asked]
 
 
 def noises(design: SourcesDesign, hyper: Hyper) -> Vector:

@@ -1,4 +1,4 @@
-"""Reading a run's words into values by target, through the framework's table: the same for scripts, files and logs.
+"""Conversion of a run's words to values by target, through the framework's table: for scripts, files and logs alike.
 
 `take` returns values by target, named as in the tables: ``{"layout.tensor_parallel": 2, "model.norm": "rms_norm",
 "option.fused_rotary": "false"}``. What no row can say (the pipeline's cut, recompute) a framework's own code adds.

@@ -273,15 +273,15 @@ def test_a_killed_sweep_leaves_nothing_running_and_goes_on_where_it_was(tmp_path
     process.communicate(timeout=PATIENCE_SECONDS)
     until(lambda: _gone(pool))
     kept = parts(table)
-    size = SweepParts(Path(f"{table}.parts"), 144).size
-    assert 3 <= kept < 144
+    size = SweepParts(Path(f"{table}.parts"), 96).size
+    assert 3 <= kept < 96
     assert not table.exists()
     done = json.loads(swept(tmp_path, str(file), "--output", str(table), "--workers", "2", "--format", "json"))
-    assert done["priced"] == 144 - kept * size
+    assert done["priced"] == 96 - kept * size
     rows = read_table(table)
-    assert [row["question"] for row in rows] == list(range(144))
+    assert [row["question"] for row in rows] == list(range(96))
     known = questions_of(MANY)
-    for number in (0, 5, 100, 143):
+    for number in (0, 5, 60, 95):
         [alone] = simulator.sweep(known[number], workers=1).rows()
         assert {**alone, "question": number} == rows[number]
 
@@ -320,7 +320,7 @@ def test_a_process_that_is_killed_is_replaced(tmp_path: Path) -> None:
     os.kill(_pool_of(process.pid)[0], signal.SIGKILL)
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
-    assert [row["question"] for row in read_table(table)] == list(range(144))
+    assert [row["question"] for row in read_table(table)] == list(range(96))
 
 
 def test_parts_of_other_questions_are_not_taken_over(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ VALUES = st.recursive(
 PLACES = places(document())
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(PLACES), VALUES | st.just(...)), min_size=1, max_size=3))
 def test_no_file_ends_in_a_traceback(tmp_path: Path, changes: list[tuple[tuple[str | int, ...], Any]]) -> None:
     whole: Any = document()

@@ -11,7 +11,7 @@ from benchmarks import cuda_sweep
 from simulator.evidence.measurements.rows import read_rows
 from simulator.lab.runner.reference import ReferenceEngine
 from tests.project.tree import ROOT
-from tests.trainer.launches import LIMIT_SECONDS, NEEDS_TORCH
+from tests.trainer.launches import LIMIT_SECONDS, NEEDS_TORCH, in_forked_ranks
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -25,11 +25,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.launch
 @NEEDS_TORCH
-def test_the_twin_for_processors_leaves_rows(tmp_path: Path) -> None:
+def test_the_twin_for_processors_leaves_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("simulator.lab.runner.local.run_guarded", in_forked_ranks)
     table = tmp_path / "sweep.csv"
     places = ("--output", str(table), "--work-folder", str(tmp_path / "work"))
-    done = run("-m", "benchmarks.cuda_sweep", "--device", "cpu", "--cases", "1", *places)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert cuda_sweep.main(["--device", "cpu", "--cases", "1", *places]) == 0
     rows = read_rows(table)
     assert [(row.outcome, row.recompute) for row in rows] == [("ok", "none")]
     for row in rows:
@@ -37,7 +39,7 @@ def test_the_twin_for_processors_leaves_rows(tmp_path: Path) -> None:
         assert "torch " in row.source_ref
         assert row.memory_counts
         assert row.speed_counts
-    assert "predicted" in done.stdout
+    assert "predicted" in capsys.readouterr().out
 
 
 @NEEDS_TORCH

@@ -101,7 +101,7 @@ SUITE = settings.get_current_profile_name() == "suite"
 
 # What a thousand examples found has a test of its own below; the profile `free` tries as many anew.
 @settings(
-    max_examples=100 if SUITE else 1000,
+    max_examples=50 if SUITE else 1000,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @given(overlapping(), RATES)

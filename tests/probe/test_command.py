@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.probe import pool, sizes
+from simulator.lab.probe import pool, prepare, sizes
 from simulator.lab.probe.sizes import Sizes
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.main import cli
 from tests.cli.running import refusal, run
 from tests.probe import machine
+from tests.trainer.launches import in_forked_ranks
 
 QUESTION = ("calibrate", "--probe", "--hardware", "local-cpu", "--devices", "2")
 TINY = str(Path(__file__).resolve().parents[2] / "examples" / "models" / "tiny.yaml")
@@ -102,6 +103,8 @@ def test_every_option_is_told_of() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_launch_is_measured_and_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "PROCESSOR", SMALL)
+    monkeypatch.setattr("simulator.lab.runner.local.run_guarded", in_forked_ranks)
+    monkeypatch.setattr(prepare, "_LONGEST_SECONDS", (300.0, 300.0))  # a busy machine's rates are low
     options = (*QUESTION, "--model", TINY, "--launches", "1", "--output", "mine", "--format", "json")
     result = run(*options)
     # A single row seldom makes a calibration worth storing; what was measured is kept.

@@ -15,7 +15,7 @@ from simulator.evidence.measurements.rows import read_rows
 from simulator.lab.probe import prepare as preparing
 from simulator.lab.probe.launches import Probed, launch_all
 from simulator.lab.probe.pool import candidates
-from simulator.lab.probe.prepare import Prepared, outlook, prepare
+from simulator.lab.probe.prepare import Prepared, prepare
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.launch import Launch
@@ -213,12 +213,6 @@ def test_launches_that_scatter_a_little_are_all_used(tmp_path: Path) -> None:
             for values in (after, engine.truth)
         )
         assert fitted == pytest.approx(true, rel=0.15), candidate.title
-
-
-def test_an_outlook_writes_nothing(tmp_path: Path) -> None:
-    plain = machine.asked(tmp_path / "none", resume=False)
-    assert outlook(plain).measured is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_rates_of_other_ranks_are_refused(tmp_path: Path) -> None:

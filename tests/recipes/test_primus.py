@@ -144,3 +144,33 @@ def test_own_keys_of_its_modules_are_none_of_torchtitan(tmp_path: Path) -> None:
     checkout(tmp_path, "torchtitan", "trainable: false\nsink_level: null\n", model)
     recipe = read(tmp_path, "torchtitan", "mine", "      training: {seq_len: 8192}\n")
     assert (recipe.model, errors(recipe)) == ("llama3-8b", [])
+
+
+STACK = "      spec: [primus.backends.megatron.core.models.hybrid.hybrid_mamba_mla_layer_specs, {}]\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "stack", "more", "mixers"),
+    [
+        ("zebra_llama_3B", "hybrid_stack_spec", "", {"latent", "mamba", "none"}),
+        ("zebra_llama_1B_gdn_pure", "gdn_hybrid_stack_spec_no_te", "", {"gated_delta", "none"}),
+        ("zebra_llama_300M_kda_pure", "kda_hybrid_stack_spec", "use_fla_triton_kda: true", {"kimi_delta", "none"}),
+        # PyTorch's own way of Kimi's delta attention, another stack than the model's, another model.
+        ("zebra_llama_300M_kda_pure", "kda_hybrid_stack_spec", "", set()),
+        ("zebra_llama_3B", "gdn_hybrid_stack_spec", "", set()),
+        ("zebra_llama_8B", "hybrid_stack_spec", "", set()),
+    ],
+)
+def test_stacks_of_mixers(model: str, stack: str, more: str, mixers: set[str], tmp_path: Path) -> None:
+    recipe = read(tmp_path, "megatron", model, f"{MEGATRON}{STACK.format(stack)}      {more}\n")
+    assert set(recipe.model_fields.get("mixers", ())) == mixers  # type: ignore[call-overload]  # a tuple where there
+    assert any("layers of this kind are not modelled" in message for message in errors(recipe)) != bool(mixers)
+
+
+def test_a_stack_whose_loss_is_computed_in_parts(tmp_path: Path) -> None:
+    """Of 4,096 tokens a micro batch 32 parts; norms of a stack without TransformerEngine are torch's."""
+    text = f"{MEGATRON}{STACK.format('gdn_hybrid_stack_spec_no_te')}      fused_ce_mode: 1\n      num_layers: 4\n"
+    recipe = read(tmp_path, "megatron", "zebra_llama_1B_gdn_pure", text)
+    assert recipe.options["cross_entropy_chunk_tokens"] == "128"
+    assert recipe.options["fused_rms_norm"] == "false"
+    assert (recipe.model_fields["num_hidden_layers"], recipe.model_fields["vocab_size"]) == (4, 128256)

@@ -8,6 +8,7 @@ standard library is all it needs, so that a test is quick.
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,9 @@ def main() -> int:
     name = "tp{}pp{}dp{}".format(*sizes)
     does = json.loads(os.environ.get("FAKE_RANKS", "{}")).get(name, "ok")
     print(f"rank {rank} of {name} begins", flush=True)  # noqa: T201  the launch's log
+    if "SLURM_JOB_ID" in os.environ:
+        assert os.environ["LOCAL_RANK"] == os.environ["SLURM_LOCALID"]
+        meet_at((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), rank, int(os.environ["WORLD_SIZE"]))
     meet(path.parent, rank, int(os.environ["WORLD_SIZE"]))
     time.sleep(600.0 if does == "hang" else float(os.environ.get("FAKE_SECONDS", "0")))
     if does != "ok" and rank == 1:
@@ -58,6 +62,23 @@ def meet(folder: Path, rank: int, count: int) -> None:
     (folder / f"begun-{rank}").touch()
     while not all((folder / f"begun-{other}").exists() for other in range(count)):
         time.sleep(0.02)
+
+
+def meet_at(address: tuple[str, int], rank: int, count: int) -> None:
+    """Wait for the other ranks at the address of the first, where torch.distributed would meet them."""
+    if rank == 0:
+        with socket.create_server(("", address[1])) as server:
+            for other in [server.accept()[0] for _ in range(count - 1)]:
+                other.close()
+        return
+    while True:
+        try:
+            with socket.create_connection(address) as first:
+                first.recv(1)
+        except ConnectionRefusedError:  # not there yet
+            time.sleep(0.02)
+        else:
+            return
 
 
 def fail(how: str, folder: Path) -> int:

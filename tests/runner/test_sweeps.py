@@ -97,7 +97,7 @@ def submitted(nodes: Cluster, folder: Path, script: str, *options: str) -> None:
     )
     logs = [file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("job-*.log")]
     assert "Submitted batch job" in said, (said, logs)
-    until(lambda: not nodes.ask("squeue", "--noheader"), lambda: logs)
+    until(lambda: not nodes.ask("squeue", "--noheader"), lambda: logs, pause_seconds=0.2)
 
 
 @NEEDS_DASK

@@ -52,12 +52,12 @@ PATIENCE_SECONDS = 240.0
 """How long a test waits for what must come; it ends a test that hangs, and no verdict depends on it."""
 
 
-def until(come: Callable[[], object], what: Callable[[], object] = str) -> None:
+def until(come: Callable[[], object], what: Callable[[], object] = str, pause_seconds: float = 0.02) -> None:
     """Wait until something has come; `what` tells of what has not."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not come():
         assert time.monotonic() < end, what()
-        time.sleep(0.02)
+        time.sleep(pause_seconds)
 
 
 def none_left(text: str) -> dict[int, str]:

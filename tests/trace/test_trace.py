@@ -37,7 +37,7 @@ def asked(model: str = "llama3.1-8b", **given: Any) -> tuple[Scenario, Layout]:
 
 
 CASES: dict[str, tuple[dict[str, Any], int]] = {
-    "8B widths, FSDP2 over 64": ({"num_layers": 4, "devices": 64, "global_batch_size": 128, "zero_stage": 3}, 0),
+    "8B widths, FSDP2 over 64": ({"num_layers": 3, "devices": 64, "global_batch_size": 128, "zero_stage": 3}, 0),
     "ZeRO 2": ({"num_layers": 4, "devices": 64, "global_batch_size": 192, "zero_stage": 2}, 0),
     "TP 4, full recompute": ({"num_layers": 4, "tensor_parallel": 4, "recompute": "full", "global_batch_size": 6}, 0),
     "TP 8, one micro batch": ({"num_layers": 4, "tensor_parallel": 8, "global_batch_size": 1, "seq_length": 1024}, 0),
@@ -57,12 +57,12 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
             "tensor_parallel": 8,
             "pipeline_parallel": 4,
             "recompute": "selective",
-            "global_batch_size": 64,
+            "global_batch_size": 16,
         },
         1,
     ),
     "operations, two sequences": (
-        {"num_layers": 4, "micro_batch_size": 2, "global_batch_size": 16, "recompute": "operations"},
+        {"num_layers": 2, "micro_batch_size": 2, "global_batch_size": 16, "recompute": "operations"},
         0,
     ),
     "operations, TP 8, middle": (
@@ -73,7 +73,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
             "tensor_parallel": 8,
             "pipeline_parallel": 4,
             "recompute": "operations",
-            "global_batch_size": 64,
+            "global_batch_size": 16,
         },
         1,
     ),

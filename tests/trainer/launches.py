@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from simulator.lab.runner.engine import Ended
 from simulator.lab.runner.local import held_port
 from simulator.lab.trainer.failure import Failure, failure_in
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob
@@ -95,6 +96,14 @@ def run_ranks(job: TrainingJob, folder: Path, module: str = TRAINER) -> list[tup
     return [
         (code, (folder / f"streams-{rank}" / "stderr").read_text(encoding="utf-8")) for rank, code in enumerate(codes)
     ]
+
+
+def in_forked_ranks(arguments: tuple[str, ...], *, log: Path, **_: object) -> Ended:
+    """In the place of `run_guarded`: a training by torchrun's words, in ranks that import nothing anew."""
+    job = Path(arguments[-1])
+    launch(TrainingJob.from_json(job.read_text(encoding="utf-8")), job.parent)
+    log.touch()
+    return Ended(exit_code=0, log=log, wall_seconds=1.0, timed_out=False, interrupted=False)
 
 
 def last_failure(errors: str) -> Failure:

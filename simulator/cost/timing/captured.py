@@ -1,4 +1,4 @@
-"""What CUDA graphs of layers or steps save, and rates of fp8 attention and output layer."""
+"""CUDA graphs of layers or steps, and the rates of attention and the output layer in fp8."""
 
 from __future__ import annotations
 

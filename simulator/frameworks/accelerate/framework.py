@@ -1,4 +1,4 @@
-"""accelerate's folder: options that accompany other trainers' flags, and a writer of TRL scripts. Reads no launches."""
+"""Registration of accelerate: a table of its options beside other trainers' flags, and a writer of TRL scripts."""
 
 from typing import Final
 

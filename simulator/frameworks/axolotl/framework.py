@@ -1,4 +1,4 @@
-"""axolotl's folder: the launches and files that are its own. `read` interprets them."""
+"""Registration of axolotl: how its launches and files are recognised. `read` interprets them."""
 
 from typing import Final
 

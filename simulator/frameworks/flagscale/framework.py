@@ -1,4 +1,4 @@
-"""FlagScale's folder: flags beside Megatron-LM's, and experiments of two files, which `read` joins."""
+"""Registration of FlagScale: flags beside Megatron-LM's, and experiments of two files, which `read` joins."""
 
 from dataclasses import replace
 from typing import Final

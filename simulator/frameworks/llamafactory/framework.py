@@ -1,4 +1,4 @@
-"""LLaMA-Factory's folder: the launches and files that are its own. `read` interprets them."""
+"""Registration of LLaMA-Factory: how its launches and files are recognised. `read` interprets them."""
 
 from typing import Final
 

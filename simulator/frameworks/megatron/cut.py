@@ -1,4 +1,4 @@
-"""The cut of layers over pipeline ranks and model chunks, by Megatron's and MindSpeed's flags. Checks no rule."""
+"""Layers per pipeline rank and model chunk (the cut), by Megatron's and MindSpeed's flags. Checks no rule."""
 
 from __future__ import annotations
 

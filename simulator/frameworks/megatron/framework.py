@@ -1,4 +1,4 @@
-"""Megatron-LM's folder: the launches and logs that are its own, and its writer. `read` interprets its words."""
+"""Registration of Megatron-LM: how its launches and logs are recognised, and its writer. `read` interprets them."""
 
 from __future__ import annotations
 

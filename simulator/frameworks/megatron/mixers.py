@@ -1,4 +1,4 @@
-"""Layers without attention by Megatron's and MindSpeed's flags: state spaces, the gated delta rule, patterns."""
+"""Layers other than attention by Megatron's and MindSpeed's flags: state spaces, the gated delta rule, patterns."""
 
 from __future__ import annotations
 

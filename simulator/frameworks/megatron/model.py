@@ -1,4 +1,4 @@
-"""The model of Megatron's and MindSpeed's flags: shape, vocabulary, and the shipped model alike. Prices nothing."""
+"""The model of Megatron's and MindSpeed's flags: its shape, its vocabulary, and the shipped model that equals it."""
 
 from __future__ import annotations
 

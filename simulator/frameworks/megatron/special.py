@@ -26,6 +26,7 @@ _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 _STRATEGIES: Final = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _QUEUE: Final = 1e9
 _LARGEST_TABLE: Final = 262_144
+_LARGEST_HIDDEN: Final = 16_384
 _STEP: Final = re.compile(r"\d+(?:\.\d+)?[KMBT]?:(\d{1,9})", re.ASCII)
 _ALL: Final = 2**31
 """Limit of deferred micro batches where none is stated."""
@@ -101,15 +102,15 @@ def _set_fully_sharded(arguments: Arguments, targets: Targets, strategy: str) ->
 
 
 def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) -> float:
-    """Most bytes of the buffers of Megatron's FSDP beside the two layers and the table that ZeRO gathers.
+    """Return the most bytes of Megatron FSDP's buffers beyond the two layers and the table that ZeRO gathers.
 
     Gradients of 1e9 parameters, or of two layers, wait for their reduction, and half as many weights are gathered ahead
-    (Megatron-LM d98e8a6, megatron_fsdp.py: 420 to 444); with double buffers two layers' are all. Tables are no units:
-    their weights and gradients are whole (mcore_fsdp_adapter.py).
+    (Megatron-LM d98e8a6, megatron_fsdp.py: 420 to 444); double buffers limit both to two layers. Tables are not split
+    into units: their weights and gradients are gathered whole (mcore_fsdp_adapter.py).
     """
     if targets.get("option.fully_shard") != "true" or "option.widened_gradients" in targets:
         return 0.0
-    hidden: int = targets.get("model.hidden_size", 0)
+    hidden: int = targets.get("model.hidden_size", _LARGEST_HIDDEN)
     width: int = targets.get("model.intermediate_size", 4 * hidden)
     layer = hidden * (4 * hidden + 3 * width)
     table = (vocabulary if isinstance(vocabulary, int) else _LARGEST_TABLE) * hidden

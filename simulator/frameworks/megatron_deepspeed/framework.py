@@ -1,4 +1,4 @@
-"""Megatron-DeepSpeed's folder: a table of flags beside Megatron-LM's, and DeepSpeed's engine."""
+"""Registration of Megatron-DeepSpeed: a table of flags beside Megatron-LM's, and DeepSpeed's engine."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""MindSpeed's folder: the flags that MindSpeed and MindSpeed-LLM add to Megatron-LM's."""
+"""Registration of MindSpeed: the flags that MindSpeed and MindSpeed-LLM add to Megatron-LM's."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""NeMo's folder, with Megatron-Bridge: the files that are its own. `read` interprets them."""
+"""Registration of NeMo and Megatron-Bridge: how their files are recognised. `read` interprets them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX' folder: the files that are its own. `read` interprets them."""
+"""Registration of GPT-NeoX: how its files are recognised. `read` interprets them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""OLMo's folder: the files and launches that are its own. `read` interprets them."""
+"""Registration of OLMo: how its files and launches are recognised. `read` interprets them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""open-instruct's folder: the files and launches that are its own. `read` interprets them."""
+"""Registration of open-instruct: how its files and launches are recognised. `read` interprets them."""
 
 from typing import Final
 

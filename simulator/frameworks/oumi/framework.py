@@ -1,4 +1,4 @@
-"""oumi's folder: the files, jobs and command lines that are its own. `read` interprets them."""
+"""Registration of oumi: how its files, jobs and command lines are recognised. `read` interprets them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The folder of PaddleNLP, PaddleFormers and ERNIEKit: launches, files, logs, writer. `read` interprets them."""
+"""Registration of PaddleNLP, PaddleFormers and ERNIEKit: launches, files, logs, writer. `read` interprets them."""
 
 from typing import Final
 

@@ -197,7 +197,7 @@ def _purpose(arguments: Arguments, names: str, lora_rank: int | None) -> dict[st
 
 
 def _note_schedule(arguments: Arguments, layout: Layout) -> None:
-    """Refuse pipeline schedules other than 1F1B and the interleaved one, which keep other activations."""
+    """Refuse pipeline schedules other than 1F1B and the interleaved one: they keep other activations."""
     if layout.pipeline_parallel == 1:
         return
     mode = (arguments.text("schedule", "pipeline_schedule_mode") or "1F1B").upper()

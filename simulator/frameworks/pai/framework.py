@@ -1,4 +1,4 @@
-"""Pai-Megatron-Patch's folder: a table of flags beside Megatron-LM's, which Megatron's reader takes."""
+"""Registration of Pai-Megatron-Patch: a table of flags beside Megatron-LM's, which Megatron's reader takes."""
 
 from typing import Final
 

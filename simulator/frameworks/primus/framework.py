@@ -1,4 +1,4 @@
-"""Primus' folder: experiments on Megatron-LM and on torchtitan. `read` interprets them."""
+"""Registration of Primus: experiments on Megatron-LM and on torchtitan. `read` interprets them."""
 
 from typing import Final
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import models
@@ -22,12 +22,14 @@ from simulator.frameworks.home import require_inside
 from simulator.frameworks.megatron.keys import add_layers, take_model
 from simulator.frameworks.megatron.model import LATENT
 from simulator.frameworks.megatron.read import read
+from simulator.frameworks.megatron.special import sharding_room
 from simulator.frameworks.named import named_model
 from simulator.frameworks.remarks import Place
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.torchtitan.read import add_keys, torchtitan_run
 from simulator.frameworks.values import known_value
 from simulator.frameworks.variables import Variables
+from simulator.question.specs.documents import read_yaml
 
 _MEGATRON: Final = (
     *("bf16", "use-flash-attn", "use-distributed-optimizer", "sequence-parallel"),
@@ -55,6 +57,9 @@ _DEPTH: Final = "model.n_layers"
 _TURBO_LINEAR: Final = ("enable_primus_turbo", "use_turbo_float8_linear")
 """Keys of `primus_turbo` that are on in `modules/torchtitan/pre_trainer.yaml`."""
 _DEEPEST: Final = 8
+_STACKS: Final = "primus.backends.megatron.core.models.hybrid.hybrid_mamba_mla_layer_specs "
+_LOSS_CHUNKS: Final = 32
+_TOKENIZER: Final = "meta-llama/Llama-3.2"
 _LORA_RANK: Final = 16
 
 
@@ -171,7 +176,9 @@ def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
         if key.path[0] != "lora":
             arguments.add_key(_RENAMED.get(key.name, key.name), key.values, key.line, key.file)
     model = None
-    if not modelled and "model" in heads:
+    plain = (arguments.text("spec", "spec") or "").endswith("_no_te")
+    hybrid = {} if modelled else _hybrid(arguments, heads.get("model"))
+    if not modelled and "model" in heads and not hybrid:
         model = _model(arguments, heads["model"])
         add_layers(arguments, model, heads["model"].line)
     stated = {key.name.lower() for key in (*base, *overrides)}
@@ -183,7 +190,9 @@ def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
         arguments.entries.pop("fp8_recipe", None)
     arguments.note_unset(experiment.variables.assumed_unset)
     run = read(arguments, None)
-    if not modelled:
+    if hybrid:
+        run = _as_hybrid(arguments, run, hybrid, plain=plain)
+    elif not modelled:
         run = take_model(arguments, run, model)
         off = any(key.name == "multi_latent_attention" and key.first.text.lower() in OFF for key in overrides)
         run = dataclasses.replace(run, model_fields=_whole_heads(run)) if off else run
@@ -191,6 +200,54 @@ def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
         rank = lora["dim"].first.text if "dim" in lora else str(_LORA_RANK)
         run = dataclasses.replace(run, lora_rank=int(rank) if rank.isascii() and rank.isdigit() else None)
     return run
+
+
+def _hybrid(arguments: Arguments, key: Key | None) -> Mapping[str, Any]:
+    """Return the fields of a model of Primus' own stacks; none for others, and where the recipe names another stack.
+
+    `spec` lists a module and the stack in it. Of Kimi's delta attention only the kernel is priced, not PyTorch's way.
+    """
+    known: Mapping[str, Any] = read_yaml(Path(__file__).with_name("hybrids.yaml"))
+    own = known.get(PurePosixPath(key.first.text).stem) if key is not None and key.first.known else None
+    spec = (arguments.text("spec", "spec") or "").removeprefix(_STACKS)
+    arguments.forget("spec")
+    if own is None or spec not in own["stacks"] or arguments.has("use_fla_triton_kda_hybrid"):
+        return {}
+    if "kimi_delta" in own["fields"]["mixers"] and not arguments.switch("mixers", "use_fla_triton_kda"):
+        return {}
+    arguments.forget("mixers")
+    arguments.entries.pop("spec")
+    # The model's file names the same tokenizer.
+    tokenizer = arguments.text("vocab_size", "tokenizer_model") or _TOKENIZER
+    arguments.forget("vocab_size")
+    return {
+        "architecture": "nemotron_h",
+        "tie_word_embeddings": True,
+        **({"vocab_size": 128256} if tokenizer.startswith(_TOKENIZER) else {}),
+        "feed_forwards": ("none", "gated"),
+        "convolution": 4,
+        **own["fields"],
+        "mixers": tuple(own["fields"]["mixers"]),
+    }
+
+
+def _as_hybrid(arguments: Arguments, run: AskedRun, fields: Mapping[str, Any], *, plain: bool) -> AskedRun:
+    """Return the run with those layers and a loss in as many parts as it says; `plain` norms may be torch's."""
+    options = dict(run.options)
+    chunks = arguments.integer("cross_entropy", "fused_ce_chunks") or _LOSS_CHUNKS
+    if arguments.text("cross_entropy", "fused_ce_mode") == "1" and run.layout is not None and run.seq_length:
+        options["cross_entropy_chunk_tokens"] = str(-(-run.layout.micro_batch_size * run.seq_length // chunks))
+    if plain and not arguments.switch("cross_entropy", "use_fla_fused_rmsnorm"):
+        options["fused_rms_norm"] = "false"
+    arguments.forget("cross_entropy")
+    own = {name: value for name, value in run.model_fields.items() if name in arguments.places}
+    whole = {**fields, **own}
+    if "vocab_size" in fields:
+        arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "no-vocabulary"]
+    sizes = {f"model.{name}": whole[name] for name in ("hidden_size", "intermediate_size")}
+    sharded = {f"option.{name}": text for name, text in options.items()}
+    room = sharding_room(arguments, {**sizes, **sharded}, whole.get("vocab_size"))
+    return dataclasses.replace(run, model=None, model_fields=whole, options=options, unpriced_bytes=room)
 
 
 def _whole_heads(run: AskedRun) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""ms-swift's folder: `swift sft` on Hugging Face's Trainer, `megatron sft` on Megatron-LM."""
+"""Registration of ms-swift: `swift sft` on Hugging Face's Trainer, `megatron sft` on Megatron-LM."""
 
 from typing import Final
 

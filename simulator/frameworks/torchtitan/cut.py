@@ -1,4 +1,4 @@
-"""The cut of layers into pipeline stages, as torchtitan's keys state it, and the keys of a cut. Checks no rule."""
+"""Layers per pipeline stage (the cut), read from torchtitan's keys and written as keys. Checks no rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchtitan's folder: its launches, files and writer. `read` interprets them."""
+"""Registration of torchtitan: its launches, files and writer. `read` interprets them."""
 
 from typing import Final
 

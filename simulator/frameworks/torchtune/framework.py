@@ -1,4 +1,4 @@
-"""torchtune's folder: the launches and files that are its own. `read` interprets them."""
+"""Registration of torchtune: how its launches and files are recognised. `read` interprets them."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The folder of scripts on Hugging Face's Trainer or TRL: their launches and files. `read` interprets them."""
+"""Registration of scripts on Hugging Face's Trainer or TRL: their launches and files. `read` interprets them."""
 
 from __future__ import annotations
 

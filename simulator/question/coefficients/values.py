@@ -9,8 +9,10 @@ products and attention are those of a device whose products reach the usual shar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -148,10 +150,11 @@ class Coefficients:
     time: TimeCoefficients = field(default_factory=TimeCoefficients)
 
 
-def priors(kind: CoefficientKind) -> dict[str, Prior]:
+@cache
+def priors(kind: CoefficientKind) -> Mapping[str, Prior]:
     """Return the priors of one kind's coefficients that a calibration may fit, by name."""
     owner = MemoryCoefficients if kind == "memory" else TimeCoefficients
-    return {f.name: f.metadata["prior"] for f in dataclasses.fields(owner) if "prior" in f.metadata}
+    return MappingProxyType({f.name: f.metadata["prior"] for f in dataclasses.fields(owner) if "prior" in f.metadata})
 
 
 def replaced(

@@ -1,4 +1,4 @@
-"""A remark on a script's own arguments: one line that names each."""
+"""A note with the options for a script's missing positional parameters."""
 
 from __future__ import annotations
 

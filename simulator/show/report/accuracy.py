@@ -18,6 +18,7 @@ from simulator.show.report.as_json import dumps, significant
 from simulator.show.report.grid import Style
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.sections import Section, sections_text
+from simulator.show.report.text import percent
 
 SCHEMA_VERSION: Final = 4
 TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Speed"}
@@ -196,8 +197,3 @@ def _mean(values: Sequence[float | None]) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+.1f}"
-
-
-def percent(share: float) -> str:
-    """Return a share as per cent."""
-    return f"{100 * share:.1f}"
