@@ -29,7 +29,7 @@ else:
     RecipeFormat = Literal[RECIPE_FORMATS]
     """Formats in which recipes are written, by the folder of the writer."""
     StackName = Literal[STACKS]
-    """Named sets of switches; `default` is what the framework's own arguments set."""
+    """Named sets of switches; `default` is the framework's own defaults."""
 Precision = Literal["bf16", "fp16", "fp8", "fp4", "fp32"]
 """Types of matrix products; `fp4` is NVFP4 or MXFP4: 4 bits, an 8-bit scale for every 16 or 32 numbers."""
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")

@@ -27,8 +27,8 @@ def with_switches(
 ) -> Estimate:
     """Return the estimate with the effects of its switches, set or assumed.
 
-    A set switch without effect is noted, since an option is never ignored silently. `assumed` has the unset switches
-    with another value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
+    A set switch without effect is noted, as no option is ignored silently. `assumed` has unset switches with another
+    value that moves speed, memory or verdict. `priced` is a block of the layout alone, if already priced.
     """
     base = priced or price(pricing_of(scenario, estimate.layout))
     assumed = sorted(_assumed(base, estimate, options), key=lambda switch: -abs(switch.speed_change))

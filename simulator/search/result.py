@@ -85,15 +85,9 @@ class Ranking(Tabular):
     reasons: tuple[Violation, ...]
     """If nothing fits, one violation of each rule that dropped layouts."""
     fp8: Estimate | None
-    """The best layout in fp8 among the best few splits, if bf16 or fp16 was requested and the device has fp8.
-
-    Of all layouts if none of those is likely to fit.
-    """
+    """Best layout in fp8, of the best few splits or else of all; None for questions in fp8 or devices without."""
     equal: tuple[int, ...] = ()
-    """Positions in `estimates`, from 0, of layouts that may be as fast as the first.
-
-    The difference lies within its 90 % interval. Empty without a calibration.
-    """
+    """Positions in `estimates` whose difference to the first is within its 90 % interval; empty if uncalibrated."""
     surer: int | None = None
     """Position among `equal` of the layout whose step time has the smallest upper end, or that is likelier to fit.
 

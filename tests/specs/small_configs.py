@@ -145,6 +145,7 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_5": ("qwen3_5_text", _SHARED | _DELTA),
     "qwen3_5_moe": ("qwen3_5_moe_text", _QWEN | _DELTA),
     "minimax": ("minimax", _SHARED | {"num_local_experts": 4}),
+    "mamba": ("mamba", {"num_hidden_layers": 3, "hidden_size": 80, "vocab_size": 128, "state_size": 8}),
     "nemotron_h": ("nemotron_h", _NEMOTRON | {"hybrid_override_pattern": "M-M*ME"}),
     "nemotron_h with narrow experts": (
         "nemotron_h",

@@ -33,10 +33,7 @@ SavedTensors = dict[str, Array]
 
 @of_work
 def layer_input_bytes(pricing: Pricing) -> Array:
-    """Return the bytes of the residual streams at a layer boundary, `2 T h` each, shape (n,).
-
-    Full recompute saves these alone.
-    """
+    """Return the bytes of residual streams at a layer boundary, `2 T h` each, shape (n,): what full recompute saves."""
     scenario = pricing.scenario
     return element_bytes(scenario) * scenario.model.stream_width * extent(pricing, "sequence")
 
@@ -66,10 +63,7 @@ def saved_bytes(pricing: Pricing, kind: LayerKind) -> Array:
 
 
 def layer_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes that a layer saves under selective recompute, shape (n,).
-
-    Full recompute is applied per stage (M6).
-    """
+    """Return the bytes that a layer saves under selective recompute, shape (n,); full recompute is per stage (M6)."""
     result = saved_bytes(pricing, kind)
     for mode, modules, chosen in recomputed_inside(pricing):
         result = np.where(chosen, _bytes_left(pricing, kind, mode, modules), result)

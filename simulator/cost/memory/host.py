@@ -28,8 +28,7 @@ class HostMemory:
     parts: Mapping[str, Array]
     """Bytes by name of the part, each of shape (n,)."""
     pinned: Array
-    """Bytes in pinned blocks, shape (n,). PyTorch rounds their sizes up to powers of two: by less than a factor of 2.
-    """
+    """Bytes in pinned blocks, shape (n,); PyTorch rounds them up to powers of two, by less than a factor of 2."""
 
     @property
     def total(self) -> Array:

@@ -131,10 +131,9 @@ class ShardDegrees(NamedTuple):
 
 @of_sizes
 def shard_degrees(pricing: Pricing) -> ShardDegrees:
-    """Return the ranks that ZeRO shards over: all replicas, or those that the framework's settings select.
+    """Return the ranks of a ZeRO shard group: all replicas, `sharding_degree`, or one of `sharding_replicas` groups.
 
-    `sharding_replicas` divides the replicas into that many groups; `sharding_degree` is the size of a group. Routed
-    experts are sharded in proportion.
+    Routed experts are sharded in proportion.
     """
     scenario, block = pricing.scenario, pricing.block
     groups = float(scenario.framework.sharding_replicas)
@@ -148,10 +147,7 @@ def shard_degrees(pricing: Pricing) -> ShardDegrees:
 
 
 def shard(pricing: Pricing, value: DeviceParameters, from_stage: int) -> KindArray:
-    """Return the parameters per device when ZeRO shards them from stage `from_stage` on.
-
-    Source: M2; Rajbhandari et al. 2020, section 5.
-    """
+    """Return the parameters per device after ZeRO from `from_stage` on (M2; Rajbhandari et al. 2020, section 5)."""
     on, degrees = pricing.block.zero_stage >= from_stage, shard_degrees(pricing)
     return value.dense / np.where(on, degrees.dense, 1.0) + value.routed / np.where(on, degrees.routed, 1.0)
 

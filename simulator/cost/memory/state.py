@@ -258,8 +258,7 @@ def _stored_bytes(pricing: Pricing, value: DeviceParameters, *, cast: bool) -> K
 def narrow_bytes(pricing: Pricing) -> KindArray:
     """Return the bytes that fp8 adds to stored weights: its copies, less the 16-bit weights that they replace.
 
-    Weights stored in fp32 or sharded (ZeRO 3) are not replaced. If only routed experts are fp8, they keep one copy per
-    pass.
+    Weights stored in fp32 or sharded (ZeRO 3) are not replaced. fp8 in routed experts alone keeps one copy per pass.
     """
     scenario, block = pricing.scenario, pricing.block
     if scenario.precision not in NARROW:

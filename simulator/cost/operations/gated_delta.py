@@ -1,7 +1,4 @@
-"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head, updated in chunks by a delta rule.
-
-Sums nothing.
-"""
+"""Operations of the gated delta net (Qwen3-Next, Qwen3.5): a state per head, updated in chunks. Sums nothing."""
 
 from __future__ import annotations
 

@@ -101,10 +101,7 @@ CAPTURED: Mapping[str, frozenset[str]] = MappingProxyType(
         "network": frozenset(("feed_forward",)),
     }
 )
-"""Groups of operations in CUDA graphs of layer parts, by Megatron's `--cuda-graph-scope`.
-
-`attn` and `mamba`; those with `moe_router`; `mlp`.
-"""
+"""Groups of operations in CUDA graphs, for `attn` and `mamba`, those with `moe_router`, and `mlp` of Megatron."""
 
 
 def _left(conditions: Conditions, kind: LayerKind, operation: Operation) -> Operation:

@@ -14,7 +14,7 @@ def lightning(conditions: Conditions) -> tuple[Operation, ...]:
     """Return the operations between the norm and the residual addition.
 
     SiLU of q, k and v saves its input (the projection's output) and makes the tensors that the scan saves. The scan's
-    output is normed over all heads and multiplied by a gate's sigmoid; the norm saves its input, the product both
+    output is normed over all heads and multiplied by a gate's sigmoid: the norm saves its input, the product its
     factors.
     """
     model, element = conditions.model, element_bytes(conditions)

@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 Split = Literal["column", "row", "replicated", "expert_column", "expert_row", "vocabulary"]
 """How a weight is split: by outputs, by inputs, not at all, or by tokens of the vocabulary.
 
-The `expert_` forms of routed experts split first over the expert-parallel group, then over the expert-tensor-parallel
-one.
+The `expert_` forms split first over the expert-parallel, then over the expert-tensor-parallel group.
 """
 
 HeadSpread = Literal[
@@ -39,11 +38,10 @@ Spread = Literal["whole", "sequence", "scattered", "tensor", "scores", ContextSp
 
 `whole`: T. `sequence`: T over the sequence-parallel group. `scattered`: the same if tensor parallel is above 1, else 0.
 `tensor`: T / t. `tensor_exchanged`: the same if context parallel is above 1, else 0. `scores`: T s / t. `positions`: s
-over the context-parallel group, whatever the micro batch.
-
-`copies`: routed token copies. `copies_exchanged`: the same if expert parallel is above 1. `copies_tensor`: the same
-over the expert-tensor-parallel group. `reached`: a copy of each token per rank with experts of it. `pooled`: the tokens
-of all ranks that share the experts. `pooled_choices`: the same over the expert-parallel group.
+over the context-parallel group, whatever the micro batch. `copies`: routed token copies. `copies_exchanged`: the same
+if expert parallel is above 1. `copies_tensor`: the same over the expert-tensor-parallel group. `reached`: a copy of
+each token per rank with experts of it. `pooled`: the tokens of all ranks that share the experts. `pooled_choices`: the
+same over the expert-parallel group.
 
 `key_value`: T over the smaller of t and the key-value heads, as a rank holds at least one head. `ring`: the same with
 context parallelism, else 0. `projection`: T / t, but T with fewer key-value heads than ranks, which gather the
@@ -120,16 +118,15 @@ class Saved(NamedTuple):
 CollectiveGroup = Literal[
     "tensor", "context", "context_inner", "context_outer", "expert", "expert_tensor", "expert_ranks"
 ]
-"""Process group of a collective.
+"""Process group of a collective; `expert_ranks` is expert parallel times expert tensor parallel.
 
-`expert_ranks`: expert parallel times expert tensor parallel. `context_inner`, `context_outer`: neighbours of the
-context-parallel group that exchange tokens for heads, and the ring of such groups.
+`context_inner`: neighbours of the context-parallel group that exchange tokens for heads; `context_outer`: their ring.
 """
 Hiding = Literal["products", "core_attention", "first_block", "experts", "nothing", "attention_apart"]
 """Work that may hide a collective, where the stack overlaps it.
 
-`first_block`: attention over a rank's own tokens. `nothing` and `attention_apart`: none; exposed tensor- and
-context-parallel time.
+`first_block`: attention over a rank's own tokens. `nothing`, `attention_apart`: exposed tensor- and context-parallel
+time.
 """
 
 

@@ -16,11 +16,7 @@ class OneForwardOneBackward(Schedule):
     """1F1B on ranks with a single chunk."""
 
     combined: bool = False
-    """Whether forward and backward passes overlap.
-
-    One more forward pass is ahead then, so that they do not wait for each other (Megatron-LM core_v0.14,
-    pipeline_parallel/combined_1f1b.py).
-    """
+    """Whether passes overlap, with one more ahead (Megatron-LM core_v0.14, pipeline_parallel/combined_1f1b.py)."""
 
     def turns(self, rank: int, ranks: int, chunks: int, micro_batches: int) -> Turns:
         """Return `p - i - 1` forward passes, then one of each in turn, then the backward passes left."""

@@ -90,7 +90,7 @@ def expert_launches(pricing: Pricing) -> Array:
     """Return the kernels launched in both passes of a layer with routed experts, shape (n,) (T12).
 
     Exchanges wait for counts on the host, which cannot run ahead, so launches bound the layer's time: about a hundred,
-    the products of every local expert, and in fp8 four casts of one kernel each, or of five for one scale per tensor.
+    each local expert's products, and in fp8 four casts of one kernel each, or of five for one scale per tensor.
     """
     scenario, values = pricing.scenario, pricing.scenario.coefficients.time
     casts = 0.0 if scenario.precision not in NARROW else 5.0 if scenario.framework.fp8_recipe == "tensorwise" else 1.0

@@ -173,7 +173,7 @@ class ClusterFit:
 
 
 def fit_cluster(known: Known, samples: Sequence[Sample], base: Coefficients) -> ClusterFit:
-    """Fit one kind of coefficients to the rows of a cluster; what is not fitted comes from `base`."""
+    """Fit one kind of coefficients to the rows of a cluster; the others come from `base`."""
     spread = np.maximum(np.sqrt(np.diag(known.covariance)), 1e-9)
     design = replace(design_of(known.kind, samples, known.names, base), centre=np.log(known.values), spread=spread)
     prior = Gauss(np.zeros(len(spread)), known.covariance / np.outer(spread, spread))
@@ -212,14 +212,14 @@ def _refined(fit: ClusterFit, expected: float) -> ClusterFit:
     missed = state.target - state.slopes @ known.mean
     rows = float(np.sum(fit.used)) - 1.0
     # An error that all rows share is the cluster's, not a row's: rows scatter about the median error.
-    left, scatter = np.abs(missed), np.abs(missed - (np.median(missed[fit.used]) if rows else 0.0))
+    errors, scatter = np.abs(missed), np.abs(missed - (np.median(missed[fit.used]) if rows else 0.0))
     about = np.einsum("rc,cd,rd->r", state.slopes, known.covariance, state.slopes)
     seen = np.sqrt((_MAD * float(np.median(scatter[fit.used]))) ** 2 + np.mean(about[fit.used]))
     rows = max(rows, 1.0)
     noise = float(np.exp((rows * np.log(seen) + FEW_ROWS * np.log(expected)) / (rows + FEW_ROWS)))
-    usual = max(noise, _MAD * float(np.median(left[fit.used])))
-    state = replace(state, noise=np.full(len(left), noise), pull=np.maximum(1.0, left / usual / HUBER))
-    return replace(fit, state=state, known=known, used=left <= OUTLIER * usual, noise=noise)
+    usual = max(noise, _MAD * float(np.median(errors[fit.used])))
+    state = replace(state, noise=np.full(len(errors), noise), pull=np.maximum(1.0, errors / usual / HUBER))
+    return replace(fit, state=state, known=known, used=errors <= OUTLIER * usual, noise=noise)
 
 
 def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
@@ -228,7 +228,7 @@ def is_starved(sample: Sample, coefficients: Coefficients) -> bool:
     A prediction alone decides nothing: its coefficients may be wrong.
     """
     usable = sample.scenario.hardware.usable_memory_bytes
-    held = sample.row.memory_bytes if sample.row.compares_with == "device" else None
-    if held is None or held < FULL * usable:
+    memory = sample.row.memory_bytes if sample.row.compares_with == "device" else None
+    if memory is None or memory < FULL * usable:
         return False
     return predict_device_memory(sample, coefficients) > coefficients.memory.starved_from * usable

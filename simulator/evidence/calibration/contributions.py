@@ -1,4 +1,4 @@
-"""Contributions to a range, each named and sized by what was left out of the fit. Fits nothing.
+"""Contributions to the range of a prediction, by name, with the unit of each. Fits nothing.
 
 The error of a prediction has a standard deviation, in the logarithm, whose square is the sum of those of its
 contributions. Each is a size times a unit: of `coefficients` the deviation that their covariance gives the figure, of

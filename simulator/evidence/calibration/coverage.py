@@ -76,7 +76,7 @@ class RowsCoverage:
     """Coverage by framework."""
 
     def __hash__(self) -> int:
-        """Hash by what tells most of them apart."""
+        """Hash by the fields that differ most often."""
         return hash((self.sources, *self.stacks))
 
     def distance(self, scenario: Scenario, layout: Layout) -> Distance:
@@ -98,8 +98,8 @@ class RowsCoverage:
 
     def __or__(self, other: RowsCoverage) -> RowsCoverage:
         """Return the coverage of both."""
-        mine = [(name, stack) for coverage in (self, other) for name, stack in coverage.stacks.items()]
-        return RowsCoverage(max(self.sources, other.sources), _stacks(mine))
+        stacks = [(name, stack) for coverage in (self, other) for name, stack in coverage.stacks.items()]
+        return RowsCoverage(max(self.sources, other.sources), _stacks(stacks))
 
     def as_document(self) -> dict[str, Any]:
         """Return the plain values of a file."""

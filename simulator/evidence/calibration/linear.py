@@ -168,10 +168,10 @@ class Linearization:
         The mean gain in absolute error must exceed what the scatter of a mean of so many rows explains; a single row is
         weighed by its scatter alone.
         """
-        mine = np.flatnonzero(rows)
-        if len(mine) < _LEAST_OWN:
+        indices = np.flatnonzero(rows)
+        if len(indices) < _LEAST_OWN:
             return "posterior"
-        needed = HELPED[self.design.kind] * np.sqrt(np.mean(self.noise[rows] ** 2) / len(mine))
+        needed = HELPED[self.design.kind] * np.sqrt(np.mean(self.noise[rows] ** 2) / len(indices))
         beliefs: tuple[Belief, ...] = ("posterior", "factor")
         return next((belief for belief in beliefs if self._gain(prior, rows, belief) > needed), "prior")
 

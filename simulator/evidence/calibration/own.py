@@ -71,7 +71,7 @@ class OwnFit:
         return None if fit is None or fit.scatter > MOST_SCATTER or fit.belief == "prior" else fit
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
-        """Return the fitted set; what was not fitted comes from `base`."""
+        """Return the fitted set; coefficients that were not fitted come from `base`."""
         return self.calibration().coefficients(base)
 
     def calibration(self) -> Calibration:
@@ -128,25 +128,25 @@ def fit_own(
     known: Mapping[CoefficientKind, Known] | None = None,
     base: Coefficients | None = None,
 ) -> OwnFit:
-    """Fit one family's own rows, from what ships for their cluster or family, or from `known` and `base`."""
-    mine = tuple(s for s in samples if s.scenario.hardware.family == family)
+    """Fit one family's own rows, from the shipped calibration of their cluster or family, or `known` and `base`."""
+    of_family = tuple(s for s in samples if s.scenario.hardware.family == family)
     if known is None or base is None:
-        known, base = shipped_knowledge(family, mine[0].scenario.hardware.name if mine else None)
+        known, base = shipped_knowledge(family, of_family[0].scenario.hardware.name if of_family else None)
     certain = known_memory(family)
     if certain is not None:
         base = replaced(base, "memory", certain.names, certain.vector)
-    memory, starved = (None, set[str]()) if certain is not None else _fit_memory(mine, known["memory"], base)
+    memory, starved = (None, set[str]()) if certain is not None else _fit_memory(of_family, known["memory"], base)
     fits: dict[CoefficientKind, ClusterFit] = {} if memory is None else {"memory": memory}
     # A row whose memory is not that of its layout is no sample of that layout's speed either.
     wrong = starved | set(memory.left_out if memory is not None else ())
-    timed = [s for s in mine if s.measured_tflops is not None and s.key not in wrong]
+    timed = [s for s in of_family if s.measured_tflops is not None and s.key not in wrong]
     if timed:
         fits["time"] = fit_cluster(known["time"], timed, base)
-    return OwnFit(family, mine, fits, frozenset(starved), certain)
+    return OwnFit(family, of_family, fits, frozenset(starved), certain)
 
 
 def shipped_knowledge(family: str, cluster: str | None) -> tuple[dict[CoefficientKind, Known], Coefficients]:
-    """Return what ships for a cluster or family: the distribution of each kind, and the coefficients."""
+    """Return the shipped distribution of each kind, and the shipped coefficients, of a cluster or family."""
     used = applied(family, None, cluster)
     parts = ((kind, used.part(kind)) for kind in KINDS)
     return {kind: Known.of_part(kind, part) for kind, part in parts if part is not None}, used.coefficients()
@@ -177,7 +177,7 @@ class OwnError:
     key: str
     kind: CoefficientKind
     before: float
-    """Error with what ships."""
+    """Error with the shipped calibration."""
     after: float
     """Error with the chosen calibration, or with all own rows fitted."""
     left_out: float | None
@@ -185,14 +185,14 @@ class OwnError:
 
 
 def own_errors(samples: Sequence[Sample], choice: str | None = None) -> Iterator[OwnError]:
-    """Yield the errors of own rows with what ships, with `choice` or all rows fitted, and left out one by one."""
+    """Yield the errors of own rows as shipped, with `choice` or all rows fitted, and left out one by one."""
     for family in dict.fromkeys(s.scenario.hardware.family for s in samples):
-        mine = [s for s in samples if s.scenario.hardware.family == family]
-        name = mine[0].scenario.hardware.name
-        before, fitted = applied(family, None, name).coefficients(), fit_own(family, mine)
+        of_family = [s for s in samples if s.scenario.hardware.family == family]
+        name = of_family[0].scenario.hardware.name
+        before, fitted = applied(family, None, name).coefficients(), fit_own(family, of_family)
         after = fitted.coefficients(before) if choice is None else applied(family, choice, name).coefficients()
         for kind in KINDS:
-            counted = [s for s in mine if s.counts(kind)]
+            counted = [s for s in of_family if s.counts(kind)]
             for sample in counted:
                 yield OwnError(
                     key=sample.key,

@@ -90,8 +90,8 @@ def signature(scenario: Scenario, layout: Layout) -> str:
 
 def stack_text(scenario: Scenario, layout: Layout) -> str:
     """Return the framework with the switches that differ from its defaults."""
-    usual, mine = (_switched(profile, layout) for profile in (PROFILES[scenario.framework.name], scenario.framework))
-    switched = (f"{name.removeprefix(_SWITCH)}={word}" for name, word in mine.items() if usual.get(name) != word)
+    usual, own = (_switched(profile, layout) for profile in (PROFILES[scenario.framework.name], scenario.framework))
+    switched = (f"{name.removeprefix(_SWITCH)}={word}" for name, word in own.items() if usual.get(name) != word)
     return " ".join((scenario.framework.name, *switched))
 
 
@@ -108,7 +108,7 @@ class CalibratedRange(NamedTuple):
     """Stacks of the rows used, see `stack_text`."""
 
     def __hash__(self) -> int:
-        """Hash by what tells most ranges apart."""
+        """Hash by the fields that differ most often."""
         return hash((len(self.runs), self.stacks))
 
     def outside(self, scenario: Scenario, layout: Layout) -> Iterator[str]:

@@ -96,7 +96,7 @@ class Calibration(NamedTuple):
         return self.memory if kind == "memory" else self.time
 
     def coefficients(self, base: Coefficients | None = None) -> Coefficients:
-        """Return the coefficient set that formulas take; what was not fitted comes from `base`."""
+        """Return the coefficient set that formulas take; coefficients that were not fitted come from `base`."""
         result = base or Coefficients()
         for kind in KINDS:
             if (part := self.part(kind)) is not None:
@@ -243,7 +243,7 @@ def _read_value(where: str, kind: CoefficientKind, entries: Any, name: str, *, k
 
 
 def _check_covariance(where: str, covariance: Matrix, known: Sequence[Prior]) -> None:
-    """Raise InputError for what is no covariance of coefficients with these bounds."""
+    """Raise InputError for a matrix that is no covariance of coefficients with these bounds."""
     count = len(known)
     if covariance.shape != (count, count) or not np.isfinite(covariance).all():
         raise InputError(f"{where}: must be {count} x {count} finite numbers")

@@ -68,5 +68,5 @@ def _measurements(unit: Unit, parts: Mapping[str, float], scenario: Scenario) ->
 
 def _after(parts: Mapping[str, float], run: str, without: tuple[str, ...], learned: float) -> NextMeasurement:
     """Return a run with the range that is left without some contributions."""
-    left = {**parts, **dict.fromkeys(without, 0.0), "coefficients": learned}
-    return NextMeasurement(run, NORMAL_90 * math.hypot(*left.values()))
+    remaining = {**parts, **dict.fromkeys(without, 0.0), "coefficients": learned}
+    return NextMeasurement(run, NORMAL_90 * math.hypot(*remaining.values()))

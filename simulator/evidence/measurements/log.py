@@ -66,7 +66,7 @@ def read_log(  # noqa: PLR0913  what may be known beside a log
 
 
 def _reader(path: Path) -> Callable[[Iterable[LogLine], LogContext], tuple[MeasuredRow, ...]]:
-    """Return the reader of the log: of the trainers whose lines it holds, the one that says most of its runs."""
+    """Return the reader of a log by the trainers whose lines it holds, the most detailed form first."""
     known = registry.step_log_forms()
     present: set[str] = set()
     last = 1

@@ -22,7 +22,7 @@ from simulator.question.vocabulary import StackName
 
 
 def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tuple[Scenario, Layout]:
-    """Return what the simulator prices for a row: the scenario, and the layout with its cut.
+    """Return the question of a row: the scenario, and the layout with its cut.
 
     Devices are those the row's figures imply where that is annotated, else the stated ones; model chunks come from
     the table, else from the annotation. Raises InputError when the row's layout is none, with the row's name.

@@ -188,7 +188,7 @@ class MeasuredRow:
     memory_rank: MemoryRank | None = None
     """Pipeline rank the memory is of; blank for the fullest."""
     source_notes: str = ""
-    """What else the source's table says, verbatim."""
+    """Other notes of the source's table, verbatim."""
     layers_per_virtual_stage_from_script: int | None = None
     """Annotation: layers per model chunk that the run's script sets where the table leaves it blank, a count."""
     devices_from_figures: int | None = None
@@ -219,7 +219,7 @@ class MeasuredRow:
 
     @property
     def run_devices(self) -> int:
-        """Devices the run had, a count: what its figures imply if annotated, else what is stated."""
+        """Devices of the run, a count: those that its figures imply if annotated, else the stated ones."""
         return self.devices_from_figures or self.devices
 
     @property
@@ -270,7 +270,7 @@ class MeasuredRow:
 
     @property
     def memory_counts(self) -> bool:
-        """Whether the memory figure is a sample of what `memory_kind` says."""
+        """Whether the memory figure is a sample of its `memory_kind`."""
         return self.outcome == "ok" and self.memory_bytes is not None and self.status in _MEMORY_COUNTS
 
     @property

@@ -106,7 +106,7 @@ def _difference(spec: ModelSpec, shape: LoggedFields, vocab_padding: int) -> str
 
 
 def _own_spec(shape: LoggedFields) -> str:
-    """Return the shape as a mapping on one line, in YAML; what the log does not say is left out."""
+    """Return the shape as a mapping on one line, in YAML, without fields that the log lacks."""
     name = f"logged-{shape['num_hidden_layers']}x{shape['hidden_size']}"
     usual = {"tie_word_embeddings": False, "head_dim": max(shape["hidden_size"] // shape["num_attention_heads"], 1)}
     family = "mixtral" if shape.get("num_experts") else "gpt2" if shape.get("gated") is False else "llama"

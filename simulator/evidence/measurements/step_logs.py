@@ -47,7 +47,7 @@ _EVENT_FACTS: Final = {
 
 
 def read_steps(lines: Iterable[LogLine], context: LogContext, form: StepLogForm) -> tuple[MeasuredRow, ...]:
-    """Return the log's run as a row. Raises InputError naming the line, or listing what neither log nor caller says."""
+    """Return the log's run as a row. Raises InputError naming the line, or listing the facts that are missing."""
     run: _LoggedRun | None = None
     for line in lines:
         run = run or _LoggedRun(line)

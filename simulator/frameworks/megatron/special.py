@@ -102,11 +102,11 @@ def _set_fully_sharded(arguments: Arguments, targets: Targets, strategy: str) ->
 
 
 def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) -> float:
-    """Most bytes of the buffers of Megatron's FSDP beside the two layers and the table that ZeRO gathers.
+    """Return the most bytes of Megatron FSDP's buffers beyond the two layers and the table that ZeRO gathers.
 
     Gradients of 1e9 parameters, or of two layers, wait for their reduction, and half as many weights are gathered ahead
-    (Megatron-LM d98e8a6, megatron_fsdp.py: 420 to 444); with double buffers two layers' are all. Tables are no units:
-    their weights and gradients are whole (mcore_fsdp_adapter.py).
+    (Megatron-LM d98e8a6, megatron_fsdp.py: 420 to 444); double buffers limit both to two layers. Tables are not split
+    into units: their weights and gradients are gathered whole (mcore_fsdp_adapter.py).
     """
     if targets.get("option.fully_shard") != "true" or "option.widened_gradients" in targets:
         return 0.0

@@ -200,6 +200,8 @@ def _add_attention(arguments: Arguments, own: Keys) -> None:
     kinds = _kinds(arguments)
     line = own["num_layers"].line if "num_layers" in own else 1
     if kinds == {"mamba"} and _on(own.get("mamba_inner_func_fusion")) and not _on(own.get("mamba_use_bias_in_linears")):
+        message = "mamba: the scan is priced as what it reads and writes; no run of it was measured"
+        arguments.remark_line("not-modelled", "warning", message, line)
         # No layer has attention, so that any number of heads will do.
         arguments.entries["num_attention_heads"] = []
         _add(arguments, "num-attention-heads", own.get("num_layers"), "1")

@@ -136,8 +136,8 @@ def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:
 
 
 def _recorded(pick: Pick, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    wanted = identity(launched_row(pick, "error"))
-    return [row for row in before if identity(row) == wanted]
+    launched = identity(launched_row(pick, "error"))
+    return [row for row in before if identity(row) == launched]
 
 
 def _compared(ready: Prepared, campaign: Campaign, after: Coefficients | None) -> Iterator[Compared]:

@@ -139,8 +139,8 @@ class Planner:
 
     def _measured(self, layout: Layout, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
         """Return the rows of a layout that the record holds, without failed ones that are tried again."""
-        wanted = identity(launched_row(replace(self.pick, layout=layout), "error"))
-        rows = [row for row in before if identity(row) == wanted]
+        launched = identity(launched_row(replace(self.pick, layout=layout), "error"))
+        rows = [row for row in before if identity(row) == launched]
         return [row for row in rows if row.outcome == "ok" or not self.wanted.retry_failed]
 
     def _launches(self, title: str, estimate: Estimate, rows: Sequence[MeasuredRow]) -> Iterator[Launch]:

@@ -113,4 +113,4 @@ class Engine(Protocol):
         """
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
-        """Return the outcome from what the launch left in `folder`."""
+        """Return the outcome from the files of the launch in `folder`."""

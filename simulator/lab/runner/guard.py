@@ -85,8 +85,8 @@ def _end(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
     while _alive(child):
         _signal_all(child.pid, signal.SIGKILL)
         if time.monotonic() > until:
-            left = ", ".join(map(str, descendants(os.getpid())))
-            print(f"simulate: processes that cannot be ended: {left}", file=sys.stderr)  # noqa: T201  into the log
+            remaining = ", ".join(map(str, descendants(os.getpid())))
+            print(f"simulate: processes that cannot be ended: {remaining}", file=sys.stderr)  # noqa: T201  into the log
             return
         time.sleep(_TICK_SECONDS)
 

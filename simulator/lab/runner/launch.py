@@ -17,7 +17,7 @@ from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.question.scenario.layout import Layout
 
 LOG_NAME = "log.txt"
-"""File of a launch's folder that holds what its nodes printed."""
+"""File of a launch's folder with the output of its nodes."""
 NODE_LOG_NAME = "log-{node}.txt"
 """File with the output of one further node, where each is started by itself."""
 ARRIVE_SECONDS = 15.0

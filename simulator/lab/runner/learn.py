@@ -55,7 +55,7 @@ class Learned:
 
 
 def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate], rank: Rank, top: int) -> Learned:
-    """Fit all rows of a record from what ships for their hardware, write the calibration, and rank again.
+    """Fit all rows of a record from the shipped calibration, write the new one, and rank again.
 
     `before` is the ranking so far; the best `top` of both are reported. Raises InputError where the file cannot be
     written.

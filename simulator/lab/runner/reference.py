@@ -55,7 +55,7 @@ class ReferenceEngine:
             )
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
-        """Write the job, and return what starts its ranks. Raises UnsupportedError for what the trainer cannot run."""
+        """Write the job, and return the command of its ranks. Raises UnsupportedError for an unsupported job."""
         job = self._job(pick)
         reason = _inexpressible(pick) or refused(job)
         if reason:

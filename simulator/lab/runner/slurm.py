@@ -73,7 +73,7 @@ class SlurmLauncher:
     name: str = "slurm"
 
     def check(self, nodes: int) -> None:
-        """Raise UnsupportedError where Slurm's programs are missing, InputError for what would break the script."""
+        """Raise UnsupportedError where Slurm's programs are missing, InputError for unsafe names."""
         del nodes
         for name, text in (("partition", self.partition), ("account", self.account)):
             if not re.fullmatch(r"[\w.,:@+-]*", text, re.ASCII):
@@ -185,7 +185,7 @@ class _Watched:
     keeper: subprocess.Popen[bytes] | None = None
     started: float | None = None
     """Time when it was first seen running."""
-    left: bool = False
+    left_queue: bool = False
     """Whether it left the queue by itself."""
     exit_code: int | None = None
     timed_out: bool = False
@@ -211,7 +211,7 @@ class _Watched:
         while self.job:
             state, now = _state(self.job), time.monotonic()
             if state == "":
-                self.left = True
+                self.left_queue = True
                 return
             if state is not None:
                 answered = now
@@ -230,7 +230,7 @@ class _Watched:
         """Cancel a job that has not ended and wait for its end; note in the log one that left no exit code."""
         if not self.job:
             return
-        if self.left:
+        if self.left_queue:
             self.exit_code = _exit_code(self.launch.folder)
             if self.exit_code is None:
                 _, state = _ask("scontrol", "show", "job", "--oneliner", self.job)

@@ -58,7 +58,7 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Trace
 
 
 def tensors_only(scenario: Scenario) -> Scenario:
-    """Return the scenario without what its coefficients add to the tensors."""
+    """Return the scenario without coefficients that add to the tensors."""
     return replace(
         scenario, coefficients=replaced(scenario.coefficients, "memory", NO_TENSORS, np.zeros(len(NO_TENSORS)))
     )

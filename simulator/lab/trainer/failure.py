@@ -39,7 +39,7 @@ class Failure:
 
 
 def failure_of(error: BaseException, rank: int) -> Failure:
-    """Return the failure of an exception, by its causes too: a pipeline wraps what went wrong in a stage."""
+    """Return the failure of an exception, by its causes too: a pipeline wraps a stage's exception."""
     chain = list(_causes(error))
     for cause in chain:
         if isinstance(cause, MemoryError) or _MEMORY_TEXT.search(str(cause)):

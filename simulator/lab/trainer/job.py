@@ -38,7 +38,7 @@ class TrainingJob:
     threads: int = 1
     """Compute threads of each rank on a CPU."""
     memory_limit_bytes: int | None = None
-    """On a CPU, bytes that a rank may take beyond what Python and torch have taken before training; None for all."""
+    """On a CPU, bytes that a rank may take beyond those of Python and torch before training; None for all."""
     seed: int = 0
     """Seed of weights and data: equal jobs compute equal losses."""
 

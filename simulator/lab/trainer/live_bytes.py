@@ -66,7 +66,7 @@ class LiveBytes(TorchDispatchMode):
 
     @contextmanager
     def born_as(self, category: str | None = None, moment: str | None = None) -> Iterator[None]:
-        """Count what is born inside under this category, and call this time `moment`."""
+        """Count tensors born inside under this category, and call this time `moment`."""
         before = self._category, self.moment
         self._category, self.moment = category or self._category, moment or self.moment
         try:
@@ -104,7 +104,7 @@ class LiveBytes(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run the operator and count what it returns."""
+        """Run the operator and count its results."""
         if any(is_traceable_wrapper_subclass_type(kind) for kind in types):
             # A distributed tensor: its operators on the local parts are dispatched themselves.
             return NotImplemented

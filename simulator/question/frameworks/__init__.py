@@ -1,1 +1,1 @@
-"""Framework profiles: what each training framework keeps in memory and hides behind compute."""
+"""Framework profiles: switches of each training framework for memory and overlap, with its limits and stacks."""

@@ -1,4 +1,4 @@
-"""Switches that a release of a stack sets for one model, device and precision, over what most of its recipes set.
+"""Switches that a release of a stack sets for one model, device and precision, or in most of its recipes.
 
 `megatron-bridge@26.08` is NVIDIA's performance recipes of that container. DeepSeek-V3 in fp8 on GB300 has a recipe of
 its own there; a model without one gets what most recipes of that device and precision set, with a note.
@@ -24,7 +24,7 @@ _BLOCKS: Final = ("blackwell",)
 
 
 class ReleaseCase(NamedTuple):
-    """Case of a release: what its switches depend on."""
+    """Case on which the switches of a release depend."""
 
     model: str
     is_moe: bool
@@ -90,21 +90,21 @@ def _recipe(row: Mapping[str, Any]) -> ReleaseRecipe:
     )
 
 
-def _recipes_of(stack: str, asked: tuple[str, str, str]) -> list[ReleaseRecipe]:
+def _recipes_of(stack: str, case: tuple[str, str, str]) -> list[ReleaseRecipe]:
     """Return a release's recipes for a model, device and precision; a recipe that names no device is for any."""
-    model, hardware, precision = asked
+    model, hardware, precision = case
     alike = (each for each in release_recipes(stack) if (each.model, each.precision) == (model, precision))
     return [each for each in alike if each.hardware in (hardware, "")]
 
 
-def recipe_of_case(stack: str, case: ReleaseCase, wanted: str) -> ReleaseRecipe | None:
+def recipe_of_case(stack: str, case: ReleaseCase, fp8_recipe: str) -> ReleaseRecipe | None:
     """Return the recipe of a model, device and precision with the nearest number of devices; None without one.
 
-    Preferred are recipes that scale fp8 as `wanted`, then those that train from scratch.
+    Preferred are recipes that scale fp8 as `fp8_recipe`, then those that train from scratch.
     """
     alike = _recipes_of(stack, (case.model, case.hardware, case.precision))
     recipes = [recipe for recipe in alike if recipe.trains_adapters == case.adapters]
-    scaled = [recipe for recipe in recipes if recipe.switches.get(_RECIPE, wanted) == wanted] or recipes
+    scaled = [recipe for recipe in recipes if recipe.switches.get(_RECIPE, fp8_recipe) == fp8_recipe] or recipes
     return min(scaled, key=lambda each: (each.tunes, abs(each.devices - case.devices), each.recipe), default=None)
 
 
@@ -140,9 +140,9 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
         return profile
     chosen = {name: getattr(profile, name) for name in profile.asked}
     usual = framework(profile.name, stack=profile.stack)
-    wanted = chosen.get(_RECIPE) or usual_fp8_recipe(case.family)
-    recipe = recipe_of_case(profile.stack, case, wanted)
-    values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, wanted)
+    fp8_recipe = chosen.get(_RECIPE) or usual_fp8_recipe(case.family)
+    recipe = recipe_of_case(profile.stack, case, fp8_recipe)
+    values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, fp8_recipe)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
     where = f" ({recipe.source})" if recipe else ""
     asked: dict[str, Any] = {"asked": profile.asked, "stack_assumed": profile.stack_assumed}
@@ -152,15 +152,15 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     return replace(changed, release=f"{profile.stack}{assumed}: {whose}{scaled}")
 
 
-def _usual(stack: str, case: ReleaseCase, wanted: str) -> tuple[Mapping[str, str], str]:
+def _usual(stack: str, case: ReleaseCase, fp8_recipe: str) -> tuple[Mapping[str, str], str]:
     """Return the switches of more than half of the nearest recipes, and their description.
 
-    Of fp8 recipes, those that scale as `wanted` count.
+    Of fp8 recipes, those that scale as `fp8_recipe` count.
     """
     alike = [recipe for recipe in release_recipes(stack) if recipe.is_moe == case.is_moe]
     alike = [recipe for recipe in alike if case.adapters or not recipe.tunes] or alike
     if case.precision == "fp8":
-        alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, wanted) == wanted] or alike
+        alike = [recipe for recipe in alike if recipe.switches.get(_RECIPE, fp8_recipe) == fp8_recipe] or alike
     same = [recipe for recipe in alike if recipe.precision == case.precision]
     here = [recipe for recipe in same if recipe.hardware in (case.hardware, "")]
     where = case.hardware if here else "any device" if same else "any device and precision"

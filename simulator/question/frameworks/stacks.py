@@ -28,7 +28,7 @@ class Stack:
     about: str
     """Whose runs, one phrase."""
     source: str
-    """Documents that say so."""
+    """Documents of these switches."""
     switches: Mapping[str, Any]
     schedules: tuple[ScheduleName, ...] = ()
     """Pipeline schedules beside the framework's."""
@@ -39,7 +39,7 @@ class Stack:
     families: tuple[str, ...] = ()
     """Families of devices that it is shown for; empty for those that no other stack names."""
     tuned: bool = False
-    """Whether it is what a framework's own experts publish for speed: a ranking shows the best layout under it too."""
+    """Whether the framework's experts publish it for speed: a ranking shows the best layout under it too."""
 
 
 def _stack(name: StackName, content: Mapping[str, Any]) -> Stack:

@@ -181,11 +181,11 @@ def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
     An even cut where it exists. Otherwise the layers left over go to the middle stages, since the first and the
     last also hold the embedding and the output layer (what Megatron's first/last-stage options are used for).
     """
-    base, left = divmod(layers, pipeline_parallel)
+    base, remainder = divmod(layers, pipeline_parallel)
     cut = [base] * pipeline_parallel
     # Middle stages first, then the first, and the last only when every other stage has one more.
     order = [*range(1, pipeline_parallel - 1), 0, pipeline_parallel - 1]
-    for stage in order[:left]:
+    for stage in order[:remainder]:
         cut[stage] += 1
     return tuple(cut)
 
@@ -193,12 +193,12 @@ def default_cut(layers: int, pipeline_parallel: int) -> tuple[int, ...]:
 def balanced_chunks(layers: int, predicted: int, chunks: int) -> tuple[int, ...]:
     """Return the layers of `chunks` model chunks, counting embedding, loss and prediction modules as a layer each.
 
-    What is left over goes to the chunks before the last, one each: a run of them is spread over the ranks evenly, the
+    Remaining layers go to the chunks before the last, one each: a run of them is spread over the ranks evenly, the
     last chunk has the output layer, and later chunks are in flight for fewer micro batches. A chunk whose share is one
     holds the embedding alone, or the loss.
     """
-    share, left = divmod(layers + predicted + 2, chunks)
-    sizes = [share + (chunks - 1 - left <= index < chunks - 1) for index in range(chunks)]
+    share, remainder = divmod(layers + predicted + 2, chunks)
+    sizes = [share + (chunks - 1 - remainder <= index < chunks - 1) for index in range(chunks)]
     sizes[0] -= 1
     sizes[-1] -= 1 + predicted
     while sizes[-1] < 0:

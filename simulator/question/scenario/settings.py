@@ -55,7 +55,7 @@ class InputSetting(NamedTuple):
     of_work: bool = True
     """Whether the work of one layer depends on it; layouts that differ in other fields only share figures of layers."""
     searched: tuple[Any, ...] = ()
-    """Values that a search tries unless told otherwise; without any, it follows from the scenario or is the default."""
+    """Values that a search tries by default; without any, the value follows from the scenario or is the default."""
     search: str = ""
     """`searched` in words."""
 

@@ -1,1 +1,1 @@
-"""Hardware and model specs: what they hold, and how they are found and read."""
+"""Hardware and model specs: their fields, and how they are located and read."""

@@ -105,7 +105,7 @@ def shipped_file(kind: SpecKind, text: str) -> Path | None:
 
 
 def _own_file(kind: SpecKind, name_or_path: str) -> Path | None:
-    """Return the user's own spec file; None for what is no path of one."""
+    """Return the user's own spec file; None for a text that is no path of one."""
     if "\0" in name_or_path:
         raise InputError(f"{kind} '{name_or_path[:60]}': a name or path has no NUL character")
     path = Path(name_or_path)

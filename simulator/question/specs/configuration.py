@@ -17,11 +17,11 @@ class Config:
         self.where = where
         self._values = values
 
-    def _typed(self, key: str, kind: type[ValueT], wanted: str) -> ValueT | None:
+    def _typed(self, key: str, kind: type[ValueT], expected: str) -> ValueT | None:
         """Return a value of one type; None where the key is absent or null."""
         value = self._values.get(key)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise InputError(f"{self.where}: {key}: {quoted(value)} must be {wanted}")
+            raise InputError(f"{self.where}: {key}: {quoted(value)} must be {expected}")
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -34,7 +34,7 @@ class Config:
         return value
 
     def layers(self, key: str, default: int | None = None, *, low: int = 1) -> int:
-        """Return a count or a step of layers, bounded before a list is laid out for it."""
+        """Return a count or a step of layers within bounds, so that no list of layers grows too long."""
         value = self.integer(key, default)
         if not low <= value <= MAXIMUM_LAYERS:
             raise InputError(f"{self.where}: {key}: {value} must be from {low} to {MAXIMUM_LAYERS}")

@@ -44,12 +44,12 @@ _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_yaml(file: Path, *, loose: bool = False) -> Any:
-    """Return what the YAML file holds, as plain values; None for an empty file."""
+    """Return the content of a YAML file as plain values; None for an empty file."""
     return parse_yaml(str(file), read_limited(file), loose=loose)
 
 
 def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
-    """Return what the text of a YAML file holds, as plain values; None for an empty one."""
+    """Return the content of a YAML file's text as plain values; None for an empty one."""
     try:
         return _YamlReader(file, text, loose=loose).document()
     except yaml.MarkedYAMLError as error:
@@ -61,12 +61,12 @@ def parse_yaml(file: str, text: str, *, loose: bool = False) -> Any:
 
 
 def read_json(file: Path, *, infinite: bool = False) -> Any:
-    """Return what the JSON file holds, as plain values; `infinite` lets numbers pass that are not finite."""
+    """Return the content of a JSON file as plain values; `infinite` allows numbers that are not finite."""
     return parse_json(str(file), read_limited(file), infinite=infinite)
 
 
 def parse_json(file: str, text: str, *, infinite: bool = False) -> Any:
-    """Return what the text of a JSON file holds, as plain values; `infinite` lets numbers pass that are not finite."""
+    """Return the content of a JSON file's text as plain values; `infinite` allows numbers that are not finite."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         items: dict[str, Any] = {}
@@ -265,7 +265,7 @@ def _scalar(where: str, tag: str, text: str) -> Any:
 
 
 def _loose_scalar(where: str, tag: str, text: str) -> Any:
-    """Return the plain value of a scalar as YAML 1.1 has it; what is no plain value stays text."""
+    """Return the plain value of a scalar in YAML 1.1; text that is no plain value stays text."""
     kind = tag.removeprefix(_TAG)
     if kind == "bool":
         return text.lower() in _TRUE

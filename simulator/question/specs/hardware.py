@@ -173,7 +173,7 @@ class LinkLevel(NamedTuple):
     latency_seconds: float
     """Time of a small message, in seconds."""
     measured: bool = False
-    """Whether the bandwidth is what collectives reached, and not a nominal rate."""
+    """Whether the bandwidth was reached by collectives, and is not a nominal rate."""
 
 
 class HardwareSpec(Frozen):
@@ -229,11 +229,11 @@ class HardwareSpec(Frozen):
     caching_allocator: bool = True
     """Whether freed memory of this device stays with the framework's allocator; a processor's is given back."""
     attention_kernel: AttentionKernel | None = None
-    """Attention kernel that stacks use on this device unless told otherwise; None leaves it to the stack."""
+    """Default attention kernel of stacks on this device; None leaves it to the stack."""
     stack: StackName | None = None
-    """Named stack that the cluster's own runs have, assumed unless told otherwise; None is the framework's defaults."""
+    """Named stack of the cluster's own runs, assumed by default; None is the framework's defaults."""
     expert_kernels: tuple[ExpertDispatch, ...] = ()
-    """Ways of sending tokens to experts that there are kernels for on this device, beside collectives."""
+    """Ways of sending tokens to experts with kernels for this device, beside collectives."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

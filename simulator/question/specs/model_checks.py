@@ -1,4 +1,4 @@
-"""Contradictions in the shape of a model, a message each. Raises nothing and mends nothing."""
+"""Contradictions in the shape of a model, a message each. Raises and mends nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def problems(model: ModelSpec) -> Iterator[str]:
 
 
 def _head_problem(model: ModelSpec) -> str:
-    """Return what is wrong with the heads, or an empty text."""
+    """Return the problem of the heads, or an empty text."""
     heads, shared = model.num_attention_heads, model.num_key_value_heads
     if heads % shared:
         return f"num_attention_heads {heads} must be a multiple of num_key_value_heads {shared}"
@@ -36,7 +36,7 @@ def _head_problem(model: ModelSpec) -> str:
 
 
 def _mla_problem(model: ModelSpec) -> str:
-    """Return what is wrong with the latent attention fields, or an empty text."""
+    """Return the problem of the latent attention fields, or an empty text."""
     if model.attention == "gqa":
         latent = ("q_lora_rank", *(field for field in _MLA_FIELDS if field != "v_head_dim"))
         compressed = ("q_lora_rank", "qk_rope_head_dim") if UNDIVIDED.intersection(model.mixers) else ()
@@ -56,7 +56,7 @@ def _mla_problem(model: ModelSpec) -> str:
 
 
 def _moe_problem(model: ModelSpec) -> str:
-    """Return what is wrong with the expert fields, or an empty text."""
+    """Return the problem of the expert fields, or an empty text."""
     if not model.is_moe:
         for field in (*_MOE_FIELDS, *_MOE_DETAILS, *SHARED_EXPERT_FIELDS):
             if getattr(model, field):
@@ -75,7 +75,7 @@ def _moe_problem(model: ModelSpec) -> str:
 
 
 def _group_problem(model: ModelSpec) -> str:
-    """Return what is wrong with the groups of experts, or an empty text."""
+    """Return the problem of the groups of experts, or an empty text."""
     groups, used = model.n_group, model.topk_group
     if groups == used == 0 or (groups and model.num_experts % groups == 0 and 1 <= used <= groups):
         return ""
@@ -83,19 +83,19 @@ def _group_problem(model: ModelSpec) -> str:
 
 
 def _kind_problem(model: ModelSpec) -> str:
-    """Return what is wrong with the sequence of layer kinds, or an empty text."""
+    """Return the problem of the sequence of layer kinds, or an empty text."""
     mixers: set[str] = set(model.mixers)
     for needing, field in NEEDS:
-        wanted = mixers & needing
-        if bool(wanted) != bool(getattr(model, field)):
-            says = "needs {} of at least 1" if wanted else "is what {} is for; this model has none"
-            named = next(mixer for mixer in TRAITS if mixer in (wanted or needing))
+        present = mixers & needing
+        if bool(present) != bool(getattr(model, field)):
+            says = "needs {} of at least 1" if present else "is what {} is for; this model has none"
+            named = next(mixer for mixer in TRAITS if mixer in (present or needing))
             return f"mixer '{named}' {says.format(field)}"
     return _sequence_problem(model, mixers)
 
 
 def _whole_problem(model: ModelSpec) -> str:
-    """Return what is wrong with what stands around the layers, or an empty text."""
+    """Return the problem of the parts around the layers, or an empty text."""
     if bool(model.layer_embedding_size) != bool(model.layer_embedding_rows):
         return "layer_embedding_size and layer_embedding_rows go together"
     if model.residual_streams > 1 and (model.norm_placement != "before" or model.residual_block):
@@ -108,7 +108,7 @@ def _whole_problem(model: ModelSpec) -> str:
 
 
 def _sequence_problem(model: ModelSpec, mixers: set[str]) -> str:
-    """Return what does not fit together in the sequence, or an empty text."""
+    """Return the contradiction in the sequence, or an empty text."""
     latent = mixers & LATENT
     if model.attention == "gqa" and latent:
         return f"mixer '{min(latent)}' needs attention 'mla'"

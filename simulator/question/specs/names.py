@@ -24,7 +24,7 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", 
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _LETTERS: Final = re.compile(r"[a-z]*")
 _SAME_MAKER: Final = 0.75
-"""Likeness of the letters in front of a device's number from which they are taken for those of one maker."""
+"""Smallest likeness of the letters before two devices' numbers for which both count as one maker's."""
 
 
 def shipped_name(kind: SpecKind, text: str) -> str | None:
@@ -65,8 +65,8 @@ def hub_file(name: str) -> Path | None:
     home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")  # noqa: PTH118  a text with ~
     hub = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()  # noqa: PTH118  likewise
     try:
-        wanted = f"models--{name.replace('/', '--')}".lower()
-        folder = next((entry for entry in hub.iterdir() if entry.name.lower() == wanted), None)
+        folder_name = f"models--{name.replace('/', '--')}".lower()
+        folder = next((entry for entry in hub.iterdir() if entry.name.lower() == folder_name), None)
         if folder is None:
             return None
         revision = folder / "refs" / "main"

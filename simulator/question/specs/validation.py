@@ -57,10 +57,10 @@ def _message(model: type[BaseModel], problem: Any) -> str:
         allowed = problem["ctx"]["expected"]
         choices = [choice.strip("'") for choice in allowed.replace(" or ", ", ").split(", ")]
         near = did_you_mean(str(value), choices) or ";"
-        return f"{prefix}{_shown(value)} is not allowed{near} allowed: {allowed}"
+        return f"{prefix}{_excerpt(value)} is not allowed{near} allowed: {allowed}"
     if kind == "value_error":
         return f"{prefix}{reason}"
-    return f"{prefix}{_shown(value)}: {reason[:1].lower()}{reason[1:]}"
+    return f"{prefix}{_excerpt(value)}: {reason[:1].lower()}{reason[1:]}"
 
 
 def _key_path(steps: Sequence[int | str]) -> str:
@@ -82,11 +82,11 @@ def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
     return [key for part in schema.get("$defs", {}).values() for key in part.get("properties", {})]
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     """Return ``value`` cut for a message."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
         return "a list"
-    shown = str(value)
-    return f"'{shown[:40]}...'" if len(shown) > 40 else f"'{shown}'"
+    text = str(value)
+    return f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"

@@ -63,8 +63,8 @@ MANY = 12
 """Recipes above which a table gives the reasons, and a row to those alone that fail."""
 MOST_REASONS = 20
 """Reasons shown, those of most files first."""
-_SHORTEST = 24
-"""Characters that a reason, or the name of a file, has at least."""
+_SHORTEST, _READABLE = 24, 44
+"""Characters that the name of a file, and a reason, have at least."""
 
 
 def _reasons(results: Sequence[Checked], style: Style, width: int | None) -> str:
@@ -75,15 +75,20 @@ def _reasons(results: Sequence[Checked], style: Style, width: int | None) -> str
     ranked = sorted(groups.items(), key=lambda group: (OUTCOMES.index(group[1][0].outcome), -len(group[1])))
     shown = sorted(ranked, key=lambda group: -len(group[1]))[:MOST_REASONS]
     rows = [group for group in ranked if group in shown]
-    room = max(((width or 160) - _FIXED) // 2, _SHORTEST)
+    rest = (width or 160) - _FIXED
+    room = max(rest // 2, min(rest - _SHORTEST, _READABLE))
+    named = room >= _READABLE
+    reasons = tuple(_cut(one_line(why), room if named else max(rest, _SHORTEST)) for (_, why), _ in rows)
     columns = [
         Column("recipes", tuple(str(len(group)) for _, group in rows)),
         Column("verdict", tuple(words(outcome) for (outcome, _), _ in rows), is_text=True),
-        Column("reason", tuple(_cut(one_line(why), room) for (_, why), _ in rows), is_text=True),
-        Column("such as", tuple(_tail(one_line(group[0].file), room) for _, group in rows), is_text=True),
+        Column("reason", reasons, is_text=True),
     ]
+    if named:
+        files = tuple(_tail(one_line(group[0].file), rest - room) for _, group in rows)
+        columns.append(Column("such as", files, is_text=True))
     hidden = len(groups) - len(rows)
-    more = [f"and {hidden} more reasons; all with -v"] if hidden else []
+    more = [f"and {hidden} more reason{'' if hidden == 1 else 's'}; all with -v"] if hidden else []
     return "\n".join([columns_grid(columns, style), *more])
 
 

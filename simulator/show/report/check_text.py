@@ -17,11 +17,18 @@ def verdict_line(result: Checked) -> str:
     verdict = words(result.outcome)
     if result.estimate is None or result.outcome == "refused":
         more = f" (and {len(result.reasons) - 1} more)" if len(result.reasons) > 1 else ""
-        return f"{verdict}: {result.reasons[0]}{more}" if result.reasons else verdict
+        return f"{verdict}: {_below(result, result.reasons[0])}{more}" if result.reasons else verdict
     memory = result.estimate.memory
     size = f"needs {gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB"
     line = f"{verdict}: {size}, {margin_text(memory.headroom_bytes)}; stage {memory.binding_stage} at {memory.moment}"
     return f"{line}; {'; '.join(result.reasons)}" if result.reasons else line
+
+
+def _below(result: Checked, text: str) -> str:
+    """Return a text with a line alone in place of the result's own file, which stands above."""
+    if not text.startswith(f"{result.file}:"):
+        return text
+    return re.sub(r"^([0-9]+): ?", r"line \1: ", text.removeprefix(f"{result.file}:").lstrip())
 
 
 def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
@@ -36,9 +43,9 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
         yield from _peak_lines(result)
     if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):
-        yield from (f"why: {reason}" for reason in result.reasons)
+        yield from (f"why: {_below(result, reason)}" for reason in result.reasons)
     for remark in result.remarks:
-        place = f"{remark.place.file}:{remark.place.line}: " if remark.place else ""
+        place = _below(result, f"{remark.place.file}:{remark.place.line}: ") if remark.place else ""
         fix = f"; fix: {remark.fix}" if remark.fix else ""
         source = f" ({remark.source})" if sources and remark.source else ""
         yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]{source}"

@@ -36,7 +36,7 @@ class MegatronEngine(OutsideEngine):
             raise InputError(f"--engine megatron: {script}: no such file; expected the folder of Megatron-LM")
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
-        """Write the recipe, and return what each node runs."""
+        """Write the recipe, and return the command of each node."""
         settings = self.settings() | {
             "TRAIN_ITERS": str(_INTERVAL * (_lines(pick.warmup_steps) + _lines(pick.steps))),
             "LOG_INTERVAL": str(_INTERVAL),

@@ -43,7 +43,7 @@ class PaddleEngine(OutsideEngine):
                 raise InputError(f"--engine paddle: {name} is not set; expected {need}")
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
-        """Write the recipe, and return what each node runs."""
+        """Write the recipe, and return the command of each node."""
         settings = self.settings() | {
             "MAX_STEPS": str(pick.warmup_steps + pick.steps),
             "LOGGING_STEPS": "1",

@@ -54,9 +54,9 @@ class _Reading:
     def fields(self) -> Fields:
         """Return all fields, without those of parts that the model does not have."""
         for key, only in self._entry.only.items():
-            wanted = self._field(only[1:]) if isinstance(only, str) and only.startswith("=") else only
-            if self._config.value(key, wanted) not in (wanted, None):
-                raise self._config.unsupported(key, f"only {str(wanted).lower()} can be priced")
+            priced = self._field(only[1:]) if isinstance(only, str) and only.startswith("=") else only
+            if self._config.value(key, priced) not in (priced, None):
+                raise self._config.unsupported(key, f"only {str(priced).lower()} can be priced")
         problems = [problem for name in self._read if (problem := self._problem(name))]
         if problems:
             raise InputError(listed(self._config.where, [*problems, *wrong_values(ModelSpec, self._known)]))

@@ -51,7 +51,7 @@ def family(name: str) -> Family:
 
 
 def refusal(name: str) -> str:
-    """Return why a family is not priced, in one line: the nearest that is, and what differs where that is known."""
+    """Return why a family is not priced, in one line: the nearest priced one, and the difference where known."""
     message = f"'{name[:60]}' cannot be priced"
     refused = _table()[_REFUSED]
     if name in refused:
