@@ -51,20 +51,19 @@ def own_table(errors: Sequence[OwnError], _presentation: Presentation, style: St
 
 
 def by_kind(judged: Sequence[JudgedRun]) -> Iterator[tuple[CoefficientKind, list[JudgedRun]]]:
-    """Yield the rows of each kind of figure that has some, speed first."""
+    """Yield the rows of each kind of figure, speed first."""
     kinds: tuple[CoefficientKind, ...] = ("time", "memory")
-    for kind in kinds:
-        if rows := [row for row in judged if row.kind == kind]:
-            yield kind, rows
+    yield from ((kind, [row for row in judged if row.kind == kind]) for kind in kinds)
 
 
 def class_sections(judged: Sequence[JudgedRun]) -> Iterator[Section]:
     """Yield errors by class of device and of model, or kind of memory figure."""
     lines: tuple[str, ...] = (_EXPLAINED,)
     for kind, rows in by_kind(judged):
-        title = f"{TITLES[kind]} by class"
-        yield grouped(title, rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
-        lines = ()
+        if rows:
+            title = f"{TITLES[kind]} by class"
+            yield grouped(title, rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
+            lines = ()
 
 
 def grouped(
@@ -108,7 +107,8 @@ def row_sections(judged: Sequence[JudgedRun]) -> Iterator[Section]:
             *("row", "platform", "class", f"measured\n{unit}", f"source left\nout {unit}", "priors\n%"),
             *("row left\nout %", "source\nleft out %", "organisation\nleft out %", "half-width\n± %"),
         )
-        yield Section(f"{TITLES[kind]}, every row", (), headers, cells, text_columns=(0, 1, 2))
+        if cells:
+            yield Section(f"{TITLES[kind]}, every row", (), headers, cells, text_columns=(0, 1, 2))
 
 
 _UNITS: Final[Mapping[CoefficientKind, str]] = {"memory": "GiB", "time": "TFLOPS"}
