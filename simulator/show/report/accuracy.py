@@ -1,4 +1,4 @@
-"""The report of errors: by class of rows, row by row, own rows before and after. Fits nothing: `evidence` does."""
+"""Report of errors: by class of rows, row by row, own rows before and after. Fits nothing: `evidence` does."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _UNITS: Final[Mapping[CoefficientKind, str]] = {"memory": "GiB", "time": "TFLOPS
 
 
 def _figures(row: JudgedRun) -> tuple[float, float]:
-    """Measured figure, and the one predicted without the source: GiB, or TFLOP/s per device."""
+    """Return the measured figure, and the one predicted without the source: GiB, or TFLOP/s per device."""
     measured = row.measured / (GIB if row.kind == "memory" else 1.0)
     return measured, measured * (1.0 + row.errors["source_left_out"])
 
