@@ -1,4 +1,4 @@
-"""Differences of two estimates in bytes and seconds, by part and by the input that makes them. Writes no table."""
+"""Differences of two estimates in bytes and seconds, by part and by input. Writes no table."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ _INPUTS = ("model", "hardware", "devices", "seq_length", "global_batch_size", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """An input that differs."""
+    """Input that differs."""
 
     name: str
     """Name of the input."""
     first: str
-    """Its value in A."""
+    """Value in A."""
     second: str
-    """Its value in B."""
+    """Value in B."""
     memory_bytes: float | None
-    """What the fullest device needs more with the second's value of this input alone; None if it cannot stand alone."""
+    """Memory that the fullest device needs more with B's value of this input alone; None if it cannot stand alone."""
     step_seconds: float | None
-    """The same of the step."""
+    """Seconds that the step takes longer with B's value of this input alone; None if it cannot stand alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartDifference:
-    """A part of the memory or of the step in both."""
+    """Part of the memory or of the step in both."""
 
     name: str
     """Name of the part."""
     first: float
-    """Its size in A."""
+    """Size in A."""
     second: float
-    """Its size in B."""
+    """Size in B."""
 
     @property
     def difference(self) -> float:
-        """The second less the first."""
+        """Size in B less size in A."""
         return self.second - self.first
 
 
@@ -62,11 +62,11 @@ class Comparison(Tabular):
     """Two estimates and their differences."""
 
     names: tuple[str, str]
-    """A and B as they were asked for."""
+    """Names of A and B in the question."""
     first: Estimate
-    """The estimate of A."""
+    """Estimate of A."""
     second: Estimate
-    """The estimate of B."""
+    """Estimate of B."""
     inputs: tuple[Input, ...]
     """Inputs that differ."""
     memory: tuple[PartDifference, ...]
@@ -85,7 +85,7 @@ class Comparison(Tabular):
         return abs(apart) > self.step_half_width
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each part: of the fullest device in bytes, then of the step in seconds."""
+        """Return a row for each part: of the fullest device in bytes, then of the step in seconds."""
         return [
             {"of": of, "part": p.name, "first": p.first, "second": p.second, "difference": p.difference}
             for of, parts in (("memory_bytes", self.memory), ("step_seconds", self.step))
@@ -93,7 +93,7 @@ class Comparison(Tabular):
         ]
 
     def __repr__(self) -> str:
-        """One line: what differs, in how much memory and time."""
+        """Return one line: the differing inputs, with memory and time."""
         memory = self.second.memory.device_bytes / self.first.memory.device_bytes - 1
         step = self.second.throughput.step_seconds / self.first.throughput.step_seconds - 1
         names = ", ".join(differing.name for differing in self.inputs) or "nothing"
@@ -101,7 +101,7 @@ class Comparison(Tabular):
 
 
 _Side = tuple[Scenario, Layout]
-"""What is compared."""
+"""Question to compare."""
 
 
 def compare(first: Mapping[str, Any] | Estimate, second: Mapping[str, Any] | Estimate) -> Comparison:
@@ -115,7 +115,7 @@ def compare(first: Mapping[str, Any] | Estimate, second: Mapping[str, Any] | Est
 
 
 def _side(asked: object) -> tuple[_Side, Estimate]:
-    """A question with its answer."""
+    """Return a question with its answer."""
     if isinstance(asked, Estimate):
         return side_of_estimate(asked)
     if not isinstance(asked, Mapping):
@@ -128,7 +128,7 @@ def _side(asked: object) -> tuple[_Side, Estimate]:
 
 
 def side_of_estimate(asked: Estimate) -> tuple[_Side, Estimate]:
-    """The question of an estimate with its answer, which must be the same."""
+    """Return the question of an estimate with its answer. Raises InputError where that differs."""
     names = ("model", "hardware", "devices", "framework", "stack", *DEFAULT_WORKLOAD)
     options = dict(asked.options) or None
     scenario = scenario_of(**{name: getattr(asked, name) for name in names}, options=options)
@@ -159,7 +159,7 @@ def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], nam
 
 
 def _step_half_width(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate]) -> float | None:
-    """Half of the range of the ratio of two steps: of one question what both share is in neither, else both ranges."""
+    """Return half the range of two steps' ratio; shared errors cancel where only the layouts differ."""
     intervals = [each.throughput.interval_seconds for each in priced]
     known, (first, second) = sides[0][0].calibration, intervals
     if known is None or first is None or second is None:
@@ -176,7 +176,7 @@ def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Par
 
 
 def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[Input]:
-    """Every input that differs, with its own effect where the first question can have it alone."""
+    """Yield every input that differs, with its own effect where the first question can have it alone."""
     for name, mine, theirs, changes, layout in _differences(first, second):
         priced = _priced(first[0], layout, changes)
         yield Input(
@@ -189,7 +189,7 @@ def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[Input]:
 
 
 def _differences(first: _Side, second: _Side) -> Iterator[tuple[str, Any, Any, Mapping[str, Any], Layout]]:
-    """Name and both values of every input that differs, and the first's scenario and layout with the second's value."""
+    """Yield name and values of every differing input, and the first question's changes and layout with the second's."""
     (a, layout), (b, other) = first, second
     for name in _INPUTS:
         mine, theirs = _shown(a, name), _shown(b, name)
@@ -219,7 +219,7 @@ def _shown(scenario: Scenario, name: str) -> str:
 
 
 def _priced(scenario: Scenario, layout: Layout, changes: Mapping[str, Any]) -> Estimate | None:
-    """The changed question, its data parallelism and cut following; None where the rules forbid it."""
+    """Return the estimate of a changed question, with data parallelism and cut anew; None where a rule forbids it."""
     try:
         changed = replace(scenario, **changes)
         model_parallel = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel

@@ -40,12 +40,12 @@ class LimitCheck:
     answer: LimitAnswer
     """`yes` where the whole 90 % interval is below the limit, `no` where none of it is, else `maybe`."""
     probability: float | None
-    """That the figure is below the limit; None without an interval, or a price."""
+    """Probability that the figure is below the limit; None without an interval, or a price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One number of nodes of an offer in one precision, with its best layout."""
+    """Number of nodes of an offer in one precision, with its best layout."""
 
     offer: int
     """Position of its offer, from 0."""
@@ -58,18 +58,18 @@ class Choice:
     precision: Precision
     """Type of the matrix products."""
     estimate: Estimate | None
-    """The fastest layout that is likely enough to fit; None where there is none."""
+    """Fastest layout that is likely enough to fit; None without one."""
     reason: str | None
-    """Why there is none; None where there is one."""
+    """Reason why no layout fits; None where one does."""
     run: TrainingRun | None = None
     goodput: Goodput | None = None
-    """None where failures, checkpoints and evaluation are left out."""
+    """Goodput; None where failures, checkpoints and evaluation are left out."""
     in_time: LimitCheck | None = None
-    """None without a deadline."""
+    """Check of the deadline; None without one."""
     in_budget: LimitCheck | None = None
-    """None without a budget."""
+    """Check of the budget; None without one."""
     pareto: bool = False
-    """No other choice is both faster and cheaper."""
+    """Whether no other choice is both faster and cheaper."""
 
     @property
     def measured(self) -> bool:
@@ -79,12 +79,12 @@ class Choice:
 
     @property
     def limits(self) -> tuple[LimitCheck, ...]:
-        """Limits that were set, of both."""
+        """Checks of the limits that were set."""
         return tuple(check for check in (self.in_time, self.in_budget) if check is not None)
 
     @property
     def verdict(self) -> LimitAnswer:
-        """The worse of both limits; `no` where nothing fits."""
+        """Worse answer of both limits; `no` where nothing fits."""
         answers = (check.answer for check in self.limits)
         return "no" if self.run is None else max(answers, key=_ORDER.index, default="yes")
 
@@ -97,7 +97,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferPriced:
-    """An offer, and which of its choices stand out."""
+    """Offer with its best choices."""
 
     hardware: str
     """Name or path of the hardware."""
@@ -106,32 +106,32 @@ class OfferPriced:
     price_per_device_hour: float | None
     """Price of one device for one hour, in any currency; None is not known."""
     best: int | None
-    """Position in `choices` of what to book of it; None for nothing."""
+    """Position in `choices` of the choice to book; None for nothing."""
     least_nodes_in_time: int | None
     """Position in `choices` of its smallest number of nodes that is in time; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Tabular):
-    """Every choice of a question, offer by offer."""
+    """Plan of a training run: every choice, offer by offer."""
 
     model: str
     """Name of the model."""
     train_tokens: int
     """Tokens of the whole run."""
     deadline_days: float | None
-    """Days that it may take; None for no limit."""
+    """Longest duration in days; None for no limit."""
     budget: float | None
-    """What it may cost, in the currency of the offers; None for no limit."""
+    """Largest cost, in the currency of the offers; None for no limit."""
     offers: tuple[Offer, ...]
     availability: Availability | None
-    """What fails, and what is done beside training; None where only training steps count."""
+    """Failures, checkpoints and evaluation; None where only training steps count."""
     min_fit_probability: float
-    """Least probability to fit of what is recommended."""
+    """Smallest probability to fit of a recommended layout."""
     choices: tuple[Choice, ...]
     """Offers in the order given, within one by nodes, then by precision."""
     question: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The arguments of `simulator.rank` that all choices share."""
+    """Arguments of `simulator.rank` that all choices share."""
 
     @property
     def priced(self) -> tuple[Choice, ...]:
@@ -154,16 +154,16 @@ class Plan(Tabular):
 
     @property
     def first(self) -> Choice | None:
-        """The best choice by its figures alone, whether it was measured or not."""
+        """Best choice by its figures alone, measured or not."""
         return min(self.priced, key=self._preference, default=None)
 
     @property
     def best_measured(self) -> Choice | None:
-        """The best choice of those whose device family and framework on it were measured."""
+        """Best choice of those whose device family and framework on it were measured."""
         return min((choice for choice in self.priced if choice.measured), key=self._preference, default=None)
 
     def _whole_range_better(self, choice: Choice, other: Choice) -> bool:
-        """Whether the worst end of a choice's range is better than the other's best end: of cost where both have it."""
+        """Tell whether the worst end of a choice's range beats the other's best end, of cost where both have it."""
         if choice.run is None or other.run is None:
             return False
         runs = (choice.run, other.run)
@@ -172,27 +172,27 @@ class Plan(Tabular):
         return worst is not None and best is not None and worst.high < best.low
 
     def best_of(self, offer: int) -> Choice | None:
-        """Choice to book of one offer."""
+        """Return the choice to book of one offer."""
         return min((choice for choice in self.priced if choice.offer == offer), key=self._preference, default=None)
 
     def least_nodes(self, offer: int) -> Choice | None:
-        """The smallest number of nodes of an offer that is in time, surely or as far as the estimate goes."""
+        """Return the choice with the fewest nodes of an offer that is in time, surely or by its estimate."""
         meets = [c for c in self.priced if c.offer == offer and c.in_time is not None and self._meets(c)]
         return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
 
     @property
     def best_position(self) -> int | None:
-        """Position in `choices` of what to book; None for nothing."""
+        """Position in `choices` of the choice to book; None for nothing."""
         return self._position(self.best)
 
     @property
     def best_measured_position(self) -> int | None:
-        """Position in `choices` of the best that was measured; None where nothing was."""
+        """Position in `choices` of the best measured one; None where nothing was measured."""
         return self._position(self.best_measured)
 
     @property
     def offers_priced(self) -> tuple[OfferPriced, ...]:
-        """Every offer with the positions in `choices` of what stands out of it."""
+        """Every offer with the positions in `choices` of its best ones."""
         return tuple(
             OfferPriced(
                 hardware=offer.hardware,
@@ -208,7 +208,7 @@ class Plan(Tabular):
         return None if choice is None else self.choices.index(choice)
 
     def __repr__(self) -> str:
-        """One line: the question, how many choices, what to book."""
+        """Return one line: the question, the number of choices and the one to book."""
         best = self.best
         run = None if best is None else best.run
         text = "nothing can train it"
@@ -217,11 +217,11 @@ class Plan(Tabular):
         return f"<Plan {self.model}, {self.train_tokens:.4g} tokens: {len(self.choices)} choices, {text}>"
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each choice: days and cost with their intervals, and the limits."""
+        """Return a row for each choice: days and cost with their intervals, and the limits."""
         return [_row(choice) for choice in self.choices]
 
     def command(self, choice: Choice) -> str:
-        """The command that prices the layout of a choice by itself; empty where it has none."""
+        """Return the command that prices the layout of a choice; empty where it has none."""
         if choice.estimate is None:
             return ""
         asked = {**self.question, "hardware": self.offers[choice.offer].hardware}
@@ -233,7 +233,7 @@ class Plan(Tabular):
         return _ORDER.index(choice.verdict), doubt, missed, _cost(choice), _days(choice)
 
     def _shares(self, choice: Choice) -> Iterator[float]:
-        """Days and cost over what they may be."""
+        """Yield days and cost over their limits."""
         if self.deadline_days is not None:
             yield _days(choice) / self.deadline_days
         if self.budget is not None:
@@ -306,7 +306,7 @@ def _check(tokens: int, deadline: float | None, budget: float | None, precisions
 
 
 def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], question: dict[str, Any]) -> Iterator[Choice]:
-    """Every choice with its layout, without the run."""
+    """Yield every choice with its layout, without the run."""
     for position, offer in enumerate(offers):
         hardware = load_hardware(offer.hardware)
         for nodes in offer.nodes:
@@ -325,7 +325,7 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], question:
 
 
 def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
-    """The layout of a choice, or why there is none. What is wrong with the whole question is raised."""
+    """Return the layout of a choice, or why there is none. Raises errors of the whole question."""
     try:
         layouts = api.fastest(**asked)
     except UnsupportedError as error:
@@ -347,18 +347,18 @@ def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Limits of a run, and the numbers that turn a layout into one."""
+    """Limits of a run, with the inputs that turn a layout into a run."""
 
     tokens: int
     deadline_days: float | None
     budget: float | None
     availability: Availability | None
     parameters: float
-    """Of the model."""
+    """Parameters of the model, a count."""
 
 
 def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
-    """The choice with its run, and whether that keeps the limits."""
+    """Return the choice with its run, and the checks of its limits."""
     if choice.estimate is None:
         return choice
     availability, deadline, budget = limits.availability, limits.deadline_days, limits.budget
@@ -378,7 +378,7 @@ def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
 
 
 def limit_check(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
-    """Whether a figure is below a limit; its interval is one of a normal distribution of its logarithm."""
+    """Return whether a figure is below a limit; its interval is one of a normal distribution of its logarithm."""
     if interval is None or interval.high <= interval.low:
         return LimitCheck("yes" if figure <= limit else "no", None)
     deviation = math.log(interval.high / interval.low) / (2.0 * NORMAL_95)
@@ -390,7 +390,7 @@ def limit_check(figure: float, interval: Interval | None, limit: float) -> Limit
 
 
 def _affordable(run: TrainingRun, budget: float) -> LimitCheck:
-    """Whether a budget is kept; without a price nobody knows."""
+    """Return whether a budget is kept; `maybe` without a price."""
     return LimitCheck("maybe", None) if run.cost is None else limit_check(run.cost, run.cost_interval, budget)
 
 
@@ -403,7 +403,7 @@ def _cost(choice: Choice) -> float:
 
 
 def _on_front(choice: Choice, choices: Sequence[Choice]) -> bool:
-    """Whether no other choice is as fast and as cheap, and better in one of both."""
+    """Tell whether no other choice is as fast and as cheap, and better in one of both."""
     mine = _days(choice), _cost(choice)
     others = ((_days(other), _cost(other)) for other in choices if other.run is not None)
     return choice.run is not None and not any(

@@ -30,14 +30,14 @@ from simulator.tabular import Tabular
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks(Tabular):
-    """The verdicts on recipes."""
+    """Verdicts on recipes."""
 
     results: tuple[Checked, ...]
-    """One for each launch of each file."""
+    """Result of each launch of each file."""
     gates: Gates
-    """What passes."""
+    """Limits that a passing launch keeps."""
     changed: tuple[Changed, ...] | None = None
-    """What differs from the baseline; None where none was given."""
+    """Differences from the baseline; None without one."""
     patches: bool = False
     """Whether the changes that help were asked for as patches."""
 
@@ -47,11 +47,11 @@ class Checks(Tabular):
         return exit_code(self.results, self.gates)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each launch: its verdict, and where it was priced its memory and speed."""
+        """Return a row for each launch: its verdict, and where it was priced its memory and speed."""
         return [_row(result) for result in self.results]
 
     def __repr__(self) -> str:
-        """One line: how many recipes there are of each verdict."""
+        """Return one line: the number of recipes of each verdict."""
         outcomes = [result.outcome for result in self.results]
         counts = (f"{outcomes.count(outcome)} {outcome}" for outcome in OUTCOMES if outcome in outcomes)
         return f"<Checks of {len(outcomes)}: {', '.join(counts) or 'none'}>"

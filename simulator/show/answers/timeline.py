@@ -1,4 +1,4 @@
-"""A timeline: what every pipeline rank does and holds in a step, pass by pass, from an estimate. Draws nothing."""
+"""Timeline of a step from an estimate: passes and memory of every pipeline rank. Draws nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
 
 MOST_PASSES = 400_000
-"""Passes of a step that a timeline shows."""
+"""Most passes of a step that a timeline shows."""
 AFTER = ("data_parallel", "optimizer", "offload")
 """Parts of a step behind its passes, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Something a rank does once its passes are over."""
+    """Part of a step after a rank's passes."""
 
     name: str
     seconds: float
@@ -27,14 +27,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A step in time."""
+    """Step of an estimate, pass by pass."""
 
     estimate: Estimate
     passes: EventRun
     send_seconds: float
-    """From a pass to the one that waits for it on another rank."""
+    """Seconds from a pass to the one that waits for it on another rank."""
     after: tuple[Slice, ...]
-    """What follows the passes on every rank."""
+    """Parts of the step after the passes, on every rank."""
 
     @property
     def seconds(self) -> float:
@@ -47,17 +47,17 @@ class Timeline:
         return self.seconds / self.estimate.throughput.step_seconds - 1.0
 
     def bytes_of_a_pass(self, rank: int) -> float:
-        """Bytes that a forward pass keeps alive until its backward pass has ended: the peak over the most alive."""
+        """Return the bytes that a forward pass keeps until its backward pass ends: the peak over the most alive."""
         stage = self.estimate.memory.stages[rank]
         return stage.parts_bytes["activations"] / max(self.passes.most_alive(rank), 1)
 
     def resident_bytes(self, rank: int) -> float:
-        """Bytes alive throughout, so that with the passes the peak is that of the estimate."""
+        """Return the bytes alive throughout, which with those of the passes give the estimate's peak."""
         stage = self.estimate.memory.stages[rank]
         return stage.allocated_bytes - stage.parts_bytes["activations"]
 
     def bytes_alive(self, rank: int) -> Iterator[tuple[float, float]]:
-        """Seconds from the start of the step, and bytes alive from then on, whenever they change."""
+        """Yield seconds from the start of the step, and the bytes alive from then on, at every change."""
         of_pass, alive = self.bytes_of_a_pass(rank), self.resident_bytes(rank)
         yield 0.0, alive
         for event in self.passes.events[rank]:

@@ -32,7 +32,7 @@ def _below(result: Checked, text: str) -> str:
 
 
 def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
-    """Yield what stands behind a verdict, a sentence each; ``sources`` adds where a refusal was read."""
+    """Yield the reasons of a verdict, a sentence each; ``sources`` adds where a refusal was read."""
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
@@ -69,7 +69,7 @@ def range_line(result: Checked) -> Iterator[str]:
 
 
 def change_lines(result: Checked) -> Iterator[str]:
-    """Yield the changes that help, and what each makes of the recipe."""
+    """Yield the changes that help, with the effect of each on the recipe."""
     estimate = result.estimate
     if estimate is None:
         return
@@ -80,7 +80,7 @@ def change_lines(result: Checked) -> Iterator[str]:
 
 
 def room_line(result: Checked) -> Iterator[str]:
-    """Yield how far the recipe could go on its devices, where that was asked."""
+    """Yield the room that the recipe leaves on its devices, where that was asked."""
     room = result.room
     if room is not None:
         sequence = f"sequence of {room.seq_length}" if room.seq_length else "no sequence"
@@ -112,7 +112,7 @@ def _peak_lines(result: Checked) -> Iterator[str]:
 
 
 def change_text(change: Change, base: Estimate) -> str:
-    """Return a change with what it costs, and what follows from it that nobody might expect."""
+    """Return a change with its cost and its less obvious consequences."""
     batch = change.estimate.global_batch_size
     more = "" if batch == base.global_batch_size else f", batch {base.global_batch_size} -> {batch}"
     margin = margin_text(change.estimate.memory.headroom_bytes)
@@ -146,7 +146,7 @@ _PLURALS = {"fits": "fit", "does_not_fit": "do not fit"}
 
 
 def tally(results: Sequence[Checked]) -> str:
-    """Return how many recipes have which verdict, how many have none, and how many fail, on one line."""
+    """Return the number of recipes by verdict, without one, and failing, on one line."""
 
     def shown(outcomes: Iterable[CheckOutcome]) -> str:
         counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in outcomes}
@@ -169,7 +169,7 @@ def tally(results: Sequence[Checked]) -> str:
 
 
 def reason(result: Checked) -> str:
-    """Return why a recipe has its verdict, without its file, its lines and what follows the first clause."""
+    """Return the reason of a recipe's verdict: the first clause, without file and lines."""
     if result.outcome in ("fits", "starved", "does_not_fit"):
         return ""
     text = result.reasons[0] if result.reasons else ""
@@ -179,6 +179,6 @@ def reason(result: Checked) -> str:
 
 
 _PLACE = re.compile(r"^(?::[0-9]+)?: |^line [0-9]+: ")
-"""Where a reason is: behind the file, or in front of what is missing."""
+"""Place in a reason: behind the file, or in front of the missing value."""
 _FOLLOWS = re.compile(r"; |: on | \(--|, did you mean| \(and ")
-"""What begins the rest of a reason: what is allowed, what would help."""
+"""Beginning of the rest of a reason: allowed values, and help."""
