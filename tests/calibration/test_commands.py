@@ -179,6 +179,8 @@ def test_accuracy_has_every_format(format_name: str, tmp_path: Path) -> None:
     if format_name == "markdown":
         run(*asked, "--output", str(tmp_path / "page"))
         assert (tmp_path / "page").read_text(encoding="utf-8") == result.stdout
+    if format_name == "html":
+        assert result.stdout.startswith("<!DOCTYPE html>")
     if format_name == "json":
         found = json.loads(result.stdout)
         assert {one["platform"] for one in found["speed"]["by_class"]} == {"A100"}

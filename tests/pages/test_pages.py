@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from simulator import api
+from simulator.evidence.calibration.judged import judged_runs
 from simulator.question.units import to_gib
 from simulator.search.space import Space
 from simulator.show.answers.compare import PartDifference
 from simulator.show.answers.plan import plan
 from simulator.show.pages import answers
 from simulator.show.pages import page as page_module
+from simulator.show.pages.accuracy import accuracy_page
 from simulator.show.pages.figures import (
     MOST_PARTS,
     change_figure,
@@ -25,6 +27,7 @@ from simulator.show.pages.figures import (
     verdict_figure,
 )
 from simulator.show.pages.sliders import knobs_of
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import cluster_speed, grouped
 from tests.cli.running import TINY, refusal, run
 from tests.pages.browser import CHROMIUM, Browser, browser
@@ -211,8 +214,8 @@ def test_a_page_tells_how_it_was_made_and_asks_for_nothing(written_pages: dict[s
     for name, page in written_pages.items():
         text = page.read_text(encoding="utf-8")
         assert f"simulate {COMMANDS[name][0]} " in text
-        assert "Known: " in text
-        assert ", source " in text
+        assert name == "accuracy" or "Known: " in text
+        assert name == "accuracy" or ", source " in text
         shell = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
         assert not re.findall(r'(?:src|href)="(?!data:|#)', shell)
 
@@ -251,6 +254,21 @@ def test_a_label_is_the_file_before_it_is_cut() -> None:
     labels = spec["layout"]["yaxis"]["ticktext"]
     assert labels[:2] == ["llama3-8b-megatron.sh", "x.sh (train.py)"]
     assert labels[2].startswith("...")
+
+
+def test_the_page_of_shipped_rows_draws_every_row(tmp_path: Path) -> None:
+    judged = [row for row in judged_runs() if row.source == "korthikanti-a100"]
+    text = accuracy_page(judged, Presentation(command="simulate accuracy"))
+    page = tmp_path / "page.html"
+    page.write_text(text, encoding="utf-8")
+    points = embedded(page)["figures"]["time"]["data"]
+    assert sum(len(trace["x"]) for trace in points) == len(judged)
+    assert "Speed, every row" in text
+
+
+def test_own_rows_before_and_after(written_pages: dict[str, Path]) -> None:
+    found = embedded(written_pages["accuracy"])["figures"]
+    assert {trace["name"] for trace in found["time"]["data"]} == {"before", "after", "left out"}
 
 
 def test_without_prices_a_plan_is_drawn_by_devices() -> None:

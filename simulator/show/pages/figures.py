@@ -22,6 +22,7 @@ _MOST_SHAPES = 2000
 """Dots beyond which they are pixels of one canvas instead of shapes of their own."""
 LONGEST_LABEL = 28
 """Characters of a recipe's name on an axis."""
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _COLOURS = (
     "#0072b2",
     "#e69f00",
@@ -271,6 +272,52 @@ def _tail(name: str) -> str:
     last = name.rpartition("/")[2]
     last = last if len(last) <= LONGEST_LABEL else last.partition(" (")[0]
     return last if len(last) <= LONGEST_LABEL else f"...{last[-LONGEST_LABEL:]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measured figure and how far off it was predicted."""
+
+    group: str
+    key: str
+    measured: float
+    error: float
+    """Predicted over measured, less one."""
+
+
+def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -> PlotlyFigure:
+    """Errors in per cent against what was measured, by group."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    data = []
+    for position, group in enumerate(groups):
+        mine = [row for row in rows if row.group == group]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": group,
+                "x": [round(row.measured, 3) for row in mine],
+                "y": [round(100.0 * row.error, 2) for row in mine],
+                "hovertext": [row.key for row in mine],
+                "marker": {
+                    "color": _COLOURS[position % len(_COLOURS)],
+                    "size": 7,
+                    "opacity": 0.8,
+                    "symbol": _SYMBOLS[position % len(_SYMBOLS)],
+                },
+                "hovertemplate": f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>",
+            }
+        )
+    xaxis = _axis(axis)
+    if not linear:
+        xaxis = _axis(f"measured, {axis}", type="log", **_log_ticks([row.measured for row in rows]))
+    return _drawn(
+        data,
+        hovermode="closest",
+        xaxis=xaxis,
+        yaxis=_axis("error, %"),
+        shapes=[{**_level(0.0), "line": {"dash": "solid", "width": 1}}],
+    )
 
 
 def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
