@@ -40,9 +40,9 @@ R = TypeVar("R")
 
 
 def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function of `**fields`: its signature names them, its help says what each is, and no other is taken.
+    """Decorate a function of `**fields` with a signature and help that name each; other names raise TypeError.
 
-    Those that stand `over` what something else says have no defaults.
+    With `over` they have no defaults, as they replace values from elsewhere.
     """
 
     def named(function: Callable[P, R]) -> Callable[P, R]:
@@ -81,20 +81,20 @@ def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], C
 
 
 def _described(names: Container[str]) -> str:
-    """What each input and each field of a layout among the names is, a line each."""
+    """Return a line of help for each input and each field of a layout among the names."""
     fields = [(", ".join(dict.fromkeys((field.name, field.key))), field) for field in SETTINGS if field.name in names]
     inputs = [(name, setting) for name, setting in BY_INPUT.items() if name in names]
     return "\n".join(f"{name}: {setting.help}" for name, setting in (*inputs, *fields))
 
 
 def _text(kind: object) -> str:
-    """A type as it is written."""
+    """Return a type as source code writes it."""
     return str(getattr(kind, "__forward_arg__", kind))
 
 
 @spelled(QuestionFields)
 def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
-    """The scenario of a question.
+    """Return the scenario of a question.
 
     `model` and `hardware` are shipped names or paths, `model` also a Hugging Face configuration as a mapping or as an
     object of transformers, `hardware` also node groups (see `simulator.cluster`); without
@@ -116,7 +116,7 @@ def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
 
 
 def model_of(model: Any) -> ModelSpec:
-    """The model of a name, a path, a Hugging Face configuration as a mapping, or an object that has one as `to_dict`.
+    """Return the model of a name, a path, or a Hugging Face configuration: a mapping, or an object with `to_dict`.
 
     Raises InputError, or UnsupportedError for a configuration of unknown make.
     """
@@ -154,7 +154,7 @@ def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) 
 def resolved(
     question: Mapping[str, Any], layout_fields: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = False
 ) -> tuple[Scenario, Layout]:
-    """The scenario and layout of the arguments of `scenario_of` and of fields of a layout. Raises as `resolve` does."""
+    """Return the scenario and layout of the arguments of `estimate`. Raises as `scenario_of` and `resolve` do."""
     fields = asked_layout(layout_fields, words)
     inputs = dict(question)
     sized = inputs.get("nodes") is not None or inputs.get("devices") is not None or ":" in inputs.get("hardware", "")
@@ -164,7 +164,7 @@ def resolved(
 
 
 def answer(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Estimate:
-    """The estimate of a layout, with what its switches are worth; `options` are those that the question gives."""
+    """Return the estimate of a layout with the worth of its assumed switches; `options` are those of the question."""
     priced = price(pricing_of(scenario, layout))
     return with_switches(scenario, estimate_of(priced), options or {}, priced)
 
@@ -207,7 +207,7 @@ def rank(
 
 
 def _ranked(query: Query, question: QuestionFields, top: int, progress: Progress | None, *, variants: bool) -> Ranking:
-    """The ranking of a question, with what stands beside it."""
+    """Return the ranking of a question with remedies, reasons and alternatives."""
     started = time.perf_counter()
     searched = search(query, top=top, variants=variants, progress=share(progress, 0, 2))
     if not searched.evaluated:
@@ -252,7 +252,7 @@ def _ranked(query: Query, question: QuestionFields, top: int, progress: Progress
 
 
 _NEAR = 3
-"""Best layouts of a question that are tried first in its other forms."""
+"""Number of best layouts to try first in fp8 and on other stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +260,9 @@ class Fastest:
     """The fastest layout of a question."""
 
     recommended: Estimate | None
-    """Likely enough to fit."""
+    """Fastest estimate that is likely enough to fit; None where none is."""
     nearest: Estimate | None
-    """Where none is: the fastest that may fit, else the one that needs least; None where no layout keeps the rules."""
+    """Without a recommended one: the fastest that may fit, else the smallest need; None where all break rules."""
 
 
 @spelled(QuestionFields)
@@ -272,7 +272,7 @@ def fastest(
     min_fit_probability: float = MIN_FIT_PROBABILITY,
     **question: Unpack[QuestionFields],
 ) -> Fastest:
-    """The first layout of `rank`, which takes the same arguments, without what a ranking tells beside it."""
+    """Return the first layout of `rank`, which takes the same arguments, without the rest of the ranking."""
     query = _query(question, space, min_fit_probability)
     best = best_of(query)
     if best is not None:
@@ -287,18 +287,18 @@ class FeasibleLayouts:
     """Layouts that fit."""
 
     estimates: tuple[Estimate, ...]
-    """Plain estimates, without intervals."""
+    """Estimates without intervals, at most as many as asked for."""
     others: tuple[PricedLayout, ...]
-    """Those beyond, by their speed and memory alone."""
+    """Further layouts, with speed and memory alone."""
 
 
 @spelled(QuestionFields)
 def feasible(
     *, space: Space | None = None, most: int = 1000, drawn: int = 100_000, **question: Unpack[QuestionFields]
 ) -> FeasibleLayouts:
-    """Every layout that `rank` counts as fitting, of which up to `most` as estimates.
+    """Return the layouts that `rank` counts as fitting, up to `most` of them as estimates.
 
-    Of more than `drawn` for one way of exchanging experts there is a choice: that of `spread`.
+    Beyond `drawn` layouts for one way of exchanging experts, `spread` selects from them.
     """
     check_count("most", most)
     alternatives = _query(question, space, 0.0).alternatives()
@@ -310,7 +310,7 @@ def feasible(
 
 
 def _searched(inputs: Mapping[str, Any], space: Space | None) -> tuple[QuestionFields, Space | None]:
-    """The question among the inputs, and the space, or the one that fields of a layout leave."""
+    """Return the question among the inputs, and the space, given or of fields of a layout."""
     layout = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
     question: Any = {name: value for name, value in inputs.items() if name not in BY_NAME}
     if layout and space is not None:
@@ -319,7 +319,7 @@ def _searched(inputs: Mapping[str, Any], space: Space | None) -> tuple[QuestionF
 
 
 def space_of(layout: Mapping[str, Any], words: Wording = NAMES) -> Space:
-    """The search that fields of a layout leave, by name or key, each a value or some."""
+    """Return the space that fields of a layout leave, by name or key, each one value or several."""
     some = {name: tuple(value) if isinstance(value, _SOME) else (value,) for name, value in layout.items()}
     return Space(**asked_layout(some, words, many=True))
 
@@ -338,7 +338,7 @@ def _query(question: QuestionFields, space: Space | None, min_fit_probability: f
 
 
 def _inputs(query: Query, model: str) -> dict[str, object]:
-    """Every input with its value after defaults."""
+    """Return every input with its value after defaults."""
     scenario, space = query.scenario, query.space
     return {
         "model": model,

@@ -17,27 +17,27 @@ class Tabular:
 
     @abstractmethod
     def rows(self) -> Sequence[Row]:
-        """The rows, all with the same columns."""
+        """Return the rows, all with the same columns."""
 
     def to_frame(self) -> Any:
-        """The rows as a pandas.DataFrame; pandas is imported here alone. Raises ImportError without it."""
+        """Return the rows as a pandas.DataFrame. Raises ImportError without pandas."""
         from pandas import DataFrame  # noqa: PLC0415  only who asks for a frame needs pandas
 
         return DataFrame(list(self.rows()))
 
     def plot(self, figure: str = "") -> Any:
-        """A figure of the answer, by its name or the first, as a `plotly.graph_objects.Figure`.
+        """Return the figure of this name, or the first, as a `plotly.graph_objects.Figure`.
 
-        Raises UnsupportedError without plotly, and InputError that lists the names for another one.
+        Raises UnsupportedError without plotly, and InputError for an unknown name.
         """
         return _notebook().answer_figure(self, figure)
 
     def _repr_html_(self) -> str:
-        """The terminal's table, for notebooks."""
+        """Return the terminal's table as HTML, for notebooks."""
         text: str = _notebook().answer_html(self)
         return text
 
 
 def _notebook() -> Any:
-    """What draws answers. It stands above all of them, and is loaded where a notebook asks."""
+    """Import the module that draws answers: it imports every answer, so not at start-up."""
     return import_module("simulator.show.pages.notebook")

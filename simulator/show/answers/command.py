@@ -16,13 +16,13 @@ _BELONGS_TO = {
     "recompute_layers": "full",
     "recompute_layer_list": "full",
 }
-"""The mode of recompute that a field says more of."""
+"""The mode of recompute that each field refines."""
 
 
 def estimate_command(estimate: Estimate, question: Mapping[str, Any], *, has_experts: bool) -> str:
-    """The command that prices this very layout; `question` are the arguments of `simulator.rank` that led to it.
+    """Return the command that prices a layout; `question` holds the arguments of `simulator.rank` behind it.
 
-    `has_experts` is whether its model has.
+    `has_experts` tells whether its model has experts.
     """
     options = {**dict(question.get("options") or {}), **estimate.options}
     switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
@@ -30,7 +30,7 @@ def estimate_command(estimate: Estimate, question: Mapping[str, Any], *, has_exp
 
 
 def _question(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
-    """Options that all layouts of an answer share."""
+    """Return the options that all layouts of an answer share."""
     hardware = str(question.get("hardware", estimate.hardware))
     inputs = {
         "model": question["model"],
@@ -50,7 +50,7 @@ def _question(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
 
 
 def _fields(layout: Layout, *, has_experts: bool) -> Iterator[str]:
-    """Every field that an estimate would not take by itself."""
+    """Yield the options of fields that differ from an estimate's defaults."""
     cut_is_even = len(set(layout.stage_layers)) <= 1 or layout.chunk_layers
     for field in FIELDS:
         value = getattr(layout, field.name)

@@ -19,25 +19,25 @@ from simulator.search.build import estimate_layout
 from simulator.tabular import Tabular
 
 _WORTH_TELLING = 0.05
-"""Share of a device's need from which a part is a cause."""
+"""Least share of a device's need of a part that is a cause."""
 _UNEVEN = 1.15
-"""Need of the fullest rank over that of the emptiest from which their difference is a cause."""
+"""Least ratio of the fullest rank's need to the emptiest's that is a cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation(Tabular):
-    """An estimate with its reasons."""
+    """An estimate, why it needs its memory, and what would help."""
 
     estimate: Estimate
     """The layout."""
     causes: tuple[str, ...]
     """What makes the fullest rank need so much, the heaviest part first; one sentence each."""
     changes: tuple[Change, ...]
-    """Where it does not pass: the smallest changes after which it does, the fastest first."""
+    """Smallest changes after which a failing layout passes, the fastest first."""
     longest_sequence: int | None
-    """Tokens of the longest sequence that this layout passes with; None where not even a short one does."""
+    """Tokens of the longest sequence with which this layout passes; None where none does."""
     min_fit_probability: float | None = None
-    """With which what passes fits; None where no calibration tells, or none is asked for."""
+    """Least probability to fit that passes; None without a calibration, or if 0 was asked for."""
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each change that helps: its options, and memory and speed with it."""
@@ -58,7 +58,7 @@ class Explanation(Tabular):
 
 
 def explain(case: Case, min_fit_probability: float) -> Explanation:
-    """Explain a case; what passes fits with at least `min_fit_probability`, where a calibration tells."""
+    """Explain a case; with a calibration, passing takes a probability to fit of `min_fit_probability`."""
     estimate = estimate_of(case)
     known = estimate.memory.fit_probability is not None
     gates = Gates(min_fit_probability=min_fit_probability if known and min_fit_probability > 0 else None)
@@ -73,12 +73,12 @@ def explain(case: Case, min_fit_probability: float) -> Explanation:
 
 
 def passes(estimate: Estimate, gates: Gates) -> bool:
-    """Whether an estimate fits as the gates ask."""
+    """Return whether an estimate fits and breaks no gate."""
     return estimate.verdict == "fits" and not gates.broken(estimate)
 
 
 def causes(case: Case, estimate: Estimate) -> Iterator[str]:
-    """Causes of the fullest rank's need, the heaviest part first."""
+    """Yield causes of the fullest rank's need, the heaviest part first."""
     stages = estimate.memory.stages
     fullest = stages[estimate.memory.binding_stage]
     reasons = {
@@ -153,7 +153,7 @@ def _logits(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
 
 
 def _longest_sequence(case: Case, gates: Gates) -> int | None:
-    """The longest sequence that passes with this layout, in steps that its sizes divide."""
+    """Return the most tokens with which this layout passes, a multiple that its sizes divide; None for none."""
     layout = case.layout
     unit = math.lcm(2 * layout.context_parallel, layout.tensor_parallel)
     unit *= max(1, 128 // unit)

@@ -21,15 +21,15 @@ class TrainingRun:
     device_hours: float
     """Hours of the run times its devices."""
     cost: float | None
-    """In the currency of the price; None without a price."""
+    """Cost of the run, in the currency of the price; None without a price."""
     days_interval: Interval | None = None
-    """90 % interval of the days, that of the step time carried over; None without a calibration."""
+    """90 % interval of the days, from that of the step time; None without a calibration."""
     cost_interval: Interval | None = None
-    """The same of the cost."""
+    """90 % interval of the cost; None without a calibration or a price."""
 
 
 def run_of(estimate: Estimate, tokens: int, price_per_device_hour: float | None, goodput: float = 1.0) -> TrainingRun:
-    """The whole run at the estimate's speed; `goodput` is the share of the time that trains."""
+    """Return the whole run at the estimate's speed; `goodput` is the share of the time that trains."""
     speed = estimate.throughput
     hours = tokens / (speed.tokens_per_second_per_device * estimate.devices * goodput) / SECONDS_PER_HOUR
     days = hours / _HOURS_PER_DAY
@@ -45,6 +45,6 @@ def run_of(estimate: Estimate, tokens: int, price_per_device_hour: float | None,
 
 
 def _scaled(estimate: Estimate, figure: float) -> Interval | None:
-    """The 90 % interval of a figure that grows as the step time does."""
+    """Return the 90 % interval of a figure proportional to the step time."""
     step, seconds = estimate.throughput.interval_seconds, estimate.throughput.step_seconds
     return None if step is None else Interval(figure * step.low / seconds, figure * step.high / seconds)

@@ -1,4 +1,4 @@
-"""A timeline: what every pipeline rank does and holds in a step, pass by pass, from an estimate. Draws nothing."""
+"""The passes and the memory of every pipeline rank over one step of an estimate. Draws nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
 
 MOST_PASSES = 400_000
-"""Passes of a step that a timeline shows."""
+"""Most passes of a step in a timeline."""
 AFTER = ("data_parallel", "optimizer", "offload")
-"""Parts of a step behind its passes, in this order."""
+"""Parts of a step after its passes, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Something a rank does once its passes are over."""
+    """Work of a rank after its passes."""
 
     name: str
     seconds: float
@@ -27,14 +27,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A step in time."""
+    """The passes of one step over time."""
 
     estimate: Estimate
     passes: EventRun
     send_seconds: float
-    """From a pass to the one that waits for it on another rank."""
+    """Seconds from the end of a pass to the pass on another rank that waits for it."""
     after: tuple[Slice, ...]
-    """What follows the passes on every rank."""
+    """Work of every rank after its passes, in order."""
 
     @property
     def seconds(self) -> float:
@@ -43,21 +43,21 @@ class Timeline:
 
     @property
     def difference(self) -> float:
-        """Relative difference to the step time of the estimate, whose formulas are closed."""
+        """Relative difference to the estimate's step time, which closed formulas give."""
         return self.seconds / self.estimate.throughput.step_seconds - 1.0
 
     def bytes_of_a_pass(self, rank: int) -> float:
-        """Bytes that a forward pass keeps alive until its backward pass has ended: the peak over the most alive."""
+        """Return the bytes saved from a forward pass to its backward pass: peak activations over most passes alive."""
         stage = self.estimate.memory.stages[rank]
         return stage.parts_bytes["activations"] / max(self.passes.most_alive(rank), 1)
 
     def resident_bytes(self, rank: int) -> float:
-        """Bytes alive throughout, so that with the passes the peak is that of the estimate."""
+        """Return the bytes alive throughout the step: the allocated bytes of the estimate less its activations."""
         stage = self.estimate.memory.stages[rank]
         return stage.allocated_bytes - stage.parts_bytes["activations"]
 
     def bytes_alive(self, rank: int) -> Iterator[tuple[float, float]]:
-        """Seconds from the start of the step, and bytes alive from then on, whenever they change."""
+        """Yield seconds from the start of the step and the bytes alive from then on, at every change."""
         of_pass, alive = self.bytes_of_a_pass(rank), self.resident_bytes(rank)
         yield 0.0, alive
         for event in self.passes.events[rank]:
@@ -66,9 +66,9 @@ class Timeline:
 
 
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
-    """Run the schedule of an estimate; fewer `micro_batches` than it has show its beginning and end alone.
+    """Run the schedule of an estimate, of its first `micro_batches` alone if that is fewer.
 
-    Raises UnsupportedError for a layout that breaks a rule, and for more passes than can be shown.
+    Raises UnsupportedError for a layout that breaks a rule, and for more than `MOST_PASSES` passes.
     """
     if estimate.violations:
         raise UnsupportedError(f"timeline: the layout is refused: {estimate.violations[0].message}")
