@@ -186,9 +186,8 @@ def rank(
     Takes the arguments of `scenario_of`, and in place of a space fields of `Layout` by name or key, each a value or
     some (`tp=4`, `pipeline_parallel=(2, 4)`).
 
-    Layouts that fit with less than `min_fit_probability` stand apart, as `risky`; without a calibration nothing tells
-    them. Without `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel
-    sizes).
+    Layouts that fit with less than `min_fit_probability` stand apart, as `risky`, where there is a calibration. Without
+    `variants` the ranking shows the best of each split (tensor, pipeline, context and expert parallel sizes).
 
     With `nodes="auto"` it is the ranking of the fewest nodes that have one, up to 1024, with `auto:256` up to 256; with
     `deadline_days` of those whose best layout trains `train_tokens` in time.
@@ -257,7 +256,7 @@ _NEAR = 3
 
 @dataclass(frozen=True, slots=True)
 class Fastest:
-    """The fastest layout of a question."""
+    """Fastest layout of a question."""
 
     recommended: Estimate | None
     """Fastest estimate that is likely enough to fit; None where none is."""

@@ -1,4 +1,4 @@
-"""The work that reading one file may take, counted in units and not in time: the same file always ends the same way."""
+"""Budget of work for reading one file, in units instead of time, so that the same file always ends the same way."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAXIMUM_WORK: Final = 50_000_000
 
 
 class SpentError(InputError):
-    """A file takes more work to read than any recipe does."""
+    """Error of a file that takes more work to read than any recipe does."""
 
 
 class Budget:
-    """What is left for one file."""
+    """Work allowed and spent for one file."""
 
     def __init__(self, file: str, maximum: int = MAXIMUM_WORK) -> None:
         self.file = file
@@ -29,7 +29,7 @@ class Budget:
         """Take work from the budget. Raises SpentError where there is too little left, and from then on always."""
         self.spent += units
         if self.spent > self.maximum:
-            # What is charged for is not done, so that it does not count; only that nothing is left.
+            # The work is not done, so that its units do not count; nothing is left from now on.
             self.spent = self.maximum + 1
             raise SpentError(f"{self.file}: takes more work to read than a recipe does; not a recipe")
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Final
 
 _COMMAND: Final = re.compile(r"(?<=^:)(?=:)|(?<=##)(?=\[|vso\[)")
-"""Where a line would be a command to a CI runner that prints it."""
+"""Beginning of a line that is a command to the CI runner that prints it."""
 _LONG_WORD: Final = re.compile(r"\S{301,}")
 _LONGEST: Final = 2000
 
@@ -35,7 +35,7 @@ def one_line(text: str) -> str:
 
 
 def short_line(text: str) -> str:
-    """Return ``one_line`` of a message, with what it echoes at length cut in the middle."""
+    """Return ``one_line`` of a message, with long quotations cut in the middle."""
     line = _LONG_WORD.sub(lambda word: f"{word[0][:120]}...{word[0][-60:]}", one_line(text))
     return line if len(line) <= _LONGEST else f"{line[:1400]} ... {line[-500:]}"
 
@@ -52,31 +52,31 @@ class SimulateError(Exception):
 
 
 class InputError(SimulateError):
-    """The input, or the way it was used, is wrong; the user can correct it."""
+    """Error of a wrong input, or a wrong use of it, that the user can correct."""
 
     exit_code: ClassVar[int] = 2
 
 
 class NoRecipeError(InputError):
-    """The file is sound, and no recipe: it starts no training."""
+    """Error of a sound file that is no recipe: it starts no training."""
 
 
 class NotShellError(InputError):
-    """A text that is no shell script."""
+    """Error of a text that is no shell script."""
 
 
 class AbsentFileError(InputError):
-    """A file that a recipe names is not at hand: it is not there, or lies where reading does not go."""
+    """Error of a file that a recipe names and that is missing, or lies outside the folders that are read."""
 
 
 class UnsupportedError(SimulateError):
-    """The input is sound, but the simulator has no way to price it."""
+    """Error of a sound input that the simulator cannot price."""
 
     exit_code: ClassVar[int] = 3
 
 
 class UndecidedError(SimulateError):
-    """The answer depends on a value or a file that is not at hand; the message names it."""
+    """Error of an answer that depends on a missing value or file; the message names it."""
 
     exit_code: ClassVar[int] = 3
 

@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all: beside their place first, and renamed when they are complete.
+"""Files written as a whole or not at all: to a neighbouring path first, renamed when they are complete.
 
 A disk that is full, or a signal, leaves the file that was there as it was.
 """
@@ -14,13 +14,13 @@ from pathlib import Path
 from simulator.errors import InputError
 
 _NOT_BESIDE = frozenset({EACCES, EPERM, EROFS, EBUSY, EXDEV})
-"""What keeps a file from being replaced that may be written: its folder may not be, or it is mounted by itself."""
+"""Errors of replacing a file that may still be written: its folder is read-only, or the file is a mount."""
 
 
 def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:
-    """Write text, or pieces of it, as a file; `option` named it. Raises InputError that says what is wrong.
+    """Write text, or pieces of it, as a file; `option` is the option that named it. Raises InputError.
 
-    A device or a pipe is written to; so is a file that may be written in a folder that may not.
+    Devices, pipes, and writable files in read-only folders are written in place.
     """
     with writing(path, option):
         if path.exists() and not path.is_file():
@@ -37,7 +37,7 @@ def write_file(path: Path, text: str | Iterable[str], option: str = "") -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside a file to write; what is there at the end replaces the file, with the file's permissions."""
+    """Yield a path beside a file to write, which then replaces the file, with the file's permissions."""
     target = Path(os.path.realpath(path))  # of a link that leads to itself, itself
     beside = target.with_name(f".{target.name[:200]}.{os.getpid()}")
     try:
@@ -52,7 +52,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path, option: str = "") -> Iterator[None]:
-    """Turn what keeps a path from being written into one line."""
+    """Turn errors of writing a path into an InputError of one line."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 class Tabular:
-    """An answer with rows, each a mapping of column to value in base units."""
+    """Answer with rows, each a mapping of column to value in base units."""
 
     __slots__ = ()
 

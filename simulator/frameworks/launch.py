@@ -50,5 +50,5 @@ class LaunchCommand:
 
 
 def plain_path(name: str) -> str:
-    """Return a file's name without leading `./`."""
-    return re.sub(r"^(\./+)+", "", name)
+    """Return a file's name without leading `./` or `$PWD/`."""
+    return re.sub(r"^((?:\.|\$PWD|\$\{PWD\}|\$\(pwd\)|`pwd`)/+)+", "", name)

@@ -118,7 +118,7 @@ def parse_count(text: str, *, length: bool = False) -> int:
 
 
 def parse_number(text: str, units: Mapping[str, Fraction] = MappingProxyType({})) -> float:
-    """Return a number such as ``2.5``, ``230k`` or ``1.5M``; with units, such as ``36h``, in the one of factor 1."""
+    """Return a number such as ``2.5``, ``230k`` or ``1.5M``; with `units`, such as ``36h``, in the unit of factor 1."""
     number, suffix = _split(text, "number", "230k")
     factor = units.get(suffix, _COUNTS.get(suffix.upper()))
     if factor is None:

@@ -21,7 +21,7 @@ from simulator.cost.pricing.estimate import (
     ThroughputEstimate,
     Verdict,
 )
-from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size
+from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.schedule.registry import schedule_of
 from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
@@ -72,13 +72,15 @@ def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> 
     return [estimates[at] for at in range(len(layouts))]
 
 
-def fit(scenario: Scenario, layouts: Sequence[Layout]) -> list[bool]:
-    """Return which layouts fit by memory alone, in their order, regardless of rules."""
-    fitting = [False] * len(layouts)
+def fitting_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> dict[int, Estimate]:
+    """Return the estimates, without intervals, of the layouts that fit by memory alone, by their position."""
+    estimates: dict[int, Estimate] = {}
     for positions, pricing in pricings_of(scenario, layouts):
-        for position, verdict in zip(positions, size(pricing).verdict, strict=True):
-            fitting[position] = bool(verdict == FITS)
-    return fitting
+        sized = size(pricing)
+        fits = np.flatnonzero(sized.verdict == FITS)
+        if len(fits):
+            estimates |= zip(np.take(positions, fits), _estimates_of(timed(sized.take(fits)), ruled=True), strict=True)
+    return estimates
 
 
 def bare_estimates(scenario: Scenario, layouts: Sequence[Layout], *, ruled: bool = False) -> list[Estimate]:

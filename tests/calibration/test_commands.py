@@ -189,6 +189,12 @@ def test_accuracy_has_every_format(format_name: str, tmp_path: Path) -> None:
         assert {line[header.index("platform")] for line in lines} == {"A100"}
 
 
+def test_a_kind_without_rows_is_an_empty_list() -> None:
+    found = json.loads(run("accuracy", "--family", "cdna3", "--format", "json").stdout)
+    assert found["speed"]["rows"]
+    assert found["memory"] == {"by_class": [], "by_source": [], "rows": []}
+
+
 def test_accuracy_of_one_table_shows_no_other() -> None:
     shown = run("accuracy", "--rows", "--table", "a100-paddlenlp").stdout
     assert "a100-paddlenlp:1" in shown

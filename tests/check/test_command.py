@@ -99,6 +99,9 @@ def test_a_pattern_stands_for_the_files_that_match_it(tmp_path: Path) -> None:
 def test_a_folder_stands_for_the_recipes_in_it(tmp_path: Path) -> None:
     (empty,) = checked(str(tmp_path), code=2)
     assert empty["outcome"] == "unreadable"
+    assert "no file below this folder may be a recipe" in empty["reasons"][0]
+    (piped,) = checked("-", code=2)
+    assert piped["reasons"] == ["-: no file: standard input is not read"]
     for folder in ("a", "a/b", ".hidden", "node_modules"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.sh").write_bytes(Path(MEGATRON).read_bytes())

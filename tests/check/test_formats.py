@@ -17,6 +17,7 @@ from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.search.rules import RULES
 from simulator.show.answers.program import Checks
 from simulator.show.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
+from simulator.show.report.check_table import check_table
 from simulator.show.report.check_text import changed_line
 from simulator.show.report.formats import ANSWERS
 from simulator.show.report.presentation import Presentation
@@ -262,3 +263,12 @@ def test_changes_since_the_baseline_read_well(change: tuple[str, type[Stored], o
 
     changed = Changed(file="a", title="", kind=kind, before=stored(before), after=stored(after))  # type: ignore[arg-type]  # a kind
     assert changed_line(changed) == line
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, True), (100, False), (160, True)])
+def test_a_reason_has_the_place_of_an_example_where_it_is_narrow(width: int, shown: bool) -> None:
+    reason = "why " * 11 + "not?"
+    results = [Checked(file=f"f{n}.sh", outcome="not_modelled", passed=False, reasons=(reason,)) for n in range(13)]
+    checks = Checks(results=tuple(results), gates=Gates())
+    summary = check_table(checks, Presentation(width=width), "table").split("\n\n")[1]
+    assert (reason in summary, "such as" in summary) == (shown, width > 80)

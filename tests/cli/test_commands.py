@@ -140,6 +140,7 @@ def test_the_answer_goes_to_the_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     said = refusal(*TINY, "--output", str(tmp_path / "no" / "answer.txt"))
     assert said.endswith("cannot be written: No such file or directory")
+    assert refusal("check", "README.md", "--output", str(tmp_path / "no" / "x")).endswith(said.rpartition(": ")[2])
 
 
 def test_the_answer_is_coloured_on_request() -> None:

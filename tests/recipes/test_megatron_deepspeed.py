@@ -141,14 +141,18 @@ def test_sequences_split_by_ulysses(size: int, exchange: str | None, tmp_path: P
     assert "not-modelled" not in rules(recipe)
 
 
-def test_a_configuration_that_a_command_makes_is_asked_for(tmp_path: Path) -> None:
+def test_a_configuration_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}}', encoding="utf-8")
     launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py {' '.join(FLAGS.split())} --deepspeed --zero-stage 1"
-    for before, is_known in (("", True), ("jq . template.json > ds.json", False)):
+    for before, name, asked in (
+        ("", "ds.json", []),
+        ("jq . x > ds.json", "ds.json", ["ds.json"]),
+        ("", "$NAME", ["NAME"]),
+    ):
         file = tmp_path / "run.sh"
-        file.write_text(f"{before}\n{launch} --deepspeed_config ds.json\n", encoding="utf-8")
+        file.write_text(f"{before}\n{launch} --deepspeed_config {name}\n", encoding="utf-8")
         (recipe,) = read_recipe(file)
-        assert is_known == (not [unknown for unknown in recipe.unknowns if unknown.name == "ds.json"])
+        assert [unknown.name for unknown in recipe.unknowns if "zero_stage" in unknown.affects] == asked
 
 
 @pytest.mark.parametrize(("experts", "is_dense"), [("1", True), ("8", False), ("$EXPERTS", False)])

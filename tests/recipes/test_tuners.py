@@ -84,6 +84,15 @@ def test_what_is_trained_beside_frozen_weights(tmp_path: Path) -> None:
     assert "finetuning_type vera is not modelled" in errors
 
 
+@pytest.mark.parametrize(("layers", "foreach"), [(2, "false"), (14, None), (0, None)])
+def test_layers_that_are_trained_by_turns(layers: int, foreach: str | None, tmp_path: Path) -> None:
+    """Of 28 layers and two tables a third of the parameters at most."""
+    plain = SWIFT.replace("PROGRAM", "swift")
+    recipe = read(tmp_path, "x.sh", f"{plain} --tuner_type full --lisa_activated_layers {layers}")
+    assert recipe.options.get("foreach_optimizer") == foreach
+    assert ("upper-bound" in [remark.rule for remark in recipe.remarks]) == bool(layers)
+
+
 @pytest.mark.parametrize(("backend", "refused"), [("torchao", False), ("auto", False), ("te", True)])
 def test_fp8_of_llamafactory(backend: str, refused: bool, tmp_path: Path) -> None:
     recipe = read(tmp_path, "x.yaml", f"{PREDICT}do_train: true\nbf16: true\nfp8: true\nfp8_backend: {backend}\n")

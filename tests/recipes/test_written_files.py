@@ -27,6 +27,7 @@ def read(folder: Path, text: str, **settings: str) -> Recipe:
         "cat > ds.json <<EOF\n",
         "cat >./ds.json <<'EOF'\n",
         "cat <<EOF > ds.json\n",
+        "cat <<EOF > ${PWD}/ds.json\n",
         'cat << "EOF" | tee ds.json\n',
         "tee ds.json <<-EOF\n",
         "if [ ! -f ds.json ]; then :; fi; cat > ds.json <<EOF\n",
@@ -170,6 +171,12 @@ def test_a_script_that_is_written_is_followed(tmp_path: Path) -> None:
     recipe = read(tmp_path, text)
     assert recipe.layout is not None
     assert (recipe.layout.zero_stage, recipe.precision) == (2, "bf16")
+
+
+def test_a_file_below_the_working_folder_is_the_one_that_is_written(tmp_path: Path) -> None:
+    recipe = read(tmp_path, f"cat > ds.json <<EOF\n{JSON}EOF\n{LAUNCH.replace('ds.json', '$PWD/ds.json')}")
+    assert recipe.layout is not None
+    assert recipe.layout.zero_stage == 2
 
 
 def test_words_behind_a_redirection_are_read(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Fitting the coefficients to measured runs, and saying how far off the result is."""
+"""Fits of the coefficients to measured runs, and the ranges of predictions."""

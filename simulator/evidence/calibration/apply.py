@@ -280,7 +280,7 @@ _FIGURES: Mapping[CoefficientKind, str] = {"memory": "memory", "time": "speed"}
 
 
 def _serving(calibration: Calibration, part: FittedPart, kind: CoefficientKind, *, covered: bool) -> FittedPart:
-    """Return a part with what it lacks for ranges beyond its rows, from its family's sources.
+    """Return a part completed from its family's sources for ranges beyond its own rows.
 
     A part fitted to own rows takes the sizes of contributions beyond measured runs; for a layout that its own range
     does not cover also the scatter.

@@ -55,7 +55,8 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
     entry = arguments.entry("deepspeed-config")
     written = launch.written(entry.text) if launch is not None and entry is not None else None
     files = [cause for cause in (written.causes if written is not None else ()) if cause.name.endswith(SUFFIXES)]
-    # A generated file, or one from an absent template, may state more than the stage, such as compression.
+    files += entry.causes if entry is not None and written is None else ()
+    # A generated file, one from an absent template or of an unknown name may state more than the stage: compression.
     arguments.note(files, ("zero_stage",))
     if stage is None and stated is None:
         waiting = (unknown for unknown in keys.unknowns() if "zero_stage" in unknown.affects)

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from simulator.cost.operations.sums import total_parameters
 from simulator.errors import UnsupportedError
+from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration, need_written
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
@@ -107,6 +109,27 @@ def _bounded(arguments: Arguments, run: AskedRun) -> AskedRun:
     return with_longest_sample(arguments, run, {re.split("[:#]", value.text)[0] for value in entry.values})
 
 
+def _by_turns(arguments: Arguments, model: str | None) -> dict[str, str]:
+    """Return what LISA spares for sure of training all layers (callbacks/lisa.py, which trains the tables throughout).
+
+    Moments may gather for every layer, which had a turn. Where a third at most is trained at once, its 16-bit gradients
+    and the step's fp32 temporaries, 6 bytes each, are no more than the 2 bytes of all gradients.
+    """
+    count = arguments.integer("lisa", "lisa_activated_layers", low=0)
+    arguments.forget("lisa")
+    if not count:
+        return {}
+    message = "--lisa_activated_layers: gradients and moments of all layers are priced"
+    arguments.remark("upper-bound", "warning", message, "lisa_activated_layers")
+    if model is None:
+        return {}
+    spec = models.load_model(model)
+    total = total_parameters(spec)
+    tables = spec.vocab_size * spec.hidden_size * (1 if spec.tie_word_embeddings else 2)
+    trained = tables + (total - tables) * count / spec.num_hidden_layers
+    return {"foreach_optimizer": "false"} if 3 * trained <= total else {}
+
+
 def _task(arguments: Arguments) -> dict[str, str]:
     """Return the switch of scores in place of the output layer (model/register.py); refuse tasks of several texts.
 
@@ -166,7 +189,7 @@ def read_trainer(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     deepspeed, task = add_deepspeed(arguments, launch), _task(arguments)
     run = _bounded(arguments, trainer_run(arguments, deepspeed=deepspeed))
     note_fewer_bits(arguments, run)
-    run = replace(run, options={**run.options, **task})
+    run = replace(run, options={**run.options, **task, **_by_turns(arguments, run.model)})
     if arguments.has("gradient_accumulation_steps") or run.layout is None or not (nodes and devices):
         return run
     steps = max(1, math.ceil(_STEP / run.layout.micro_batch_size / nodes / devices))

@@ -34,7 +34,7 @@ class Config:
         return value
 
     def layers(self, key: str, default: int | None = None, *, low: int = 1) -> int:
-        """Return a count or a step of layers, bounded before a list is laid out for it."""
+        """Return a count or a step of layers within bounds, so that no list of layers grows too long."""
         value = self.integer(key, default)
         if not low <= value <= MAXIMUM_LAYERS:
             raise InputError(f"{self.where}: {key}: {value} must be from {low} to {MAXIMUM_LAYERS}")

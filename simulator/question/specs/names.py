@@ -24,7 +24,7 @@ _HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", 
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _LETTERS: Final = re.compile(r"[a-z]*")
 _SAME_MAKER: Final = 0.75
-"""Likeness of the letters in front of a device's number from which they are taken for those of one maker."""
+"""Smallest likeness of the letters before two devices' numbers for which both count as one maker's."""
 
 
 def shipped_name(kind: SpecKind, text: str) -> str | None:

@@ -24,7 +24,7 @@ Text = Annotated[str, Field(max_length=4000)]
 
 
 def as_tuple(value: object) -> object:
-    """Let one source key stand for a list of one."""
+    """Return a single source key as a tuple of one; any other value unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -48,7 +48,7 @@ class Frozen(BaseModel):
     )
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy as pydantic does, but without the derived values the original had cached."""
+        """Return pydantic's copy, without the original's cached derived values."""
         copied = super().model_copy(update=dict(update or {}), deep=deep)
         for key in set(copied.__dict__) - set(type(self).model_fields):
             del copied.__dict__[key]

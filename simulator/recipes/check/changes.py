@@ -14,7 +14,7 @@ from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.verdict import Change, Gates
 from simulator.recipes.rules.frameworks import findings
 from simulator.recipes.rules.launch import Mark
-from simulator.search.build import bare_estimates, fit, with_intervals
+from simulator.search.build import fitting_estimates, with_intervals
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Most sets of changes shown, on the same devices and on more."""
@@ -53,9 +53,10 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
         changes = fitting(_further(_further(recomputed, 2, marks), 3, marks))
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
     wider = [] if ":" in case.asked.hardware or enough else list(_nodes(start))
-    more = fitting(wider) or fitting(_further(wider, 2, marks))
+    more = fitting(wider)
     if not more:
-        more = fitting(_further((x for x in _further(wider, 2, marks) if "recompute" in x.axes), 3, marks))
+        pairs = list(_further(wider, 2, marks))
+        more = fitting(pairs) or fitting(_further((x for x in pairs if "recompute" in x.axes), 3, marks))
     fewest = min((candidate.case.scenario.devices for candidate, _ in more), default=0)
     smallest = [pair for pair in more if pair[0].case.scenario.devices == fewest]
     return (*_best(changes, MOST_SHOWN), *_best(smallest, MOST_WIDER))
@@ -123,12 +124,9 @@ def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]
 
 def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
     """Return the candidates of one question that fit by their memory, with their estimates."""
-    scenario = members[0].case.scenario
-    fits = fit(scenario, [member.case.layout for member in members])
-    keepers = [member for member, right in zip(members, fits, strict=True) if right]
-    return list(
-        zip(keepers, bare_estimates(scenario, [member.case.layout for member in keepers], ruled=True), strict=True)
-    )
+    layouts = [member.case.layout for member in members]
+    estimates = fitting_estimates(members[0].case.scenario, layouts)
+    return [(members[position], estimates[position]) for position in sorted(estimates)]
 
 
 def _single(start: _Try, marks: frozenset[Mark]) -> Iterator[_Try]:

@@ -65,6 +65,14 @@ def _below(folder: str) -> Iterator[str]:
     yield from closed
 
 
+def require_file(file: str) -> None:
+    """Raise InputError for standard input, for no name and for a folder."""
+    if file in ("-", ""):
+        raise InputError(f"{file or repr(file)}: no file: standard input is not read")
+    if "\0" not in file and os.path.isdir(file):  # noqa: PTH112  as above
+        raise InputError(f"{file}: no file below this folder may be a recipe ({', '.join(SUFFIXES)})")
+
+
 def require_size(file: str) -> None:
     """Raise NoRecipeError for a file that is larger than any recipe."""
     with contextlib.suppress(OSError, ValueError):

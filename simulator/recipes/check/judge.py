@@ -23,7 +23,7 @@ from simulator.recipes.check.any_value import of_any_stage, of_any_vocabulary
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
 from simulator.recipes.check.changes import changes_for
-from simulator.recipes.check.folders import expanded, require_size
+from simulator.recipes.check.folders import expanded, require_file, require_size
 from simulator.recipes.check.machines import (
     Reread,
     launched_devices,
@@ -79,6 +79,7 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
     """Yield the verdict on every launch of a file; `skips` passes over one that starts no training."""
     try:
+        require_file(file)
         if skips:
             require_size(file)
         for recipe, reread in reading.launches(file):

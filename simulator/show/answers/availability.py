@@ -20,7 +20,7 @@ class Availability:
     """Mean time between failures of one device, in hours: 419 unexpected interruptions of a job on 16,384 H100 in 54
     days (The Llama 3 Herd of Models, arXiv 2407.21783, section 3.3.4 and table 5)."""
     restart_minutes: float = 10.0
-    """From a failure to the loading of the checkpoint, in minutes: detection and diagnosis took less than that on
+    """Time from a failure to the loading of the checkpoint, in minutes: detection and diagnosis took less than that on
     average on more than 10,000 devices (MegaScale, NSDI 2024, arXiv 2402.15627, section 6.3)."""
     checkpoint_bandwidth_per_device: float = 2e12 / 16_384
     """Storage bandwidth of one device of a job, in bytes/s: 2 TB/s sustained for 16,384 devices (The Llama 3 Herd of
@@ -46,7 +46,7 @@ class Availability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """The share of a run's time that trains, and where the rest goes. The shares add up to 1."""
+    """Shares of a run's time for training and for everything else, which add up to 1."""
 
     training: float
     """Share of steps that count."""

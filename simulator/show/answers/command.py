@@ -1,4 +1,4 @@
-"""The command line that prices a layout of an answer by itself, as text to copy. Runs nothing."""
+"""Command line that prices one layout of an answer, as text to copy. Runs nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences of two estimates in bytes and seconds, by part and by the input that makes them. Writes no table."""
+"""Differences of two estimates in bytes and seconds, by part and by input. Writes no table."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _INPUTS = ("model", "hardware", "devices", "seq_length", "global_batch_size", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """An input that differs."""
+    """Input that differs."""
 
     name: str
     """Name of the input."""
     first: str
-    """Its value in A."""
+    """Value in A."""
     second: str
-    """Its value in B."""
+    """Value in B."""
     memory_bytes: float | None
     """Change of A's fullest device in bytes with B's value of this input alone; None if no such layout is allowed."""
     step_seconds: float | None
@@ -47,9 +47,9 @@ class PartDifference:
     name: str
     """Name of the part."""
     first: float
-    """Its size in A."""
+    """Size in A."""
     second: float
-    """Its size in B."""
+    """Size in B."""
 
     @property
     def difference(self) -> float:
@@ -64,9 +64,9 @@ class Comparison(Tabular):
     names: tuple[str, str]
     """Names of A and B."""
     first: Estimate
-    """The estimate of A."""
+    """Estimate of A."""
     second: Estimate
-    """The estimate of B."""
+    """Estimate of B."""
     inputs: tuple[Input, ...]
     """Inputs that differ."""
     memory: tuple[PartDifference, ...]
@@ -85,7 +85,7 @@ class Comparison(Tabular):
         return abs(apart) > self.step_half_width
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each part: of the fullest device in bytes, then of the step in seconds."""
+        """Return a row for each part: of the fullest device in bytes, then of the step in seconds."""
         return [
             {"of": of, "part": p.name, "first": p.first, "second": p.second, "difference": p.difference}
             for of, parts in (("memory_bytes", self.memory), ("step_seconds", self.step))
@@ -93,7 +93,7 @@ class Comparison(Tabular):
         ]
 
     def __repr__(self) -> str:
-        """One line: what differs, in how much memory and time."""
+        """Return one line: the differing inputs, with memory and time."""
         memory = self.second.memory.device_bytes / self.first.memory.device_bytes - 1
         step = self.second.throughput.step_seconds / self.first.throughput.step_seconds - 1
         names = ", ".join(differing.name for differing in self.inputs) or "nothing"

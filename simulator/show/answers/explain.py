@@ -29,9 +29,9 @@ class Explanation(Tabular):
     """An estimate, why it needs its memory, and what would help."""
 
     estimate: Estimate
-    """The layout."""
+    """Estimate of the layout."""
     causes: tuple[str, ...]
-    """What makes the fullest rank need so much, the heaviest part first; one sentence each."""
+    """Causes of the fullest rank's need, the heaviest part first; one sentence each."""
     changes: tuple[Change, ...]
     """Smallest changes after which a failing layout passes, the fastest first."""
     longest_sequence: int | None
@@ -40,7 +40,7 @@ class Explanation(Tabular):
     """Least probability to fit that passes; None without a calibration, or if 0 was asked for."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each change that helps: its options, and memory and speed with it."""
+        """Return a row for each change that helps: its options, and memory and speed with it."""
         return [
             {
                 "options": change.text,
@@ -53,7 +53,7 @@ class Explanation(Tabular):
         ]
 
     def __repr__(self) -> str:
-        """One line: the layout, how many causes, how many changes help."""
+        """Return one line: the layout, the number of causes and of changes that help."""
         return f"<Explanation of {self.estimate!r}: {len(self.causes)} causes, {len(self.changes)} changes help>"
 
 

@@ -45,7 +45,7 @@ class LimitCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One number of nodes of an offer in one precision, with its best layout."""
+    """Number of nodes of an offer in one precision, with its best layout."""
 
     offer: int
     """Position of its offer, from 0."""
@@ -63,11 +63,11 @@ class Choice:
     """Why no layout is likely enough to fit; None where one is."""
     run: TrainingRun | None = None
     goodput: Goodput | None = None
-    """None where failures, checkpoints and evaluation are left out."""
+    """Goodput; None where failures, checkpoints and evaluation are left out."""
     in_time: LimitCheck | None = None
-    """None without a deadline."""
+    """Check of the deadline; None without one."""
     in_budget: LimitCheck | None = None
-    """None without a budget."""
+    """Check of the budget; None without one."""
     pareto: bool = False
     """Whether no other choice is as fast and as cheap, and better in one."""
 
@@ -113,7 +113,7 @@ class OfferPriced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Tabular):
-    """Every choice of a question, offer by offer."""
+    """Plan of a training run: every choice, offer by offer."""
 
     model: str
     """Name of the model."""
@@ -131,7 +131,7 @@ class Plan(Tabular):
     choices: tuple[Choice, ...]
     """Offers in the order given, within one by nodes, then by precision."""
     question: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The arguments of `simulator.rank` that all choices share."""
+    """Arguments of `simulator.rank` that all choices share."""
 
     @property
     def priced(self) -> tuple[Choice, ...]:

@@ -30,10 +30,10 @@ from simulator.tabular import Tabular
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checks(Tabular):
-    """The verdicts on recipes."""
+    """Verdicts on recipes."""
 
     results: tuple[Checked, ...]
-    """One for each launch of each file."""
+    """Result of each launch of each file."""
     gates: Gates
     """Conditions of passing."""
     changed: tuple[Changed, ...] | None = None

@@ -1,4 +1,4 @@
-"""A whole training run at an estimate's speed: days, device hours, cost. The step itself is priced elsewhere."""
+"""Whole training run at an estimate's speed: days, device hours, cost. Prices no step."""
 
 from __future__ import annotations
 

@@ -197,10 +197,13 @@ _BEHIND_A_NAME = re.compile(r"[,@]|:\d")
 
 
 def refuse_inputs(ctx: click.Context) -> None:
-    """Refuse outputs that are inputs, before anything is worked out."""
-    for name in _WRITTEN:
-        if ctx.params.get(name):
-            refuse_input(ctx, ctx.params[name], f"--{name}")
+    """Refuse outputs that are inputs or have no folder, before anything is worked out."""
+    for param in ctx.command.params:
+        output = ctx.params.get(param.name or "") if param.name in _WRITTEN else None
+        if output:
+            refuse_input(ctx, output, f"--{param.name}")
+            if param.metavar == "FILE" and not os.path.isdir(os.path.dirname(output) or "."):  # noqa: PTH112, PTH120
+                raise InputError(f"--{param.name} {output}: cannot be written: {os.strerror(errno.ENOENT)}")
 
 
 def refuse_input(ctx: click.Context, output: str | None, option: str) -> None:

@@ -1,4 +1,4 @@
-"""The report of errors: by class of rows, row by row, own rows before and after. Fits nothing: `evidence` does."""
+"""Report of errors: by class of rows, row by row, own rows before and after. Fits nothing: `evidence` does."""
 
 from __future__ import annotations
 
@@ -51,20 +51,19 @@ def own_table(errors: Sequence[OwnError], _presentation: Presentation, style: St
 
 
 def by_kind(judged: Sequence[JudgedRun]) -> Iterator[tuple[CoefficientKind, list[JudgedRun]]]:
-    """Yield the rows of each kind of figure that has some, speed first."""
+    """Yield the rows of each kind of figure, speed first."""
     kinds: tuple[CoefficientKind, ...] = ("time", "memory")
-    for kind in kinds:
-        if rows := [row for row in judged if row.kind == kind]:
-            yield kind, rows
+    yield from ((kind, [row for row in judged if row.kind == kind]) for kind in kinds)
 
 
 def class_sections(judged: Sequence[JudgedRun]) -> Iterator[Section]:
     """Yield errors by class of device and of model, or kind of memory figure."""
     lines: tuple[str, ...] = (_EXPLAINED,)
     for kind, rows in by_kind(judged):
-        title = f"{TITLES[kind]} by class"
-        yield grouped(title, rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
-        lines = ()
+        if rows:
+            title = f"{TITLES[kind]} by class"
+            yield grouped(title, rows, ("platform", "class"), lambda row: (row.platform, row.sort), lines)
+            lines = ()
 
 
 def grouped(
@@ -108,14 +107,15 @@ def row_sections(judged: Sequence[JudgedRun]) -> Iterator[Section]:
             *("row", "platform", "class", f"measured\n{unit}", f"source left\nout {unit}", "priors\n%"),
             *("row left\nout %", "source\nleft out %", "organisation\nleft out %", "half-width\n± %"),
         )
-        yield Section(f"{TITLES[kind]}, every row", (), headers, cells, text_columns=(0, 1, 2))
+        if cells:
+            yield Section(f"{TITLES[kind]}, every row", (), headers, cells, text_columns=(0, 1, 2))
 
 
 _UNITS: Final[Mapping[CoefficientKind, str]] = {"memory": "GiB", "time": "TFLOPS"}
 
 
 def _figures(row: JudgedRun) -> tuple[float, float]:
-    """Measured figure, and the one predicted without the source: GiB, or TFLOP/s per device."""
+    """Return the measured figure, and the one predicted without the source: GiB, or TFLOP/s per device."""
     measured = row.measured / (GIB if row.kind == "memory" else 1.0)
     return measured, measured * (1.0 + row.errors["source_left_out"])
 

@@ -20,7 +20,7 @@ from simulator.show.report.keys import DERIVED, ITSELF, JsonKey, keys_of
 from simulator.show.report.presentation import Presentation
 
 ToUnit = Callable[[float], float]
-"""Turns a number in base units into the one that is written."""
+"""Function from a number in base units to the written one."""
 
 
 def dumps(value: object, *, indent: int | None = 2) -> str:
@@ -78,7 +78,7 @@ _READERS: dict[tuple[str, type], tuple[KeyReader, ...]] = {}
 
 
 def _readers(row: str, kind: type) -> tuple[KeyReader, ...]:
-    """Return each key of a row with what reads its value, and its unit."""
+    """Return each key of a row with the reader of its value and its unit."""
     if (row, kind) not in _READERS:
         _READERS[row, kind] = tuple((key, _attribute(key.path), _unit(key.name)) for key in keys_of(row, kind))
     return _READERS[row, kind]

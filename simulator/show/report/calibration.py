@@ -23,7 +23,7 @@ TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Tim
 
 
 def calibration_table(calibrations: Sequence[Calibration], _presentation: Presentation, style: Style) -> str:
-    """Return the coefficients of each calibration, with what they rest on."""
+    """Return the coefficients of each calibration, with their sources."""
     return sections_text([section for calibration in calibrations for section in _sections(calibration)], style)
 
 
@@ -87,7 +87,7 @@ def _cells(kind: CoefficientKind, name: str, part: FittedPart) -> list[str]:
 
 
 def _prior_cells(kind: CoefficientKind, name: str) -> tuple[str, str]:
-    """Prior with its spread, and bounds."""
+    """Return the cells of a prior with its spread, and of its bounds."""
     prior = priors(kind)[name]
     at, low, high = (shown(value, prior.unit) for value in (prior_value(kind, name), prior.low, prior.high))
     return f"{at} ± {100 * prior.spread:.0f} %", f"{low} to {high}"

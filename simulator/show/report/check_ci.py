@@ -50,12 +50,12 @@ def check_junit(checks: Checks, _presentation: Presentation) -> str:
 
 
 def _is_skipped(result: Checked) -> bool:
-    """Return whether a passing recipe has no verdict."""
+    """Tell whether a passing recipe has no verdict."""
     return (result.passed or result.known) and result.outcome not in FIRM
 
 
 def _xml(text: str) -> str:
-    """Replace what XML cannot hold."""
+    """Replace characters that XML cannot hold."""
     return "".join(
         mark if mark in "\t\n\r" or 0x20 <= ord(mark) < 0xD800 or ord(mark) >= 0xE000 else "?" for mark in text
     )
@@ -81,7 +81,7 @@ def _sarif_rule(rule: str) -> dict[str, Any]:
 
 
 def _sarif_results(result: Checked) -> Iterator[dict[str, Any]]:
-    """Errors and warnings of one recipe; the verdict itself where no rule says it."""
+    """Yield errors and warnings of one recipe; the verdict itself where no rule reports it."""
     fails = not result.passed and not result.known
     named = False
     for remark in result.remarks:

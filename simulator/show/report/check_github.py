@@ -14,11 +14,11 @@ from simulator.show.report.check_text import change_lines, reason, tally, verdic
 from simulator.show.report.presentation import Presentation
 
 MOST_ANNOTATIONS = 10
-"""GitHub shows this many of a kind for a step."""
+"""Most annotations of a kind that GitHub shows for a step."""
 MOST_NAMES = 50
-"""Files that an annotation names."""
+"""Most files that an annotation names."""
 MOST_SUMMARY_BYTES = 1_000_000
-"""GitHub refuses a step's summary above 1 MiB."""
+"""Largest summary of a step: GitHub refuses one above 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class _Annotation:
     title: str
     message: str
     group: str
-    """What annotations of one kind share that are shown as one: the reason for a verdict, the rule of a warning."""
+    """Common part of annotations that are shown as one: the reason for a verdict, the rule of a warning."""
 
     def command(self, more: Collection[str] = ()) -> str:
-        """The workflow command; `more` are the other files of the group."""
+        """Return the workflow command; `more` are the other files of the group."""
         place = f"file={_property(self.file)},line={self.line}," if self.file else ""
         text = f"{self.message}\nso in {_listed(more)}" if more else self.message
         return f"::{self.kind} {place}title={_property(self.title)}::{_data(text)}"
@@ -64,7 +64,7 @@ def _listed(names: Collection[str]) -> str:
 
 
 def github_summary(checks: Checks, presentation: Presentation) -> str:
-    """Return the job summary as Markdown, cut to what GitHub takes."""
+    """Return the job summary as Markdown, cut to GitHub's limit."""
     text = f"## Recipes\n\n{check_table(checks, presentation, 'markdown')}\n"
     data = text.encode()
     if len(data) <= MOST_SUMMARY_BYTES:
@@ -73,7 +73,7 @@ def github_summary(checks: Checks, presentation: Presentation) -> str:
 
 
 def _annotations(result: Checked) -> Iterator[_Annotation]:
-    """Annotations that a reader must see of one recipe: a failure, a warning, or that it was not judged."""
+    """Yield the annotations of one recipe: a failure, a warning, or that it was not judged."""
     failed = not result.passed and not result.known
     if failed or result.outcome == "starved" or result.outcome in NOT_JUDGED:
         place = result.blame or Place(result.file, 1)
@@ -96,5 +96,5 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    """Escape a property: also what separates properties."""
+    """Escape a property, with the separators of properties."""
     return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -26,7 +26,7 @@ def _text(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """A name that may begin a line; one that would be a command gets the folder in front."""
+    """Return a name that may begin a line; one that would be a command gets the folder in front."""
     shown = _text(text)
     return f"./{shown}" if shown.startswith("::") else shown
 

@@ -28,9 +28,9 @@ from simulator.show.report.text import amount, gib, in_colour, margin_text, word
 
 
 def check_table(checks: Checks, presentation: Presentation, style: Style) -> str:
-    """Return the verdicts for people: how many there are of each, a row each, and what a reader must look at.
+    """Return the verdicts for people: the count of each, a row per recipe, and details of those to look at.
 
-    Of very many, the reasons and what fails alone; all with more verbosity.
+    Of more than `MANY`, only reasons and failing recipes; all with more verbosity.
     """
     checks, verbosity = printable(checks), presentation.verbosity
     many = len(checks.results) > MANY and verbosity < 1
@@ -60,30 +60,35 @@ def check_table(checks: Checks, presentation: Presentation, style: Style) -> str
 
 
 MANY = 12
-"""Recipes above which a table gives the reasons, and a row to those alone that fail."""
+"""Most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only."""
 MOST_REASONS = 20
-"""Reasons shown, those of most files first."""
-_SHORTEST = 24
-"""Characters that a reason, or the name of a file, has at least."""
+"""Most reasons shown, those of most files first."""
+_SHORTEST, _READABLE = 24, 44
+"""Fewest characters of a file's name, and of a reason."""
 
 
 def _reasons(results: Sequence[Checked], style: Style, width: int | None) -> str:
-    """Return how many files have which verdict for which reason, with one of them."""
+    """Return the number of files by verdict and reason, with one file of each."""
     groups: dict[tuple[str, str], list[Checked]] = {}
     for result in results:
         groups.setdefault((result.outcome, reason(result)), []).append(result)
     ranked = sorted(groups.items(), key=lambda group: (OUTCOMES.index(group[1][0].outcome), -len(group[1])))
     shown = sorted(ranked, key=lambda group: -len(group[1]))[:MOST_REASONS]
     rows = [group for group in ranked if group in shown]
-    room = max(((width or 160) - _FIXED) // 2, _SHORTEST)
+    rest = (width or 160) - _FIXED
+    room = max(rest // 2, min(rest - _SHORTEST, _READABLE))
+    named = room >= _READABLE
+    reasons = tuple(_cut(one_line(why), room if named else max(rest, _SHORTEST)) for (_, why), _ in rows)
     columns = [
         Column("recipes", tuple(str(len(group)) for _, group in rows)),
         Column("verdict", tuple(words(outcome) for (outcome, _), _ in rows), is_text=True),
-        Column("reason", tuple(_cut(one_line(why), room) for (_, why), _ in rows), is_text=True),
-        Column("such as", tuple(_tail(one_line(group[0].file), room) for _, group in rows), is_text=True),
+        Column("reason", reasons, is_text=True),
     ]
+    if named:
+        files = tuple(_tail(one_line(group[0].file), rest - room) for _, group in rows)
+        columns.append(Column("such as", files, is_text=True))
     hidden = len(groups) - len(rows)
-    more = [f"and {hidden} more reasons; all with -v"] if hidden else []
+    more = [f"and {hidden} more reason{'' if hidden == 1 else 's'}; all with -v"] if hidden else []
     return "\n".join([columns_grid(columns, style), *more])
 
 
@@ -100,7 +105,7 @@ def _tail(text: str, room: int) -> str:
 
 
 def _patches(result: Checked, style: Style) -> str:
-    """Every change that helps, the fastest first, as a patch of its own."""
+    """Return every change that helps, the fastest first, as a patch of its own."""
     blocks = [heading(f"Patches of {result.name}", style)]
     for change in result.changes:
         patch = (
@@ -113,7 +118,7 @@ def _patches(result: Checked, style: Style) -> str:
 
 
 def _shown(result: Checked, verbosity: int) -> Iterator[str]:
-    """The lines on a recipe: all where it did not pass or more was asked for, else what must be known."""
+    """Yield the lines on a recipe: all where it did not pass or with more verbosity, else the necessary ones."""
     lines = list(detail_lines(result, sources=verbosity > 0))
     full = not result.passed or verbosity > 0 or result.outcome == "starved" or result.without_offload is not None
     if full:
@@ -128,7 +133,7 @@ def _shown(result: Checked, verbosity: int) -> Iterator[str]:
 
 
 def _alone(result: Checked, presentation: Presentation) -> Iterator[str]:
-    """The lines on the one recipe that was asked about and passes."""
+    """Yield the lines on a single recipe that passes."""
     yield verdict_line(result)
     if result.estimate is not None:
         yield f"speed: {speed_sentence(result.estimate, presentation)}"
@@ -139,7 +144,7 @@ HEADERS = ("recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step 
 TEXTS = (0, 1, 2, 8)
 """Columns that hold words."""
 _SPARE = (0, 0, 30, 0, 20, 10, 60, 50, 40)
-"""How readily each column goes where a line is too short for all."""
+"""Order in which columns are left out where a line is too short, the highest first; 0 stays."""
 
 
 def _columns(results: Sequence[Checked], *, colour: bool) -> list[Column]:

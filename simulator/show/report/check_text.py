@@ -17,15 +17,22 @@ def verdict_line(result: Checked) -> str:
     verdict = words(result.outcome)
     if result.estimate is None or result.outcome == "refused":
         more = f" (and {len(result.reasons) - 1} more)" if len(result.reasons) > 1 else ""
-        return f"{verdict}: {result.reasons[0]}{more}" if result.reasons else verdict
+        return f"{verdict}: {_below(result, result.reasons[0])}{more}" if result.reasons else verdict
     memory = result.estimate.memory
     size = f"needs {gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB"
     line = f"{verdict}: {size}, {margin_text(memory.headroom_bytes)}; stage {memory.binding_stage} at {memory.moment}"
     return f"{line}; {'; '.join(result.reasons)}" if result.reasons else line
 
 
+def _below(result: Checked, text: str) -> str:
+    """Return a text with a line alone in place of the result's own file, which stands above."""
+    if not text.startswith(f"{result.file}:"):
+        return text
+    return re.sub(r"^([0-9]+): ?", r"line \1: ", text.removeprefix(f"{result.file}:").lstrip())
+
+
 def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
-    """Yield what stands behind a verdict, a sentence each; ``sources`` adds where a refusal was read."""
+    """Yield the reasons of a verdict, a sentence each; ``sources`` adds where a refusal was read."""
     estimate = result.estimate
     if estimate is not None:
         yield where_text(estimate)
@@ -36,9 +43,9 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
         yield from _peak_lines(result)
     if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):
-        yield from (f"why: {reason}" for reason in result.reasons)
+        yield from (f"why: {_below(result, reason)}" for reason in result.reasons)
     for remark in result.remarks:
-        place = f"{remark.place.file}:{remark.place.line}: " if remark.place else ""
+        place = _below(result, f"{remark.place.file}:{remark.place.line}: ") if remark.place else ""
         fix = f"; fix: {remark.fix}" if remark.fix else ""
         source = f" ({remark.source})" if sources and remark.source else ""
         yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]{source}"
@@ -62,7 +69,7 @@ def range_line(result: Checked) -> Iterator[str]:
 
 
 def change_lines(result: Checked) -> Iterator[str]:
-    """Yield the changes that help, and what each makes of the recipe."""
+    """Yield the changes that help, with the effect of each on the recipe."""
     estimate = result.estimate
     if estimate is None:
         return
@@ -73,7 +80,7 @@ def change_lines(result: Checked) -> Iterator[str]:
 
 
 def room_line(result: Checked) -> Iterator[str]:
-    """Yield how far the recipe could go on its devices, where that was asked."""
+    """Yield the room that the recipe leaves on its devices, where that was asked."""
     room = result.room
     if room is not None:
         sequence = f"sequence of {room.seq_length}" if room.seq_length else "no sequence"
@@ -105,7 +112,7 @@ def _peak_lines(result: Checked) -> Iterator[str]:
 
 
 def change_text(change: Change, base: Estimate) -> str:
-    """Return a change with what it costs, and what follows from it that nobody might expect."""
+    """Return a change with its cost and its less obvious consequences."""
     batch = change.estimate.global_batch_size
     more = "" if batch == base.global_batch_size else f", batch {base.global_batch_size} -> {batch}"
     margin = margin_text(change.estimate.memory.headroom_bytes)
@@ -139,7 +146,7 @@ _PLURALS = {"fits": "fit", "does_not_fit": "do not fit"}
 
 
 def tally(results: Sequence[Checked]) -> str:
-    """Return how many recipes have which verdict, how many have none, and how many fail, on one line."""
+    """Return the number of recipes by verdict, without one, and failing, on one line."""
 
     def shown(outcomes: Iterable[CheckOutcome]) -> str:
         counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in outcomes}
@@ -162,7 +169,7 @@ def tally(results: Sequence[Checked]) -> str:
 
 
 def reason(result: Checked) -> str:
-    """Return why a recipe has its verdict, without its file, its lines and what follows the first clause."""
+    """Return the reason of a recipe's verdict: the first clause, without file and lines."""
     if result.outcome in ("fits", "starved", "does_not_fit"):
         return ""
     text = result.reasons[0] if result.reasons else ""
@@ -172,6 +179,6 @@ def reason(result: Checked) -> str:
 
 
 _PLACE = re.compile(r"^(?::[0-9]+)?: |^line [0-9]+: ")
-"""Where a reason is: behind the file, or in front of what is missing."""
+"""Place in a reason: behind the file, or in front of the missing value."""
 _FOLLOWS = re.compile(r"; |: on | \(--|, did you mean| \(and ")
-"""What begins the rest of a reason: what is allowed, what would help."""
+"""Beginning of the rest of a reason: allowed values, and help."""

@@ -1,4 +1,4 @@
-"""Tables that keep to a line's width: columns say how readily they go, and the readiest goes first. Words no cell."""
+"""Tables within a line's width: columns are left out in the order of their `spare`. Words no cell."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ BETWEEN = 2
 
 
 class Column(NamedTuple):
-    """A column, ready to be written."""
+    """Column, ready to be written."""
 
     header: str
-    """A line break makes it two lines high on a terminal."""
+    """Header; a line break makes it two lines high on a terminal."""
     cells: tuple[str, ...]
     is_text: bool = False
-    """Text is aligned left, numbers right."""
+    """Whether it holds text, which is aligned left; numbers are aligned right."""
     spare: int = 0
-    """0 is never left out; of the others the highest goes first."""
+    """Order of leaving it out, the highest first; 0 is never left out."""
     bars: tuple[float, ...] = ()
     """Shares that a notebook draws behind the cells; none without."""
 
@@ -35,14 +35,14 @@ class Column(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The header on one line."""
+        """Header on one line."""
         return self.header.replace("-\n", "").replace("\n/", "/").replace("\n", " ")
 
 
 def fitting(columns: Sequence[Column], width: int | None) -> tuple[list[Column], list[Column]]:
     """Return the columns that fit side by side into the width, in order, and those that were left out.
 
-    What goes early comes back where a wider one that went after it leaves room.
+    A column left out early returns where a wider one that was left out after it makes room.
     """
     room = math.inf if width is None else width + BETWEEN
     by_need = sorted(range(len(columns)), key=lambda position: columns[position].spare)
@@ -78,7 +78,7 @@ def joined(columns: Sequence[Column]) -> Column:
 
 
 def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
-    """Yield the line on columns for which the terminal is too narrow, with the cell that all rows of one have."""
+    """Yield the line on columns that the terminal is too narrow for, with the cell that all rows share."""
     if left_out:
         yield f"Too narrow for: {', '.join(map(_left_out, left_out))}."
 

@@ -1,4 +1,4 @@
-"""A comparison as a table: two estimates side by side. Prices and compares nothing."""
+"""Comparison as a table: two estimates side by side. Prices and compares nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compare_table(comparison: Comparison, presentation: Presentation, style: Sty
 
 
 def headline(comparison: Comparison) -> str:
-    """Return in words what B does against A."""
+    """Return the difference of B from A in words."""
     a, b = comparison.first, comparison.second
     speeds = cluster_speed(a), cluster_speed(b)
     ratio = speeds[1] / speeds[0] - 1.0 if speeds[0] > 0 else 0.0
@@ -64,7 +64,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def _range(comparison: Comparison, ratio: float) -> str:
-    """The 90 % range of how much faster B is, in brackets; empty where nobody knows it."""
+    """Return the 90 % range of B's speed over A's, in brackets; empty where it is not known."""
     if (width := comparison.step_half_width) is None:
         return ""
     low, high = (100.0 * ((1.0 + ratio) * math.exp(sign * width) - 1.0) for sign in (-1, 1))
@@ -76,7 +76,7 @@ _MOST_INPUTS, _MOST_PARTS = 4, 2
 
 
 def _first_notes(lines: Sequence[str]) -> list[str]:
-    """The notes of a first screen: how well both are known."""
+    """Return the notes of a first screen: how well both are known."""
     shown = [line for line in lines if re.match(r"([AB]: )?(Known|Assumed \w+ peak): ", line)]
     return [*shown, "-v: every part, assumptions. Next: simulate explain, emit; --format html."]
 
@@ -147,7 +147,7 @@ def _inputs(comparison: Comparison, style: Style, *, full: bool) -> str:
 
 
 def input_rows(comparison: Comparison) -> list[list[str]]:
-    """Return the inputs that differ: name, both values, and what B's alone does to A."""
+    """Return the inputs that differ: name, both values, and the effect of B's alone on A."""
     return [
         [
             words(differing.name),
@@ -162,7 +162,7 @@ def input_rows(comparison: Comparison) -> list[list[str]]:
 
 
 def idle_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield the inputs that differ and do nothing to A alone."""
+    """Yield the inputs that differ and have no effect on A alone."""
     idle = [
         f"{words(differing.name)} ({_short(differing.first)}, {_short(differing.second)})"
         for differing in comparison.inputs
@@ -173,7 +173,7 @@ def idle_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _idle(differing: Input) -> bool:
-    """Whether an input moves nothing that would be shown."""
+    """Tell whether an input changes no figure that is shown."""
     if differing.memory_bytes is None or differing.step_seconds is None:
         return False
     return not (gib(abs(differing.memory_bytes)) + _seconds(abs(differing.step_seconds))).strip("0.")
@@ -194,7 +194,7 @@ def _all_parts(comparison: Comparison, style: Style) -> list[str]:
 
 
 def _first_parts(comparison: Comparison, style: Style) -> list[str]:
-    """The parts that differ most and both totals, as one table."""
+    """Return the parts that differ most and both totals, as one table."""
     rows = []
     for unit, parts in (("GiB", part_rows(comparison.memory, gib)), ("s", part_rows(comparison.step, _seconds))):
         *ordered, total = parts
@@ -223,7 +223,7 @@ def _signed(value: float, shown: Callable[[float], str]) -> str:
 
 
 def compare_notes(comparison: Comparison, presentation: Presentation) -> Iterator[str]:
-    """Yield what both rest on."""
+    """Yield the sources of both estimates."""
     if any(differing.memory_bytes is None for differing in comparison.inputs):
         yield "Only with others: A with this input of B alone breaks a rule."
     both = [list(provenance_lines(priced, presentation)) for priced in (comparison.first, comparison.second)]

@@ -1,4 +1,4 @@
-"""One estimate as tables for a terminal: verdict, memory by stage, time by part, speed. Computes nothing."""
+"""Estimate as tables for a terminal: verdict, memory by stage, time by part, speed. Computes nothing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _memory(estimate: Estimate, presentation: Presentation, style: Style) -> Ite
 
 
 _MOST_STAGES = 6
-"""Stages of a first screen."""
+"""Most stages of a first screen."""
 
 
 def _outside(estimate: Estimate, style: Style) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _time(estimate: Estimate, style: Style) -> Iterator[str]:
 
 
 def _time_sentence(estimate: Estimate, presentation: Presentation, style: Style) -> Iterator[str]:
-    """The parts of a step, the longest first."""
+    """Yield the parts of a step, the longest first."""
     total = estimate.throughput.step_seconds
     parts = sorted(estimate.throughput.parts_seconds.items(), key=lambda part: -part[1])
     shares = [f"{words(name)} {percent(seconds / total)} %" for name, seconds in parts if seconds >= _SMALL * total]
@@ -146,7 +146,7 @@ def _time_sentence(estimate: Estimate, presentation: Presentation, style: Style)
 
 
 _SMALL = 0.005
-"""Share of a step below which a part is left to -v."""
+"""Share of a step below which a part is shown with -v only."""
 
 
 def _speed(estimate: Estimate, presentation: Presentation, style: Style) -> str:
@@ -180,7 +180,7 @@ def _step_interval(speed: ThroughputEstimate) -> Iterator[list[str]]:
 
 
 def estimate_footer(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    """Yield what the numbers rest on."""
+    """Yield the sources of the numbers."""
     yield from defaults_line(dict(presentation.defaults))
     yield from assumed_lines(estimate)
     yield from provenance_lines(estimate, presentation)

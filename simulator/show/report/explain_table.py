@@ -1,4 +1,4 @@
-"""An explanation of a layout's memory as tables: a bar per stage, causes, changes that help. Computes nothing."""
+"""Explanation of a layout's memory as tables: a bar per stage, causes, changes that help. Computes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from simulator.show.answers.explain import Explanation
 
 _BAR = 40
-"""Characters of a bar as long as what is usable; fewer where a line has no room for twice as many."""
+"""Characters of a bar for the usable memory; fewer where a line has no room for twice as many."""
 _SHORTEST_BAR = 10
 _BESIDE_BARS = 32
 """Characters of the columns beside the bars."""
@@ -51,7 +51,7 @@ def explain_table(explanation: Explanation, presentation: Presentation, style: S
 
 
 def explanation_blocks(explanation: Explanation, presentation: Presentation, style: Style) -> Iterator[str]:
-    """Yield what an explanation adds to an estimate."""
+    """Yield the parts of an explanation beside its estimate."""
     full, stages = _full(presentation, style), len(explanation.estimate.memory.stages)
     bars = _bars(explanation.estimate, presentation.width, style, full=full)
     some = "" if full or stages <= _MOST_STAGES else f" ({_MOST_STAGES} of {stages}: -v)"
@@ -69,12 +69,12 @@ def explanation_blocks(explanation: Explanation, presentation: Presentation, sty
 
 
 def _full(presentation: Presentation, style: Style) -> bool:
-    """Whether every row is shown: where that is asked for, and in a notebook, which has room."""
+    """Tell whether every row is shown: with more verbosity, and in a notebook, which has room."""
     return presentation.verbosity > 0 or style == "html"
 
 
 def contribution_lines(estimate: Estimate, *, full: bool) -> Iterator[str]:
-    """Yield what each range is made of, the largest part first, and what to measure next; `full` says why it is so."""
+    """Yield the contributions to each range, the largest first, and what to measure next; `full` adds reasons."""
     known = estimate.provenance
     for figure, name in (("time", "step time"), ("memory", "memory")):
         parts = [part for part in known.contributions if part.figure == figure]
@@ -97,7 +97,7 @@ def fullest_stages(estimate: Estimate, most: int) -> tuple[StageMemory, ...]:
 
 
 _MOST_STAGES, _MOST_CHANGES = 4, 2
-"""Rows of a first screen."""
+"""Most stages and changes of a first screen."""
 
 
 def _bars(estimate: Estimate, width: int | None, style: Style, *, full: bool) -> str:
@@ -117,7 +117,7 @@ def _bars(estimate: Estimate, width: int | None, style: Style, *, full: bool) ->
 
 
 def changes_title(explanation: Explanation) -> str:
-    """Return the heading over the changes: how sure they make it."""
+    """Return the heading over the changes, with the probability to fit."""
     probability = explanation.min_fit_probability
     sure = "" if probability is None else f" with at least {100.0 * probability:g} %"
     return f"What would make it fit{sure}"
@@ -139,6 +139,6 @@ def changes_cells(explanation: Explanation) -> tuple[list[str], list[list[str]]]
 
 
 def longest_text(explanation: Explanation) -> str:
-    """Return how long a sequence may be."""
+    """Return a sentence on the longest sequence."""
     longest = "none" if explanation.longest_sequence is None else f"{grouped(explanation.longest_sequence)} tokens"
     return f"Longest sequence that fits with this layout: {longest}."

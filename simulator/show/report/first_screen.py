@@ -1,4 +1,4 @@
-"""The lines around the table of a first screen: the answer in words, another launch, what the numbers rest on.
+"""Lines around the table of a first screen: the answer in words, another launch, sources of the numbers.
 
 Lines that `-v` adds stand in `footer`.
 """
@@ -70,7 +70,7 @@ def half_width_text(value: float, interval: Interval | None) -> str:
 
 
 def speed_sentence(estimate: Estimate, presentation: Presentation) -> str:
-    """Return how fast an estimate trains, and where tokens are given how long that takes."""
+    """Return the speed of an estimate, and for given tokens the duration."""
     speed = estimate.throughput
     unit, per_second = step_unit(speed.step_seconds)
     known = half_width_text(speed.step_seconds, speed.interval_seconds)
@@ -100,7 +100,7 @@ def fastest_line(estimate: Estimate, presentation: Presentation) -> str:
 
 
 def launch_block(estimate: Estimate, style: Style, ranking: Ranking | None = None) -> str:
-    """Return what changes where the reader's launch has another switch, precision or stack; empty where nothing does.
+    """Return the effects of another switch, precision or stack in the reader's launch; empty without any.
 
     Signs are those of the reader's change.
     """
@@ -128,7 +128,7 @@ def _switch_rows(estimate: Estimate) -> Iterator[list[str]]:
 
 
 def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
-    """Gains of fp8 and of another stack; only what is faster, or what the framework does by itself."""
+    """Yield the gains of fp8 and of another stack; only faster ones, or the framework's defaults."""
     others = [] if ranking.fp8 is None else [("--precision fp8", ranking.fp8, True)]
     others += [
         (f"--stack {stack.stack}", stack.estimate, False) for stack in ranking.stacks if stack.estimate is not None
@@ -146,12 +146,12 @@ def _other_rows(ranking: Ranking, best: Estimate) -> Iterator[list[str]]:
 
 
 def basis_line(estimate: Estimate) -> str:
-    """Return what the numbers rest on."""
+    """Return the sources of the numbers."""
     return " ".join([status_line(estimate), *peak_line(estimate)])
 
 
 def more_line(ranking: Ranking) -> str:
-    """Return how many layouts fit, and what shows the rest."""
+    """Return the number of fitting layouts, and the option that shows the rest."""
     counts = ranking.counts
     return f"{grouped(counts.feasible)} of {grouped(counts.evaluated)} layouts fit: --top N, --variants."
 
@@ -167,11 +167,11 @@ def rules_block(broken: Sequence[Violation], header: str, presentation: Presenta
 
 
 _MOST_SWITCHES = 3
-"""Switches that a first screen has room for: those that move speed and memory most."""
+"""Most switches of a first screen: those that change speed and memory most."""
 _NOTE_WIDTH = 20
-"""Characters of what is said beside a switch."""
+"""Characters of the note beside a switch."""
 _NARROWEST = 12
-"""Characters of a column of sentences."""
+"""Fewest characters of a column of sentences."""
 NEXT_OF_RANKING = "-v: defaults, search, assumptions. Next: simulate emit, explain; --format html."
 NEXT_OF_ESTIMATE = "-v: all stages, defaults, assumptions. Next: simulate explain, emit, compare."
 NEXT_OF_EXPLANATION = "-v: all ranks and changes, why the ranges. Next: simulate compare, emit."
@@ -194,7 +194,7 @@ def command_lines(text: str, width: int | None) -> str:
 
 
 def estimate_question(estimate: Estimate) -> str:
-    """Return what was asked, on one line."""
+    """Return the question, on one line."""
     text = f"{estimate.model} on {devices_text(estimate.devices)} of {estimate.hardware}: {estimate.precision}"
     if estimate.lora_rank:
         text += f", LoRA of rank {estimate.lora_rank}"
@@ -203,5 +203,5 @@ def estimate_question(estimate: Estimate) -> str:
 
 
 def switches_text(stack: str, framework: str, release: str = "") -> str:
-    """Return the framework of a question with whose switches it has."""
+    """Return the framework of a question with the source of its switches."""
     return f"{framework} with {release or stack_name(stack, framework)}"

@@ -1,4 +1,4 @@
-"""The lines under a table: assumptions, and what the numbers rest on. Computes no figure."""
+"""Lines under a table: assumptions, and sources of the numbers. Computes no figure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def defaults_line(settings: dict[str, object]) -> Iterator[str]:
 
 
 def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
-    """Yield the axes of the search that were left to their default, and what was not looked at for that reason."""
+    """Yield the axes of the search with default values, and the layouts that were therefore not tried."""
     asked = ranking.query.get("space")
     space: Mapping[str, object] = asked if isinstance(asked, Mapping) else {}
     limits = PROFILES[str(ranking.query.get("framework"))].limits
@@ -47,7 +47,7 @@ def space_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 
 def status_line(estimate: Estimate) -> str:
-    """Return where the question lies beside the measured runs, and whose coefficients it is priced with."""
+    """Return the question's place beside the measured runs, and the source of its coefficients."""
     return f"Known: {known_text(estimate)} ({estimate.provenance.calibration})."
 
 
@@ -58,7 +58,7 @@ def known_text(estimate: Estimate) -> str:
 
 
 def provenance_lines(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    """Yield what the numbers rest on."""
+    """Yield the sources of the numbers."""
     provenance = estimate.provenance
     yield status_line(estimate)
     yield (
@@ -85,12 +85,12 @@ def assumptions_line(count: int) -> str:
 
 
 def stack_name(stack: str, framework: str) -> str:
-    """Whose switches a stack of a framework is, in words."""
+    """Return the source of a stack's switches, in words."""
     return f"the defaults of {profile_of(framework).version}" if stack == DEFAULT else f"stack {stack}"
 
 
 def assumed_lines(estimate: Estimate) -> Iterator[str]:
-    """Yield whose switches are taken, and of those that nobody gave and that matter what each is worth."""
+    """Yield the source of the switches, and the effect of the assumed ones that matter."""
     whose = stack_name(estimate.stack, estimate.framework)
     yield f"Switches: {whose} (--stack, --option; `simulate frameworks {estimate.framework}`)."
     for switch in estimate.assumed:
@@ -106,9 +106,9 @@ def assumed_lines(estimate: Estimate) -> Iterator[str]:
 
 
 VERDICTS = {"fits": "fits", "starved": "is starved", "does_not_fit": "does not fit", "refused": "is refused"}
-"""What a layout is with a verdict, in words."""
+"""Words of each verdict."""
 LEAST_SHOWN_BYTES = 0.005 * GIB
-"""Memory that rounds to something, in bytes."""
+"""Smallest memory that does not round to 0, in bytes."""
 _SWITCHED = {"true": "on", "false": "off"}
 
 
@@ -128,7 +128,7 @@ def stack_lines(ranking: Ranking) -> Iterator[str]:
 
 
 def fp8_line(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
-    """Yield what fp8 would give, where it was not asked for."""
+    """Yield the gain of fp8, where the question has another precision."""
     precision = str(ranking.query.get("precision", ""))
     if precision in NARROW:
         return

@@ -1,4 +1,4 @@
-"""Every answer and the forms it is written in, `formats.csv`: the one place that a form is added to. Writes none.
+"""Answers and the forms that they are written in, by `formats.csv`, the only place to add a form. Writes none.
 
 A row is a form, the answers that have it (`*`: all that have no row of their own for it above), and what writes it: a
 function of an answer and of a `Presentation`, or the form whose function it shares; that of `table` and `markdown`
@@ -21,7 +21,7 @@ _STYLES = ("table", "markdown")
 
 
 class AnswerFormats(NamedTuple):
-    """An answer by its name, and what writes it."""
+    """Answer by its name, with its writers."""
 
     name: str
     writers: Mapping[str, str]
@@ -29,7 +29,7 @@ class AnswerFormats(NamedTuple):
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """Forms it may have."""
+        """Forms of the answer."""
         return tuple(self.writers)
 
     def write(self, value: Any, form: str, presentation: Presentation) -> Iterable[str]:

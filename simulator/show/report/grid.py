@@ -19,7 +19,7 @@ Style = Literal["table", "markdown", "html"]
 
 _TABULATE_FORMATS: Final = {"table": "simple", "markdown": "github"}
 PROSE_WIDTH = 48
-"""Characters in a line of a column that is broken into lines."""
+"""Characters per line of a column that is broken into lines."""
 
 
 def grid(  # noqa: PLR0913  what a table is made of
@@ -130,11 +130,11 @@ def filled(text: str, width: int | None) -> str:
 
 
 _FIGURE: Final = re.compile(r"(?<=[\d.±>]) (?=[%\d]|GiB|M\b|s\b|ms\b|tokens)")
-"""The blank inside a figure with its unit."""
+"""Blank inside a figure with its unit."""
 
 
 def _cell(text: str, style: Style) -> str:
-    """Return text that may be from outside; on a page it makes no cell, element, image or link of its own."""
+    """Return a cell's text, which may be from outside, escaped so that it makes no cell, element, image or link."""
     if style == "html":
         return escape(text).replace("\n", "<br>")
     return _MARKUP.sub(r"\\\g<0>", one_line(text)) if style == "markdown" else text

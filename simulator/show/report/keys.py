@@ -1,4 +1,4 @@
-"""Keys of the answers' JSON objects: the one table that the writer and the schema read, `keys.csv`. Writes none itself.
+"""Keys of the answers' JSON objects: the table that writer and schema read, `keys.csv`. Writes no JSON.
 
 Its rows name a type, or another way of showing one, and a key of it, in order; those of a layout follow from its
 fields. A type without a row shows its fields by their own names. What a key says, by example:
@@ -25,22 +25,22 @@ from simulator.question.scenario.settings import GROUPS
 from simulator.question.specs.tables import read_table
 
 DERIVED: Final = "@"
-"""In front of the name of a function, in the place of an attribute."""
+"""Prefix of a function's name, in the place of an attribute."""
 ITSELF: Final = "."
-"""In the place of an attribute: the value that the object shows."""
+"""Path of the object itself, in the place of an attribute."""
 _WORD = re.compile(r"(?P<name>\w+)(?P<mark>[*?~]?)(?:=(?P<path>\.|@?\w[\w.]*))?(?::(?P<row>\w+))?")
 _ENDS = (("_bytes", "_mib"), ("_seconds", "_s"))
-"""Ends of attributes and of the keys that they become."""
+"""Endings of attributes, with those of their keys."""
 
 
 class JsonKey(NamedTuple):
-    """One key of an object."""
+    """Key of an object."""
 
     name: str
     path: str
     """Attributes joined by dots, `ITSELF`, or `DERIVED` and the name of a function."""
     row: str = ""
-    """Row that the value is shown by; empty for that of its type."""
+    """Row of the value; empty for that of its type."""
     mark: Literal["", "*", "?", "~"] = ""
     """`*`: in the unit of the key that the object stands under; `?`: left out for None; `~`: null where empty."""
 
@@ -50,7 +50,7 @@ _LAYOUT = {field.key: field.name for field in sorted(FIELDS, key=lambda field: G
 
 
 _BESIDE = {"micro_batch_size": ("global_batch_size", "seq_length")}
-"""What of the question stands among the fields of a layout, behind one of them."""
+"""Fields of the question that follow a field of the layout."""
 
 
 @cache
@@ -69,14 +69,14 @@ def _rows() -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def keys_of(row: str, kind: type) -> tuple[JsonKey, ...]:
-    """The keys of a row; where there is none, the fields of the type, each under its own name."""
+    """Return the keys of a row; without a row, the fields of the type, each under its own name."""
     if row not in _rows():
         return tuple(JsonKey(name, name) for name in kind.__annotations__)
     return tuple(map(key_of, _rows()[row]))
 
 
 def key_of(word: str) -> JsonKey:
-    """The key that a word of a row says."""
+    """Return the key of a word of a row."""
     match = _WORD.fullmatch(word)
     if match is None:
         raise ValueError(f"{word!r} is no key")

@@ -1,1 +1,1 @@
-"""Families of Hugging Face configurations: each reader turns the keys of one `model_type` into fields of a spec."""
+"""Families of Hugging Face configurations: the keys of each `model_type` as fields of a spec."""
