@@ -1,4 +1,4 @@
-"""The page of verdicts on recipes. It shows verdicts; nothing is judged here."""
+"""Page of verdicts on recipes. Judges nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FIGURES = 24
 
 
 def check_page(checks: Checks, presentation: Presentation) -> str:
-    """The page of verdicts. Raises UnsupportedError without the plotting library."""
+    """Return the page of verdicts. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     priced = [result for result in checks.results if result.estimate is not None and result.outcome != "refused"]
     table = Table(
@@ -79,7 +79,7 @@ def _hardware(checks: Checks) -> list[str]:
 
 
 def _keys(checks: Checks) -> Iterator[list[float | str]]:
-    """Sort keys of each cell."""
+    """Return the sort keys of each cell."""
     for result, row in zip(checks.results, summary_rows(checks.results), strict=True):
         keys: list[float | str] = list(row)
         if result.estimate is not None and result.outcome != "refused":

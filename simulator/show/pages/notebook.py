@@ -1,4 +1,4 @@
-"""The view of an answer in a notebook: the terminal's table with bars, and figures. Computes nothing."""
+"""View of an answer in a notebook: the terminal's table with bars, and figures. Computes nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TABLES: Final[Mapping[type, Callable[..., str]]] = MappingProxyType(
 
 
 def answer_html(answer: Tabular) -> str:
-    """An answer as a line and the terminal's table; rows as they are for an answer that has none."""
+    """Return an answer as a line and the terminal's table, or as its rows where it has no table."""
     summary = f"<p>{escape(repr(answer))}</p>"
     table = _TABLES.get(type(answer))
     shown = Presentation(verbosity=0 if isinstance(answer, Checks) else -1)
@@ -74,7 +74,7 @@ def _shown(value: Any) -> str:
 
 
 def answer_figure(answer: Tabular, name: str = "") -> Any:
-    """A figure of an answer as a `plotly.graph_objects.Figure`, by its name or the first.
+    """Return a figure of an answer as a `plotly.graph_objects.Figure`, by its name or the first.
 
     Raises UnsupportedError without plotly, and InputError for a name that the answer has no figure of.
     """

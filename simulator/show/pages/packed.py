@@ -16,7 +16,7 @@ _OWN = ("title", "verdict", "command")
 
 
 def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The panels as the script of a page reads them.
+    """Return the panels as the script of a page reads them.
 
     `templates` are panels with `{"$": n}` for their n-th own value; a layout is the number of its template and its
     values, where a number stands for one of `values`, which several have; `command` begins every command.
@@ -44,7 +44,7 @@ def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _skeleton(node: Any, own: list[Any]) -> Any:
-    """A panel without its lists of numbers and words, which go to `own`."""
+    """Return a panel without its lists of numbers and words, which are added to `own`."""
     if isinstance(node, Mapping):
         return {name: _skeleton(part, own) for name, part in node.items()}
     if not isinstance(node, list):

@@ -1,4 +1,4 @@
-"""One page: text, figures and tables in a single file that needs no network."""
+"""Page: text, figures and tables in a single file that needs no network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from simulator.errors import UnsupportedError
 from simulator.show.pages.packed import packed
 
 Spec = Mapping[str, Any]
-"""A figure as the plotting library takes it: its data and its layout."""
+"""Figure of the plotting library: its data and its layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +27,17 @@ class Table:
     text_columns: frozenset[int] = frozenset()
     """Columns aligned left."""
     layouts: Sequence[int] = ()
-    """For each row the layout that its first cell shows; empty where rows show none."""
+    """Layout that the first cell of each row shows; empty where rows show none."""
     keys: Sequence[Sequence[float | str]] = ()
-    """What each cell is sorted by; empty for its text."""
+    """Sort key of each cell; empty for its text."""
 
 
 Cell = tuple[str, float | str]
-"""A cell's text, and what it is sorted by."""
+"""Text of a cell, and its sort key."""
 
 
 def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: Collection[str]) -> Table:
-    """The table of some columns of rows that have cells by header; those with `words` are aligned left."""
+    """Return a table of columns from rows of cells by header; columns in `words` are aligned left."""
     return Table(
         headers=headers,
         rows=[[row[name][0] for name in headers] for row in rows],
@@ -48,19 +48,19 @@ def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSection:
-    """A heading with what stands under it, in this order."""
+    """Section of a page: heading and contents, in this order."""
 
     title: str
     text: Sequence[str] = ()
     figure: str = ""
     """Name of a figure of the page."""
     about: str = ""
-    """What the figure shows, for those who do not see it."""
+    """Description of the figure for those who do not see it."""
     table: Table | None = None
     folded: bool = False
     """Whether the table is folded away."""
     lines: Sequence[str] = ()
-    """A list under it."""
+    """List under the sentences."""
     code: str = ""
     """Text of fixed width under it, folded away."""
     wide: frozenset[int] = frozenset()
@@ -79,7 +79,7 @@ def page_html(  # noqa: PLR0913  everything on a page
     command: str = "",
     notes: Sequence[str] = (),
 ) -> str:
-    """The page as one file. Raises UnsupportedError without the plotting library.
+    """Return the page as one file. Raises UnsupportedError without the plotting library.
 
     `layouts` are panels that are shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and
     `step`; `command` is what made the page.
@@ -115,7 +115,7 @@ def page_html(  # noqa: PLR0913  everything on a page
 
 
 def plotting_library() -> str:
-    """The text of Plotly's JavaScript. Raises UnsupportedError where the package is not installed."""
+    """Return the text of Plotly's JavaScript. Raises UnsupportedError where the package is not installed."""
     if find_spec("plotly") is None:
         raise UnsupportedError(
             "--format html: plotly is not installed: pip install '.[html]' in a checkout, else pip install plotly"
@@ -142,7 +142,7 @@ def _section(number: int, section: PageSection) -> str:
 
 
 def figure_box(name: str, about: str, *, drawn: bool = True) -> str:
-    """The element a figure is drawn in; one that is not `drawn` at first has a name for the script alone."""
+    """Return the element of a figure; one that is not `drawn` at first has a name for the script only."""
     which = f'data-figure="{escape(name)}"' if drawn else f'id="figure-{escape(name)}"'
     return f'<div class="figure" {which} role="img" aria-label="{escape(about)}"></div>'
 
