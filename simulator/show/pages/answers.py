@@ -421,7 +421,7 @@ def has_experts(presentation: Presentation) -> bool:
 
 
 def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    """Return the sources of the model and the hardware of a page."""
+    """Yield the sources of the model and the hardware of a page."""
     yield from sources("model", load_model(str(presentation.question["model"])))
     hardware = str(presentation.question.get("hardware", estimate.hardware))
     if ":" not in hardware:
@@ -439,7 +439,7 @@ def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
 
 
 def sources(kind: str, spec: Any) -> Iterator[str]:
-    """Return the sources of a spec's numbers."""
+    """Yield the sources of a spec's numbers."""
     if spec.note:
         yield f"{kind} {spec.name}: {spec.note}"
     for key, source in dict(spec.sources).items():

@@ -79,7 +79,7 @@ def _hardware(checks: Checks) -> list[str]:
 
 
 def _keys(checks: Checks) -> Iterator[list[float | str]]:
-    """Return the sort keys of each cell."""
+    """Yield the sort keys of each cell."""
     for result, row in zip(checks.results, summary_rows(checks.results), strict=True):
         keys: list[float | str] = list(row)
         if result.estimate is not None and result.outcome != "refused":

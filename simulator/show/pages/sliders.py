@@ -78,7 +78,7 @@ def sliders_page(ranking: Ranking, presentation: Presentation) -> str:
 
 
 def knobs_of(ranking: Ranking) -> Iterator[Knob]:
-    """Return the inputs of a ranking's question that have sliders, each around its value."""
+    """Yield the inputs of a ranking's question that have sliders, each around its value."""
     query = ranking.query
     nodes, hardware = query.get("nodes"), str(query["hardware"])
     if isinstance(nodes, int) and ":" not in hardware:
