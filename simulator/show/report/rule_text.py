@@ -20,5 +20,5 @@ def _titles() -> dict[str, str]:
 
 
 def rule_text(rule: str) -> str:
-    """Return what a rule is about; its words where it is of no list."""
+    """Return the subject of a rule; the rule's name as words where it is in no list."""
     return _titles().get(rule) or f"a remark of the recipe's reader: {rule.replace('-', ' ')}"
