@@ -1,4 +1,4 @@
-"""Pages of an estimate and of a ranking. Price nothing."""
+"""The pages of an estimate and of a ranking. They show an answer; nothing is priced here."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ from simulator.show.report.text import (
 )
 
 MOST_PANELS = 10_000
-"""Layouts of a page with panels, beside those of the ranking's table."""
+"""Most layouts with panels on a page, beside those of the ranking's table."""
 MOST_DOTS = 100_000
-"""Layouts that a page shows as dots."""
+"""Most layouts that a page shows as dots."""
 _SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 _STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
 _MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
 
 
 def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
-    """Return the page of one layout, with reasons where it does not fit. Raises UnsupportedError without plotly."""
+    """Return the page of one layout, explained if it does not fit. Raises UnsupportedError without plotly."""
     layout, shown = estimate.layout, replace(presentation, verbosity=1)
     question, explained = {**presentation.question, "layout": layout}, presentation.explanation
     figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
@@ -121,7 +121,7 @@ def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
 
 
 def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
-    """Return the page of a ranking. Raises UnsupportedError without the plotting library."""
+    """Return the page of a ranking. Raises UnsupportedError without plotly."""
     title, whole = ranking_question(ranking), replace(presentation, verbosity=1, colour=False)
     shown = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not shown:
@@ -166,7 +166,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
 
 
 def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
-    """Yield sections of causes, changes that help, and the longest sequence."""
+    """Yield the causes, the changes that help, the longest sequence."""
     yield PageSection(title="Why", lines=[f"{cause}." for cause in explanation.causes])
     if explanation.changes:
         yield PageSection(title=changes_title(explanation), table=_cells_table(*changes_cells(explanation)))
@@ -174,12 +174,12 @@ def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
 
 
 def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return the cells of a terminal's table, whose first column is text."""
+    """Return a terminal's table, whose first column is text, for a page."""
     return Table(headers=[header.replace("\n", " ") for header in headers], rows=rows, text_columns=frozenset({0}))
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:
-    """Return a sentence on how many of the fitting layouts are drawn, and which."""
+    """Return a sentence on how many of the layouts that fit are drawn, and which."""
     feasible = ranking.counts.feasible
     how = "press a dot to see its panels"
     if not feasible:
@@ -195,9 +195,9 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 def _dots(
     ranking: Ranking, shown: Sequence[Estimate], presentation: Presentation
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
-    """Return dots by group (in the table, otherwise fitting, risky), with the panel of each.
+    """Return dots by group (in the table, fitting, risky), and the panel of each dot.
 
-    Beyond `MOST_PANELS` a layout shows its text and its command alone.
+    Beyond `MOST_PANELS` a panel has text and command alone.
     """
     risky = [estimate for estimate in ranking.risky if estimate not in shown]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
@@ -222,7 +222,7 @@ def _dots(
 
 
 def panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the panel of one layout: texts, and the figures of its memory and its step."""
+    """Return the panel of one layout: texts, and the figures of its memory and of its step."""
     return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
@@ -235,17 +235,17 @@ Points = list[tuple[float, Estimate | None]]
 
 
 class Curve(NamedTuple):
-    """Curve of a question over the values of one input."""
+    """A question over the values of one input."""
 
     axis: str
-    """Name of the input in words."""
+    """Title of the axis: the input in words."""
     values: Sequence[int]
     price: Callable[[int], Estimate | None]
-    """Function from a value to its answer; None, or a SimulateError, without an answer."""
+    """Estimates a value; gives None or raises SimulateError where there is no estimate."""
 
 
 def _priced(curves: Mapping[str, Curve], presentation: Presentation) -> dict[str, Points]:
-    """Return the points of every curve, without an estimate where a question has no answer."""
+    """Return the points of every curve; the estimate is None for a question without an answer."""
     points: dict[str, Points] = {name: [] for name in curves}
     asked = [(name, curve, value) for name, curve in curves.items() for value in curve.values]
     for number, (name, curve, value) in enumerate(asked, start=1):
@@ -355,7 +355,7 @@ def _step_table(estimate: Estimate) -> Table:
 
 
 def _timeline_section(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> Iterator[PageSection]:
-    """Yield a section of the schedule, with enough micro batches to show the pipeline fill, run and drain."""
+    """Yield the schedule, of enough micro batches to see the pipeline fill, run and drain."""
     if estimate.violations:
         return
     ranks = estimate.layout.pipeline_parallel
@@ -416,7 +416,7 @@ def panel_boxes() -> str:
 
 
 def has_experts(presentation: Presentation) -> bool:
-    """Tell whether the model of a page's question has experts."""
+    """Return whether the model of a page's question has experts."""
     return load_model(str(presentation.question["model"])).is_moe
 
 
@@ -429,7 +429,7 @@ def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[s
 
 
 def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
-    """Return the sources of all specs of scenarios, each once."""
+    """Return the sources of all specs of the scenarios, each once."""
     lines: dict[str, None] = {}
     for scenario in scenarios:
         lines |= dict.fromkeys(sources("model", scenario.model))

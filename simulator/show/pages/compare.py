@@ -1,4 +1,4 @@
-"""Page of a comparison of two estimates. Compares nothing."""
+"""The page of a comparison of two estimates. It shows one; nothing is compared here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FIRST = frozenset({0})
 
 
 def compare_page(comparison: Comparison, presentation: Presentation) -> str:
-    """Return the page of a comparison and its scenarios' sources. Raises UnsupportedError without plotly."""
+    """Return the page of a comparison, with its scenarios' sources. Raises UnsupportedError without plotly."""
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in (comparison.first, comparison.second)))
     gibibytes = 1.0 / GIB
     figures: dict[str, PlotlyFigure] = {

@@ -12,14 +12,14 @@ from os.path import commonprefix
 from typing import Any
 
 _OWN = ("title", "verdict", "command")
-"""Texts that each layout has for itself."""
+"""Texts that differ by layout."""
 
 
 def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the panels as the script of a page reads them.
 
-    `templates` are panels with `{"$": n}` for their n-th own value; a layout is the number of its template and its
-    values, where a number stands for one of `values`, which several have; `command` begins every command.
+    `templates` are panels with `{"$": n}` for their n-th own value; a layout is the index of its template and its
+    values, where a number is an index into the shared `values`; `command` begins every command.
     """
     start = commonprefix([panel["command"] for panel in panels])  # noqa: RUF071  of texts, not of paths
     templates: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Page of a plan. Ranks nothing."""
+"""The page of a plan. It shows one; nothing is ranked here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simulator.show.report.text import amount, count_text, layout_text, percent,
 
 
 def plan_page(plan: Plan, presentation: Presentation) -> str:
-    """Return the page of a plan. Raises UnsupportedError without the plotting library."""
+    """Return the page of a plan. Raises UnsupportedError without plotly."""
     figures: dict[str, PlotlyFigure] = {}
     lead, *others = plan_answer(plan)
     sections = [PageSection(title="What to know of it", lines=others)] if others else []
@@ -55,7 +55,7 @@ def plan_page(plan: Plan, presentation: Presentation) -> str:
 
 
 def _plan_table(plan: Plan) -> Table:
-    """Return a table of every choice, without columns that are empty."""
+    """Return the table of all choices, without empty columns."""
     rows = [_plan_row(choice) for choice in plan.priced]
     several = len({choice.precision for choice in plan.priced}) > 1
     shown = [name for name in rows[0] if name != "precision" or several]
