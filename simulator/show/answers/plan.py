@@ -1,4 +1,4 @@
-"""A plan: which hardware to book, how many nodes, how long, at what cost, how surely. Ranks by the search alone."""
+"""A plan: the hardware and nodes to book, with days, cost and their certainty. Ranks by the search alone."""
 
 from __future__ import annotations
 

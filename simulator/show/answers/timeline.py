@@ -85,7 +85,7 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     parts = speed.parts_seconds
     schedule = speed.schedule
     sends = float(schedule.sends(ranks, chunks))
-    # Hidden sends are those that a rank's own passes cover; the rest is waited for while the pipeline fills and drains.
+    # A rank's own passes hide its sends; the others are waited for while the pipeline fills and drains.
     send = parts["pipeline_sends"] / (sends * (count + ranks - 1.0)) if sends else 0.0
     seconds = [
         stage.chunk_seconds or (ChunkTime(stage.forward_seconds / chunks, stage.backward_seconds / chunks),) * chunks

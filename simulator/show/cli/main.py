@@ -161,7 +161,7 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR09
         return error.exit_code
     except Exception as error:  # noqa: BLE001  no input may end in a traceback
         if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
-            # Help and version are written by click itself.
+            # click itself writes help and version, without the checks of `write`.
             _tell(f"error: stdout: cannot be written: {error.strerror}")
             return click.UsageError.exit_code
         return _internal(error, debug=debug)

@@ -54,7 +54,7 @@ def _asked() -> list[click.Parameter]:
         "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
         "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
     }
-    # What trains decides the profile to predict with.
+    # The engine decides the framework profile of the prediction.
     options = [param for param in question_options() if param.name != "framework"]
     for param in options:
         if isinstance(param, click.Option) and param.name in helps:

@@ -1,4 +1,4 @@
-"""Panels of thousands of layouts in few bytes: what they share is written once. Changes no text of a panel.
+"""Panels of thousands of layouts in few bytes: shared parts are written once. Changes no text of a panel.
 
 A panel is what a page shows when a layout is clicked. The page's script unpacks it.
 """

@@ -221,7 +221,7 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
         return Column(header=header, cells=tuple(map(cell, estimates)), is_text=is_text, spare=spare)
 
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
-    # Where days are asked for, they tell the speed.
+    # Days, if asked for, stand for the speed.
     spare = 0 if presentation.train_tokens is None else 8
     fastest = max(map(cluster_speed, estimates)) or 1.0
     speed = column("tokens/s", lambda e: grouped(cluster_speed(e)), spare)

@@ -1,4 +1,4 @@
-"""Titles of rules, in a few words: for machines that list rules beside their results. Judges nothing.
+"""Titles of rules in a few words, for formats that list rules beside results. Judges nothing.
 
 `rules.csv` has those of verdicts and of a reader's remarks; a rule of a layout or of a framework says its own.
 """
