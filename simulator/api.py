@@ -40,9 +40,9 @@ R = TypeVar("R")
 
 
 def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function of `**fields`: its signature names them, its help says what each is, and no other is taken.
+    """Decorate a function of `**fields` with a signature and help that name each; other names raise TypeError.
 
-    Those that stand `over` what something else says have no defaults.
+    With `over` they have no defaults, as they replace values from elsewhere.
     """
 
     def named(function: Callable[P, R]) -> Callable[P, R]:
@@ -81,14 +81,14 @@ def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], C
 
 
 def _described(names: Container[str]) -> str:
-    """Return the help of each input and layout field among the names, a line each."""
+    """Return a line of help for each input and each field of a layout among the names."""
     fields = [(", ".join(dict.fromkeys((field.name, field.key))), field) for field in SETTINGS if field.name in names]
     inputs = [(name, setting) for name, setting in BY_INPUT.items() if name in names]
     return "\n".join(f"{name}: {setting.help}" for name, setting in (*inputs, *fields))
 
 
 def _text(kind: object) -> str:
-    """Return a type as it is written."""
+    """Return a type as source code writes it."""
     return str(getattr(kind, "__forward_arg__", kind))
 
 
@@ -116,7 +116,7 @@ def scenario_of(**question: Unpack[QuestionFields]) -> Scenario:
 
 
 def model_of(model: Any) -> ModelSpec:
-    """Return the model of a name, a path, a Hugging Face configuration as a mapping, or an object with its `to_dict`.
+    """Return the model of a name, a path, or a Hugging Face configuration: a mapping, or an object with `to_dict`.
 
     Raises InputError, or UnsupportedError for a configuration of unknown make.
     """
@@ -154,7 +154,7 @@ def estimate(*, layout: Layout | None = None, **inputs: Unpack[EstimateFields]) 
 def resolved(
     question: Mapping[str, Any], layout_fields: Mapping[str, Any], words: Wording = NAMES, *, filled: bool = False
 ) -> tuple[Scenario, Layout]:
-    """Return scenario and layout, from arguments of `scenario_of` and fields of a layout. Raises as `resolve` does."""
+    """Return the scenario and layout of the arguments of `estimate`. Raises as `scenario_of` and `resolve` do."""
     fields = asked_layout(layout_fields, words)
     inputs = dict(question)
     sized = inputs.get("nodes") is not None or inputs.get("devices") is not None or ":" in inputs.get("hardware", "")
@@ -164,7 +164,7 @@ def resolved(
 
 
 def answer(scenario: Scenario, layout: Layout, options: Mapping[str, str] | None = None) -> Estimate:
-    """Return the estimate of a layout with the effect of its switches; `options` are those of the question."""
+    """Return the estimate of a layout with the worth of its assumed switches; `options` are those of the question."""
     priced = price(pricing_of(scenario, layout))
     return with_switches(scenario, estimate_of(priced), options or {}, priced)
 
@@ -206,7 +206,7 @@ def rank(
 
 
 def _ranked(query: Query, question: QuestionFields, top: int, progress: Progress | None, *, variants: bool) -> Ranking:
-    """Return the ranking of a question, with its notes and comparisons."""
+    """Return the ranking of a question with remedies, reasons and alternatives."""
     started = time.perf_counter()
     searched = search(query, top=top, variants=variants, progress=share(progress, 0, 2))
     if not searched.evaluated:
@@ -251,7 +251,7 @@ def _ranked(query: Query, question: QuestionFields, top: int, progress: Progress
 
 
 _NEAR = 3
-"""Number of best layouts of a question that are tried first in its other forms."""
+"""Number of best layouts to try first in fp8 and on other stacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +259,9 @@ class Fastest:
     """Fastest layout of a question."""
 
     recommended: Estimate | None
-    """Fastest layout that is likely enough to fit; None without one."""
+    """Fastest estimate that is likely enough to fit; None where none is."""
     nearest: Estimate | None
-    """Without it, the fastest that may fit, else the one that needs least memory; None where all break a rule."""
+    """Without a recommended one: the fastest that may fit, else the smallest need; None where all break rules."""
 
 
 @spelled(QuestionFields)
@@ -271,7 +271,7 @@ def fastest(
     min_fit_probability: float = MIN_FIT_PROBABILITY,
     **question: Unpack[QuestionFields],
 ) -> Fastest:
-    """Return the first layout of `rank`, without the rest of the ranking."""
+    """Return the first layout of `rank`, which takes the same arguments, without the rest of the ranking."""
     query = _query(question, space, min_fit_probability)
     best = best_of(query)
     if best is not None:
@@ -286,7 +286,7 @@ class FeasibleLayouts:
     """Layouts that fit."""
 
     estimates: tuple[Estimate, ...]
-    """Estimates without intervals."""
+    """Estimates without intervals, at most as many as asked for."""
     others: tuple[PricedLayout, ...]
     """Further layouts, with speed and memory alone."""
 
@@ -297,7 +297,7 @@ def feasible(
 ) -> FeasibleLayouts:
     """Return the layouts that `rank` counts as fitting, up to `most` of them as estimates.
 
-    Of more than `drawn` layouts for one way of exchanging experts, `spread` chooses.
+    Beyond `drawn` layouts for one way of exchanging experts, `spread` selects from them.
     """
     check_count("most", most)
     alternatives = _query(question, space, 0.0).alternatives()
@@ -309,7 +309,7 @@ def feasible(
 
 
 def _searched(inputs: Mapping[str, Any], space: Space | None) -> tuple[QuestionFields, Space | None]:
-    """Return the question among the inputs, and the space given or left by fields of a layout."""
+    """Return the question among the inputs, and the space, given or of fields of a layout."""
     layout = {name: value for name, value in inputs.items() if name in BY_NAME and value is not None}
     question: Any = {name: value for name, value in inputs.items() if name not in BY_NAME}
     if layout and space is not None:
@@ -318,7 +318,7 @@ def _searched(inputs: Mapping[str, Any], space: Space | None) -> tuple[QuestionF
 
 
 def space_of(layout: Mapping[str, Any], words: Wording = NAMES) -> Space:
-    """Return the search space of layout fields by name or key, each a value or several."""
+    """Return the space that fields of a layout leave, by name or key, each one value or several."""
     some = {name: tuple(value) if isinstance(value, _SOME) else (value,) for name, value in layout.items()}
     return Space(**asked_layout(some, words, many=True))
 

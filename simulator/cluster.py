@@ -1,4 +1,4 @@
-"""Text of a cluster to its machines: one kind of hardware and a size, or node groups. Prices nothing."""
+"""Clusters from text: one kind of hardware and a size, or node groups. Prices nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cluster(
     """Return the cluster that `hardware` names: a spec, or `NAME:NODES[xDEVICES]` several times with commas.
 
     `h800-sxm-80g:1,bi150-64g:1x8` is one node of each, of the second 8 devices. Without `nodes` and `devices` a single
-    kind is one node. Raises InputError for what is wrong.
+    kind is one node. Raises InputError for an unknown name or a wrong size.
     """
     if nodes is not None and devices is not None:
         raise InputError("give nodes or devices, not both")
@@ -50,7 +50,7 @@ def _calibrated(spec: HardwareSpec, devices: int, groups: tuple[NodeGroup, ...],
 
 
 def device_kinds(hardware: str) -> tuple[HardwareSpec, ...]:
-    """Return the kinds of device that a cluster's text names. Raises InputError for a wrong text."""
+    """Return the kinds of device that a cluster's text names. Raises InputError as `cluster` does."""
     machines = cluster(hardware)
     return tuple(group.hardware for group in machines.groups) or (machines.hardware,)
 

@@ -26,9 +26,9 @@ class Tabular:
         return DataFrame(list(self.rows()))
 
     def plot(self, figure: str = "") -> Any:
-        """Return a figure of the answer, by its name or the first, as a `plotly.graph_objects.Figure`.
+        """Return the figure of this name, or the first, as a `plotly.graph_objects.Figure`.
 
-        Raises UnsupportedError without plotly, and InputError that lists the names for another one.
+        Raises UnsupportedError without plotly, and InputError for an unknown name.
         """
         return _notebook().answer_figure(self, figure)
 
@@ -39,5 +39,5 @@ class Tabular:
 
 
 def _notebook() -> Any:
-    """Return the module that draws answers, which is above all of them and loaded only for notebooks."""
+    """Import the module that draws answers: it imports every answer, so not at start-up."""
     return import_module("simulator.show.pages.notebook")

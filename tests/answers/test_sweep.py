@@ -140,7 +140,7 @@ def test_too_many_questions_are_a_slip(monkeypatch: pytest.MonkeyPatch) -> None:
         (("q.yaml",), 2, "--output"),
         (("none.yaml", "--output", "x.csv"), 2, "none.yaml"),
         (("q.yaml", "--output", "x.xlsx"), 2, "must end in .csv or .parquet"),
-        (("q.yaml", "--output", "none/x.csv"), 2, "no such folder"),
+        (("q.yaml", "--output", "none/x.csv"), 2, "none/x.csv: cannot be written: No such file or directory"),
         (("q.yaml", "--output", "x.csv", "--shard", "3/2"), 2, "'3/2' is not K/N"),
         (("q.yaml", "--output", "x.csv", "--shard", "1/2", "--merge"), 2, "exclude each other"),
         (("q.yaml", "--output", "x.csv", "--merge"), 2, "1 of 1 parts are missing"),

@@ -331,7 +331,7 @@ class Example:
             [*self.state()],
         )
         yield (
-            "What one layer keeps for one micro batch, and what the rank holds of it at the peak:",
+            "What one layer saves for one micro batch, and what the rank holds of it at the peak:",
             [*self.activations()],
         )
         yield "The rest of that moment:", [*self.moment()]

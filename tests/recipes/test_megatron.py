@@ -182,6 +182,8 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--cpu-offloading-num-layers 2", "not-modelled", "activations of 2 layers only"),
         ("--use-torch-fsdp2 --torch-fsdp2-no-reshard-after-forward", "not-modelled", "FSDP of gradients"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", "upper-bound", "room is left"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy all", "not-modelled", "allowed are no_shard, optim"),
+        ("--use-megatron-fsdp", "not-modelled", "where it is absent, the version decides"),
         (
             "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --num-experts 8",
             "not-modelled",

@@ -179,6 +179,13 @@ def test_a_file_below_the_working_folder_is_the_one_that_is_written(tmp_path: Pa
     assert recipe.layout.zero_stage == 2
 
 
+def test_data_that_a_script_joins_are_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "part.txt").write_text("0123456789\n" * 60_000, encoding="utf-8")
+    (tmp_path / "ds.json").write_text(JSON, encoding="utf-8")
+    joins = "cat part.txt part.txt > all.txt; cat part.txt > twice.txt; cat part.txt >> twice.txt"
+    assert read(tmp_path, f"{joins}\n{LAUNCH}").layout is not None
+
+
 def test_words_behind_a_redirection_are_read(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(JSON, encoding="utf-8")
     recipe = read(tmp_path, LAUNCH.replace("--deepspeed", "> log --deepspeed"))

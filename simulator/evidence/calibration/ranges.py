@@ -112,7 +112,7 @@ class CalibratedRange(NamedTuple):
         return hash((len(self.runs), self.stacks))
 
     def outside(self, scenario: Scenario, layout: Layout) -> Iterator[str]:
-        """Yield why a layout is outside the range, one phrase per feature."""
+        """Return why a layout is outside the range, one phrase per feature."""
         return (phrase for _, phrase in self.outside_by_feature(scenario, layout))
 
     def outside_by_feature(self, scenario: Scenario, layout: Layout) -> Iterator[tuple[str, str]]:

@@ -81,15 +81,24 @@ def _set_sharding(arguments: Arguments, targets: Targets) -> None:
         if arguments.has("fp8-format"):
             message = "--use-torch-fsdp2: 8-bit copies of whole layers are priced, as if they were kept for all of them"
             arguments.remark("upper-bound", "warning", message, "use-torch-fsdp2")
-    elif arguments.switch("zero_stage", "use-megatron-fsdp") and strategy in _STRATEGIES:
-        targets["layout.zero_stage"] = _STRATEGIES[strategy]
-        if strategy != "optim":
-            _set_fully_sharded(arguments, targets, strategy)
+    elif arguments.switch("zero_stage", "use-megatron-fsdp"):
+        flag = arguments.table.get("data_parallel_sharding_strategy")
+        _set_own_sharding(arguments, targets, strategy or (flag.default if flag is not None else ""))
 
 
-def _set_fully_sharded(arguments: Arguments, targets: Targets, strategy: str) -> None:
+def _set_own_sharding(arguments: Arguments, targets: Targets, strategy: str) -> None:
     """Set what Megatron's FSDP of gradients, and of weights, does by layers; see `sharding_room`."""
     name = "data-parallel-sharding-strategy"
+    if strategy == "no_shard":
+        return
+    if strategy not in _STRATEGIES or ("zero_stage" not in arguments.incomplete and not arguments.has(name)):
+        # core_v0.15.0 shards nothing where it is absent, core_v0.19.0 everything.
+        message = f"--{name}: allowed are no_shard, {', '.join(_STRATEGIES)}; where it is absent, the version decides"
+        arguments.not_modelled(message, name, "use-megatron-fsdp", fix=f"give --{name}")
+        return
+    targets["layout.zero_stage"] = _STRATEGIES[strategy]
+    if strategy == "optim":
+        return
     targets |= {f"option.{switch}": "true" for switch in ("fully_shard", "overlap_grad_reduce", "overlap_param_gather")}
     message = f"--{name} {strategy}: room is left for all of its buffers"
     arguments.remark("upper-bound", "warning", message, name)

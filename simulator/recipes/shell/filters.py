@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -16,7 +17,7 @@ from simulator.recipes.shell.capture import echo_output, printf_output, without_
 from simulator.recipes.shell.includes import text_of
 from simulator.recipes.shell.machine import Machine, items_of, words
 from simulator.recipes.shell.source import HOLES, Source
-from simulator.recipes.shell.values import EMPTY, Cause, Piece, Value, hole, joined, text_value
+from simulator.recipes.shell.values import EMPTY, Cause, Piece, TooLargeError, Value, hole, joined, text_value
 from simulator.recipes.shell.words import Words
 
 if TYPE_CHECKING:
@@ -95,29 +96,22 @@ class Writer:
                     targets += [(word.text, operator.type.endswith(">>")) for word in reader.fields(target)]
         first = command.child_by_field_name("name") if children else None
         prints = _PRINTED.get(self._source.raw(first)) if first is not None else None
-        if prints is None:
-            text = None
-        else:
+        written: Value | None = None
+        if prints is not None:
             prefix = {
                 self._source.raw(node.named_children[0]): reader.value(node.named_children[-1])
                 for node in nodes
                 if node.type == "variable_assignment"
             }
             argv = [word for node in nodes if node.type != "variable_assignment" for word in reader.fields(node)]
-            text = prints(_Call(argv[1:], text, prefix, self._machine, line))
+            with suppress(TooLargeError):
+                written = prints(_Call(argv[1:], text, prefix, self._machine, line))
             if argv[0].text == "tee":
                 appends = any(word.text == "-a" for word in argv)
                 targets += [(word.text, appends) for word in argv[1:] if word.text[:1] != "-"]
         for name, appends in targets:
-            self._keep(name, text, line, appends=appends)
-        return text
-
-    def _keep(self, name: str, text: Value | None, line: int, *, appends: bool) -> None:
-        files, name = self._machine.state.files, plain_path(name)
-        before = files.get(name) if appends else EMPTY
-        files[name] = (
-            hole(name, line, [Cause(line, name)]) if text is None or before is None else joined([before, text])
-        )
+            _keep(self._machine, name, written, line, appends=appends)
+        return written
 
 
 def words_behind(redirect: Node) -> list[Node]:
@@ -309,7 +303,11 @@ def change_files(argv: Sequence[Value], machine: Machine, line: int) -> None:
             _keep(machine, file.text, None if asked is None else _edited(_content(file, machine, line), asked), line)
 
 
-def _keep(machine: Machine, name: str, text: Value | None, line: int) -> None:
-    """Keep the text of a file; None for one that nobody knows."""
+def _keep(machine: Machine, name: str, text: Value | None, line: int, *, appends: bool = False) -> None:
+    """Keep the text of a file, or of its end; None for one that nobody knows."""
     name = plain_path(name)
-    machine.state.files[name] = hole(name, line, [Cause(line, name)]) if text is None else text
+    before = machine.state.files.get(name) if appends else EMPTY
+    machine.state.files[name] = hole(name, line, [Cause(line, name)])
+    with suppress(TooLargeError):
+        if text is not None and before is not None:
+            machine.state.files[name] = joined([before, text])

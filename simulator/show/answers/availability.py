@@ -9,12 +9,12 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.show.answers.run import SECONDS_PER_HOUR
 
 BYTES_PER_PARAMETER = 14.0
-"""State in a checkpoint: a 16-bit weight, and the weight and both moments of Adam in fp32."""
+"""Bytes of a checkpoint per parameter: a 16-bit weight, and the weight and both moments of Adam in fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """Failures of devices, and what a run does beside training."""
+    """Failures of devices, and a run's work beside training."""
 
     device_mtbf_hours: float = 16_384 * 54 * 24 / 419
     """Mean time between failures of one device, in hours: 419 unexpected interruptions of a job on 16,384 H100 in 54
@@ -23,7 +23,7 @@ class Availability:
     """Time from a failure to the loading of the checkpoint, in minutes: detection and diagnosis took less than that on
     average on more than 10,000 devices (MegaScale, NSDI 2024, arXiv 2402.15627, section 6.3)."""
     checkpoint_bandwidth_per_device: float = 2e12 / 16_384
-    """Rate of storage for one device of a job, in bytes/s: 2 TB/s sustained for 16,384 devices (The Llama 3 Herd of
+    """Storage bandwidth of one device of a job, in bytes/s: 2 TB/s sustained for 16,384 devices (The Llama 3 Herd of
     Models, section 3.3.1). A checkpoint is written while the step waits, and read again at the same rate."""
     checkpoint_minutes: float | None = None
     """Training between two checkpoints, in minutes; None is the interval that loses least, `sqrt(2 C M)` for writing
@@ -33,7 +33,7 @@ class Availability:
     1,000 steps, and a forward pass is a third of a step."""
 
     def __post_init__(self) -> None:
-        """Raise InputError naming a figure that is out of range."""
+        """Raise InputError for a figure out of its range."""
         for field in fields(self):
             value, may_be_zero = getattr(self, field.name), field.name in ("restart_minutes", "evaluation_share")
             if value is None and field.name == "checkpoint_minutes":
@@ -55,7 +55,7 @@ class Goodput:
     evaluation: float
     """Share of evaluation."""
     failures: float
-    """Share of restarts, and of repeated steps since the last checkpoint."""
+    """Share of restarts, and of steps repeated since the last checkpoint."""
     failures_per_day: float
     """Expected failures of the job per day."""
     checkpoint_seconds: float

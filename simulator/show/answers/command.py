@@ -16,13 +16,13 @@ _BELONGS_TO = {
     "recompute_layers": "full",
     "recompute_layer_list": "full",
 }
-"""Recompute mode that each field details."""
+"""The mode of recompute that each field refines."""
 
 
 def estimate_command(estimate: Estimate, question: Mapping[str, Any], *, has_experts: bool) -> str:
-    """Return the command that prices a layout; `question` are the arguments of `simulator.rank` that led to it.
+    """Return the command that prices a layout; `question` holds the arguments of `simulator.rank` behind it.
 
-    `has_experts` is whether its model has.
+    `has_experts` tells whether its model has experts.
     """
     options = {**dict(question.get("options") or {}), **estimate.options}
     switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))

@@ -35,14 +35,14 @@ class Input:
     second: str
     """Value in B."""
     memory_bytes: float | None
-    """Memory that the fullest device needs more with B's value of this input alone; None if it cannot stand alone."""
+    """Change of A's fullest device in bytes with B's value of this input alone; None if no such layout is allowed."""
     step_seconds: float | None
-    """Seconds that the step takes longer with B's value of this input alone; None if it cannot stand alone."""
+    """The same change of the step, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartDifference:
-    """Part of the memory or of the step in both."""
+    """A part of the memory or of the step, in A and B."""
 
     name: str
     """Name of the part."""
@@ -53,7 +53,7 @@ class PartDifference:
 
     @property
     def difference(self) -> float:
-        """Size in B less size in A."""
+        """B less A."""
         return self.second - self.first
 
 
@@ -62,7 +62,7 @@ class Comparison(Tabular):
     """Two estimates and their differences."""
 
     names: tuple[str, str]
-    """Names of A and B in the question."""
+    """Names of A and B."""
     first: Estimate
     """Estimate of A."""
     second: Estimate
@@ -74,11 +74,11 @@ class Comparison(Tabular):
     step: tuple[PartDifference, ...]
     """Parts of the step in seconds; they add up to it."""
     step_half_width: float | None = None
-    """Half of the 90 % range of B's step over A's, in the logarithm; None without a calibration."""
+    """Half of the 90 % range of log(B's step / A's step); None without a calibration."""
 
     @property
     def differ(self) -> bool | None:
-        """Whether one step is longer for sure: the range of their ratio is on one side; None without a calibration."""
+        """Whether the 90 % range of the ratio of steps excludes 1; None without a calibration."""
         if self.step_half_width is None:
             return None
         apart = math.log(self.second.throughput.step_seconds / self.first.throughput.step_seconds)
@@ -101,21 +101,21 @@ class Comparison(Tabular):
 
 
 _Side = tuple[Scenario, Layout]
-"""Question to compare."""
+"""A scenario and its layout."""
 
 
 def compare(first: Mapping[str, Any] | Estimate, second: Mapping[str, Any] | Estimate) -> Comparison:
-    """Compare two questions, each an estimate or the arguments of one: what differs in bytes and seconds, and why.
+    """Compare two estimates, or the arguments of two, in bytes and seconds.
 
-    The effect of an input is that of the first question with this input of the second alone. Raises as `estimate` does,
-    and InputError for an estimate whose question it does not hold: one with options, layers or coefficients of its own.
+    The effect of an input is the change of the first question with the value of the second. Raises as `estimate` does,
+    and InputError for an estimate that was priced with options, layers or coefficients of its own.
     """
     mine, theirs = _side(first), _side(second)
     return _compared((mine[0], theirs[0]), (mine[1], theirs[1]), ("first", "second"))
 
 
 def _side(asked: object) -> tuple[_Side, Estimate]:
-    """Return a question with its answer."""
+    """Return scenario, layout and estimate of one side."""
     if isinstance(asked, Estimate):
         return side_of_estimate(asked)
     if not isinstance(asked, Mapping):
@@ -128,7 +128,7 @@ def _side(asked: object) -> tuple[_Side, Estimate]:
 
 
 def side_of_estimate(asked: Estimate) -> tuple[_Side, Estimate]:
-    """Return the question of an estimate with its answer. Raises InputError where that differs."""
+    """Return the question of an estimate, priced again. Raises InputError where the figures differ."""
     names = ("model", "hardware", "devices", "framework", "stack", *DEFAULT_WORKLOAD)
     options = dict(asked.options) or None
     scenario = scenario_of(**{name: getattr(asked, name) for name in names}, options=options)
@@ -159,7 +159,7 @@ def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], nam
 
 
 def _step_half_width(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate]) -> float | None:
-    """Return half the range of two steps' ratio; shared errors cancel where only the layouts differ."""
+    """Return half of the range of log(B / A): of one question without shared errors, else both ranges combined."""
     intervals = [each.throughput.interval_seconds for each in priced]
     known, (first, second) = sides[0][0].calibration, intervals
     if known is None or first is None or second is None:
@@ -176,7 +176,7 @@ def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Par
 
 
 def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[Input]:
-    """Yield every input that differs, with its own effect where the first question can have it alone."""
+    """Yield every input that differs, with its effect on the first question."""
     for name, mine, theirs, changes, layout in _differences(first, second):
         priced = _priced(first[0], layout, changes)
         yield Input(
@@ -189,7 +189,7 @@ def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[Input]:
 
 
 def _differences(first: _Side, second: _Side) -> Iterator[tuple[str, Any, Any, Mapping[str, Any], Layout]]:
-    """Yield name and values of every differing input, and the first question's changes and layout with the second's."""
+    """Yield each differing input: name, both values, changes of A's scenario, and A's layout with B's value."""
     (a, layout), (b, other) = first, second
     for name in _INPUTS:
         mine, theirs = _shown(a, name), _shown(b, name)
@@ -219,7 +219,7 @@ def _shown(scenario: Scenario, name: str) -> str:
 
 
 def _priced(scenario: Scenario, layout: Layout, changes: Mapping[str, Any]) -> Estimate | None:
-    """Return the estimate of a changed question, with data parallelism and cut anew; None where a rule forbids it."""
+    """Price a changed question, with data parallelism and stages to match; None where a rule forbids it."""
     try:
         changed = replace(scenario, **changes)
         model_parallel = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel

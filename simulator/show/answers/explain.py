@@ -19,14 +19,14 @@ from simulator.search.build import estimate_layout
 from simulator.tabular import Tabular
 
 _WORTH_TELLING = 0.05
-"""Smallest share of a device's need with which a part is a cause."""
+"""Least share of a device's need of a part that is a cause."""
 _UNEVEN = 1.15
-"""Smallest ratio of the fullest rank's need to the emptiest one's with which it is a cause."""
+"""Least ratio of the fullest rank's need to the emptiest's that is a cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation(Tabular):
-    """Estimate with its reasons."""
+    """An estimate, why it needs its memory, and what would help."""
 
     estimate: Estimate
     """Estimate of the layout."""
@@ -35,9 +35,9 @@ class Explanation(Tabular):
     changes: tuple[Change, ...]
     """Smallest changes after which a failing layout passes, the fastest first."""
     longest_sequence: int | None
-    """Tokens of the longest sequence that this layout passes with; None where not even a short one does."""
+    """Tokens of the longest sequence with which this layout passes; None where none does."""
     min_fit_probability: float | None = None
-    """Smallest probability to fit of a passing layout; None without a calibration or a limit."""
+    """Least probability to fit that passes; None without a calibration, or if 0 was asked for."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each change that helps: its options, and memory and speed with it."""
@@ -58,7 +58,7 @@ class Explanation(Tabular):
 
 
 def explain(case: Case, min_fit_probability: float) -> Explanation:
-    """Return the explanation of a case; passing means to fit with `min_fit_probability`, given a calibration."""
+    """Explain a case; with a calibration, passing takes a probability to fit of `min_fit_probability`."""
     estimate = estimate_of(case)
     known = estimate.memory.fit_probability is not None
     gates = Gates(min_fit_probability=min_fit_probability if known and min_fit_probability > 0 else None)
@@ -73,12 +73,12 @@ def explain(case: Case, min_fit_probability: float) -> Explanation:
 
 
 def passes(estimate: Estimate, gates: Gates) -> bool:
-    """Tell whether an estimate fits and keeps the gates."""
+    """Return whether an estimate fits and breaks no gate."""
     return estimate.verdict == "fits" and not gates.broken(estimate)
 
 
 def causes(case: Case, estimate: Estimate) -> Iterator[str]:
-    """Yield the causes of the fullest rank's need, the heaviest part first."""
+    """Yield causes of the fullest rank's need, the heaviest part first."""
     stages = estimate.memory.stages
     fullest = stages[estimate.memory.binding_stage]
     reasons = {
@@ -153,7 +153,7 @@ def _logits(case: Case, stage: StageMemory, size: str) -> Iterator[str]:
 
 
 def _longest_sequence(case: Case, gates: Gates) -> int | None:
-    """Return the longest sequence that passes with this layout, a multiple of what its sizes divide."""
+    """Return the most tokens with which this layout passes, a multiple that its sizes divide; None for none."""
     layout = case.layout
     unit = math.lcm(2 * layout.context_parallel, layout.tensor_parallel)
     unit *= max(1, 128 // unit)

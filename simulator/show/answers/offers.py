@@ -10,7 +10,7 @@ from simulator.errors import InputError
 from simulator.question.scenario.settings import check_count
 
 MOST_SIZES = 64
-"""Most numbers of nodes of one offer."""
+"""Most numbers of nodes in one offer."""
 _OFFER = re.compile(
     r"(?P<name>.+?):(?:(?P<low>\d{1,7}):(?P<high>\d{1,7})(?::(?P<step>\d{1,7}))?|(?P<list>\d{1,7}(?:,\d{1,7})*))"
     r"(?:@(?P<price>\d{1,9}(?:\.\d{1,6})?))?"
@@ -20,14 +20,14 @@ _FORM = "NAME:NODES[,NODES...][@PRICE] or NAME:LOW:HIGH[:STEP][@PRICE], such as 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Offer of nodes of one kind of hardware."""
+    """Numbers of nodes of one kind of hardware, to book one of."""
 
     hardware: str
     """Name or path of the hardware."""
     nodes: tuple[int, ...]
     """Numbers of nodes on offer, ascending."""
     price_per_device_hour: float | None = None
-    """Price of one device for one hour, in any currency; None is not known."""
+    """Price of one device for one hour, in any currency; None if unknown."""
 
     def __post_init__(self) -> None:
         """Raise InputError for an offer that cannot be booked."""
@@ -43,7 +43,7 @@ class Offer:
 
 
 def parse_offer(text: str) -> Offer:
-    """Return the offer of a text such as `h100-sxm-80g:8,16@2.50` or `ascend-910b-64g-8:4:64@1.20` names.
+    """Return the offer in a text such as `h100-sxm-80g:8,16@2.50` or `ascend-910b-64g-8:4:64@1.20`.
 
     `LOW:HIGH` doubles from LOW to HIGH, with HIGH itself; `LOW:HIGH:STEP` counts up. Raises InputError.
     """

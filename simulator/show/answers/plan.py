@@ -1,4 +1,4 @@
-"""A plan: which hardware to book, how many nodes, how long, at what cost, how surely. Ranks by the search alone."""
+"""A plan: the hardware and nodes to book, with days, cost and their certainty. Ranks by the search alone."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from simulator.tabular import Tabular
 
 LimitAnswer = Literal["yes", "maybe", "no"]
 NORMAL_95 = 1.6448536269514722
-"""Standard deviations below which a normal variable is with 95 %: an end of a 90 % interval."""
+"""95th percentile of the standard normal distribution: the upper end of a 90 % interval."""
 _SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recompute", "zero_stage")
-"""What a row tells of the layout."""
+"""Columns of a row that hold the layout."""
 _ORDER: tuple[LimitAnswer, ...] = ("yes", "maybe", "no")
 
 
@@ -40,7 +40,7 @@ class LimitCheck:
     answer: LimitAnswer
     """`yes` where the whole 90 % interval is below the limit, `no` where none of it is, else `maybe`."""
     probability: float | None
-    """Probability that the figure is below the limit; None without an interval, or a price."""
+    """Probability that the figure is below the limit; None without an interval or a price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +52,15 @@ class Choice:
     hardware: str
     """Name of the hardware."""
     nodes: int
-    """Nodes that are booked, a count."""
+    """Number of nodes to book."""
     devices: int
     """Devices of all nodes."""
     precision: Precision
     """Type of the matrix products."""
     estimate: Estimate | None
-    """Fastest layout that is likely enough to fit; None without one."""
+    """Estimate of the fastest layout that is likely enough to fit; None where none is."""
     reason: str | None
-    """Reason why no layout fits; None where one does."""
+    """Why no layout is likely enough to fit; None where one is."""
     run: TrainingRun | None = None
     goodput: Goodput | None = None
     """Goodput; None where failures, checkpoints and evaluation are left out."""
@@ -69,11 +69,11 @@ class Choice:
     in_budget: LimitCheck | None = None
     """Check of the budget; None without one."""
     pareto: bool = False
-    """Whether no other choice is both faster and cheaper."""
+    """Whether no other choice is as fast and as cheap, and better in one."""
 
     @property
     def measured(self) -> bool:
-        """Whether runs of its device family and of its framework on it were measured."""
+        """Whether runs of its framework on its device family were measured."""
         known = None if self.estimate is None else self.estimate.provenance
         return known is not None and "never" not in (known.device, known.stack)
 
@@ -90,14 +90,14 @@ class Choice:
 
     @property
     def probability(self) -> float:
-        """Probability to keep both limits: days and cost follow from one step time, so it is the smaller of both."""
+        """Probability to keep both limits: the smaller one, as days and cost follow from one step time."""
         plain = {"yes": 1.0, "maybe": 0.5, "no": 0.0}
         return min((plain[k.answer] if k.probability is None else k.probability for k in self.limits), default=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferPriced:
-    """Offer with its best choices."""
+    """An offer with the positions of its best choices."""
 
     hardware: str
     """Name or path of the hardware."""
@@ -106,9 +106,9 @@ class OfferPriced:
     price_per_device_hour: float | None
     """Price of one device for one hour, in any currency; None is not known."""
     best: int | None
-    """Position in `choices` of the choice to book; None for nothing."""
+    """Position in `choices` of its choice to book; None for none."""
     least_nodes_in_time: int | None
-    """Position in `choices` of its smallest number of nodes that is in time; None for none."""
+    """Position in `choices` of its fewest nodes that are in time; None for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +120,14 @@ class Plan(Tabular):
     train_tokens: int
     """Tokens of the whole run."""
     deadline_days: float | None
-    """Longest duration in days; None for no limit."""
+    """Limit of the run in days; None for no limit."""
     budget: float | None
-    """Largest cost, in the currency of the offers; None for no limit."""
+    """Limit of its cost, in the currency of the offers; None for no limit."""
     offers: tuple[Offer, ...]
     availability: Availability | None
-    """Failures, checkpoints and evaluation; None where only training steps count."""
+    """Failures and work beside training; None where only training steps count."""
     min_fit_probability: float
-    """Smallest probability to fit of a recommended layout."""
+    """Least probability to fit of a recommended layout."""
     choices: tuple[Choice, ...]
     """Offers in the order given, within one by nodes, then by precision."""
     question: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -140,11 +140,10 @@ class Plan(Tabular):
 
     @property
     def best(self) -> Choice | None:
-        """Choice to book: of those that keep the limits the cheapest, without prices the fastest.
+        """Choice to book: the cheapest that keeps the limits, or without prices the fastest.
 
-        Where none surely does, what keeps both with the highest probability; where none may, what misses by least. What
-        was never measured is booked over what was only where it keeps the limits more surely, or its whole range is
-        better.
+        If none surely keeps them, the most likely to; if none may, the one that misses by least. An unmeasured choice
+        precedes a measured one only if it keeps the limits more surely or its whole range is better.
         """
         first, measured = self.first, self.best_measured
         if first is None or measured is None or first.measured:
@@ -159,11 +158,11 @@ class Plan(Tabular):
 
     @property
     def best_measured(self) -> Choice | None:
-        """Best choice of those whose device family and framework on it were measured."""
+        """Best choice of those that were measured."""
         return min((choice for choice in self.priced if choice.measured), key=self._preference, default=None)
 
     def _whole_range_better(self, choice: Choice, other: Choice) -> bool:
-        """Tell whether the worst end of a choice's range beats the other's best end, of cost where both have it."""
+        """Return whether a choice's whole range beats the other's: of cost where both have it, else of days."""
         if choice.run is None or other.run is None:
             return False
         runs = (choice.run, other.run)
@@ -176,23 +175,23 @@ class Plan(Tabular):
         return min((choice for choice in self.priced if choice.offer == offer), key=self._preference, default=None)
 
     def least_nodes(self, offer: int) -> Choice | None:
-        """Return the choice with the fewest nodes of an offer that is in time, surely or by its estimate."""
+        """Return the fewest nodes of an offer whose predicted days meet the deadline."""
         meets = [c for c in self.priced if c.offer == offer and c.in_time is not None and self._meets(c)]
         return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
 
     @property
     def best_position(self) -> int | None:
-        """Position in `choices` of the choice to book; None for nothing."""
+        """Position in `choices` of `best`; None for none."""
         return self._position(self.best)
 
     @property
     def best_measured_position(self) -> int | None:
-        """Position in `choices` of the best measured one; None where nothing was measured."""
+        """Position in `choices` of `best_measured`; None for none."""
         return self._position(self.best_measured)
 
     @property
     def offers_priced(self) -> tuple[OfferPriced, ...]:
-        """Every offer with the positions in `choices` of its best ones."""
+        """Every offer with the positions in `choices` of its best choices."""
         return tuple(
             OfferPriced(
                 hardware=offer.hardware,
@@ -208,7 +207,7 @@ class Plan(Tabular):
         return None if choice is None else self.choices.index(choice)
 
     def __repr__(self) -> str:
-        """Return one line: the question, the number of choices and the one to book."""
+        """Return one line: the question, the number of choices, the one to book."""
         best = self.best
         run = None if best is None else best.run
         text = "nothing can train it"
@@ -233,7 +232,7 @@ class Plan(Tabular):
         return _ORDER.index(choice.verdict), doubt, missed, _cost(choice), _days(choice)
 
     def _shares(self, choice: Choice) -> Iterator[float]:
-        """Yield days and cost over their limits."""
+        """Yield days and cost as shares of their limits."""
         if self.deadline_days is not None:
             yield _days(choice) / self.deadline_days
         if self.budget is not None:
@@ -260,10 +259,9 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
 ) -> Plan:
     """Price the best layout of every offer, number of nodes and precision for a whole training run.
 
-    `train_tokens` are those of the run; `deadline_days` and `budget` (in the currency of the offers) turn figures into
-    answers; with `availability` days and cost count failures, checkpoints and evaluation. The rest is as in `rank`,
-    without hardware, size and precision; `progress` is called with the choices that are priced, and all of them.
-    Raises InputError for what is wrong.
+    The run has `train_tokens` tokens; `deadline_days` and `budget` (in the currency of the offers) are its limits. With
+    `availability`, days and cost include failures, checkpoints and evaluation. The rest is as in `rank`, without
+    hardware, size and precision; `progress` is called with the number of priced choices and of all. Raises InputError.
     """
     for name in ("hardware", "nodes", "devices", "precision"):
         if name in question:
@@ -325,7 +323,7 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], question:
 
 
 def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
-    """Return the layout of a choice, or why there is none. Raises errors of the whole question."""
+    """Return the estimate of a choice, or why it has none. Raises InputError for a wrong question."""
     try:
         layouts = api.fastest(**asked)
     except UnsupportedError as error:
@@ -347,18 +345,18 @@ def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Limits of a run, with the inputs that turn a layout into a run."""
+    """Limits of a run, and the inputs that make a layout a run."""
 
     tokens: int
     deadline_days: float | None
     budget: float | None
     availability: Availability | None
     parameters: float
-    """Parameters of the model, a count."""
+    """Parameters of the model."""
 
 
 def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
-    """Return the choice with its run, and the checks of its limits."""
+    """Return the choice with its run and the checks of its limits."""
     if choice.estimate is None:
         return choice
     availability, deadline, budget = limits.availability, limits.deadline_days, limits.budget
@@ -378,7 +376,7 @@ def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
 
 
 def limit_check(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
-    """Return whether a figure is below a limit; its interval is one of a normal distribution of its logarithm."""
+    """Return whether a figure is below a limit; its logarithm is normal with this 90 % `interval`."""
     if interval is None or interval.high <= interval.low:
         return LimitCheck("yes" if figure <= limit else "no", None)
     deviation = math.log(interval.high / interval.low) / (2.0 * NORMAL_95)
@@ -403,7 +401,7 @@ def _cost(choice: Choice) -> float:
 
 
 def _on_front(choice: Choice, choices: Sequence[Choice]) -> bool:
-    """Tell whether no other choice is as fast and as cheap, and better in one of both."""
+    """Return whether no other choice is as fast and as cheap, and better in one."""
     mine = _days(choice), _cost(choice)
     others = ((_days(other), _cost(other)) for other in choices if other.run is not None)
     return choice.run is not None and not any(

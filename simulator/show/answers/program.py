@@ -35,11 +35,11 @@ class Checks(Tabular):
     results: tuple[Checked, ...]
     """Result of each launch of each file."""
     gates: Gates
-    """Limits that a passing launch keeps."""
+    """Conditions of passing."""
     changed: tuple[Changed, ...] | None = None
     """Differences from the baseline; None without one."""
     patches: bool = False
-    """Whether the changes that help were asked for as patches."""
+    """Whether patches of helpful changes were asked for."""
 
     @property
     def exit_code(self) -> int:
@@ -47,7 +47,7 @@ class Checks(Tabular):
         return exit_code(self.results, self.gates)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each launch: its verdict, and where it was priced its memory and speed."""
+        """Return a row for each launch: its verdict and, if it was priced, its memory and speed."""
         return [_row(result) for result in self.results]
 
     def __repr__(self) -> str:
@@ -80,12 +80,12 @@ def check(  # noqa: PLR0913  what a question about files is made of
     skip_non_recipes: bool = False,
     **over: Unpack[OpenFields],
 ) -> Checks:
-    """Judge launch scripts and configurations, and those of folders; nothing of them is run.
+    """Judge launch scripts and configurations, or folders of them, without running any.
 
-    `settings` are values that only the run knows, such as `{"WORLD_SIZE": "4"}`; reading does not leave `root`. What
-    fits passes, with at most `max_memory_fraction` of the usable memory and at least `min_fit_probability`; with
-    `fail_on` only those outcomes fail. Arguments of `estimate` stand over what a recipe says. A file that cannot be
-    read is a result; raises InputError for what is wrong whatever the file.
+    `settings` are values known only at launch, such as `{"WORLD_SIZE": "4"}`; no file outside `root` is read. A recipe
+    passes if it fits, within `max_memory_fraction` of the usable memory and with at least `min_fit_probability`; with
+    `fail_on` only those outcomes fail. Arguments of `estimate` replace those of a recipe. An unreadable file is a
+    result; raises InputError for a wrong argument.
     """
     if not files:
         raise InputError("name the recipes to judge, or a folder of them")
@@ -106,11 +106,10 @@ def explain(
     min_fit_probability: float = MIN_FIT_PROBABILITY,
     **question: Unpack[OpenFields],
 ) -> Explanation:
-    """Say why a layout needs what it needs, and the smallest changes that make it fit.
+    """Explain the memory of a layout, with the smallest changes that make it fit.
 
-    `what` is an estimate, or a file that holds one or is a recipe; without it the arguments of `estimate` say the
-    layout, and beside a file they stand over what it says. Raises InputError, or UnsupportedError for what cannot be
-    priced.
+    `what` is an estimate, or the path of an estimate or a recipe. The arguments of `estimate` define the layout without
+    it, and replace values of a file. Raises InputError, or UnsupportedError for what cannot be priced.
     """
     return explained(_case(what, question), min_fit_probability)
 

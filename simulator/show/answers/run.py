@@ -21,9 +21,9 @@ class TrainingRun:
     device_hours: float
     """Hours of the run times its devices."""
     cost: float | None
-    """Cost in the currency of the price; None without a price."""
+    """Cost of the run, in the currency of the price; None without a price."""
     days_interval: Interval | None = None
-    """90 % interval of the days, that of the step time carried over; None without a calibration."""
+    """90 % interval of the days, from that of the step time; None without a calibration."""
     cost_interval: Interval | None = None
     """90 % interval of the cost; None without a calibration or a price."""
 
@@ -45,6 +45,6 @@ def run_of(estimate: Estimate, tokens: int, price_per_device_hour: float | None,
 
 
 def _scaled(estimate: Estimate, figure: float) -> Interval | None:
-    """Return the 90 % interval of a figure that is proportional to the step time."""
+    """Return the 90 % interval of a figure proportional to the step time."""
     step, seconds = estimate.throughput.interval_seconds, estimate.throughput.step_seconds
     return None if step is None else Interval(figure * step.low / seconds, figure * step.high / seconds)

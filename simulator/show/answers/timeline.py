@@ -1,4 +1,4 @@
-"""Timeline of a step from an estimate: passes and memory of every pipeline rank. Draws nothing."""
+"""The passes and the memory of every pipeline rank over one step of an estimate. Draws nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from simulator.errors import UnsupportedError
 from simulator.question.scenario.block import block_of
 
 MOST_PASSES = 400_000
-"""Most passes of a step that a timeline shows."""
+"""Most passes of a step in a timeline."""
 AFTER = ("data_parallel", "optimizer", "offload")
-"""Parts of a step behind its passes, in this order."""
+"""Parts of a step after its passes, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Part of a step after a rank's passes."""
+    """Work of a rank after its passes."""
 
     name: str
     seconds: float
@@ -27,14 +27,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Step of an estimate, pass by pass."""
+    """The passes of one step over time."""
 
     estimate: Estimate
     passes: EventRun
     send_seconds: float
-    """Seconds from a pass to the one that waits for it on another rank."""
+    """Seconds from the end of a pass to the pass on another rank that waits for it."""
     after: tuple[Slice, ...]
-    """Parts of the step after the passes, on every rank."""
+    """Work of every rank after its passes, in order."""
 
     @property
     def seconds(self) -> float:
@@ -43,21 +43,21 @@ class Timeline:
 
     @property
     def difference(self) -> float:
-        """Relative difference to the step time of the estimate, whose formulas are closed."""
+        """Relative difference to the estimate's step time, which closed formulas give."""
         return self.seconds / self.estimate.throughput.step_seconds - 1.0
 
     def bytes_of_a_pass(self, rank: int) -> float:
-        """Return the bytes that a forward pass keeps until its backward pass ends: the peak over the most alive."""
+        """Return the bytes saved from a forward pass to its backward pass: peak activations over most passes alive."""
         stage = self.estimate.memory.stages[rank]
         return stage.parts_bytes["activations"] / max(self.passes.most_alive(rank), 1)
 
     def resident_bytes(self, rank: int) -> float:
-        """Return the bytes alive throughout, which with those of the passes give the estimate's peak."""
+        """Return the bytes alive throughout the step: the allocated bytes of the estimate less its activations."""
         stage = self.estimate.memory.stages[rank]
         return stage.allocated_bytes - stage.parts_bytes["activations"]
 
     def bytes_alive(self, rank: int) -> Iterator[tuple[float, float]]:
-        """Yield seconds from the start of the step, and the bytes alive from then on, at every change."""
+        """Yield seconds from the start of the step and the bytes alive from then on, at every change."""
         of_pass, alive = self.bytes_of_a_pass(rank), self.resident_bytes(rank)
         yield 0.0, alive
         for event in self.passes.events[rank]:
@@ -66,9 +66,9 @@ class Timeline:
 
 
 def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
-    """Run the schedule of an estimate; fewer `micro_batches` than it has show its beginning and end alone.
+    """Run the schedule of an estimate, of its first `micro_batches` alone if that is fewer.
 
-    Raises UnsupportedError for a layout that breaks a rule, and for more passes than can be shown.
+    Raises UnsupportedError for a layout that breaks a rule, and for more than `MOST_PASSES` passes.
     """
     if estimate.violations:
         raise UnsupportedError(f"timeline: the layout is refused: {estimate.violations[0].message}")
@@ -85,7 +85,7 @@ def timeline(estimate: Estimate, micro_batches: int | None = None) -> Timeline:
     parts = speed.parts_seconds
     schedule = speed.schedule
     sends = float(schedule.sends(ranks, chunks))
-    # Hidden sends are those that a rank's own passes cover; the rest is waited for while the pipeline fills and drains.
+    # A rank's own passes hide its sends; the others are waited for while the pipeline fills and drains.
     send = parts["pipeline_sends"] / (sends * (count + ranks - 1.0)) if sends else 0.0
     seconds = [
         stage.chunk_seconds or (ChunkTime(stage.forward_seconds / chunks, stage.backward_seconds / chunks),) * chunks

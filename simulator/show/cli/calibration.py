@@ -60,7 +60,7 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Print what each coefficient means, or the values that ship for families and clusters."""
+    """Print the meaning of each coefficient, or the shipped values of families and clusters."""
     names = _chosen(shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
     if names:
         _show(
@@ -75,12 +75,12 @@ def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _show(ctx: click.Context, name: str, value: object) -> None:
-    """Print an answer, as `--output` names a folder."""
+    """Print an answer to stdout, as `--output` names a folder."""
     write(ANSWERS[name].write(value, ctx.params["format"], presentation(ctx)), None)
 
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Show how far off predictions are: of shipped rows by class, or of the rows in files."""
+    """Show the errors of predictions: of shipped rows by class, or of the rows in files."""
     if values["files"]:
         _own_accuracy(ctx, values)
         return
@@ -91,7 +91,7 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _asked(judged: Sequence[JudgedRun], values: Mapping[str, Any]) -> list[JudgedRun]:
-    """Return what is asked of the rows: those of some families, or of a table."""
+    """Return the rows of the chosen families and table. Raises InputError for none."""
     families = _chosen(sorted({row.family for row in judged}), values["family"])
     tables, table = sorted({row.source for row in judged}), values["table"]
     if table is not None and table not in tables:
@@ -118,7 +118,7 @@ def _families(samples: Sequence[Sample]) -> tuple[str, ...]:
 
 
 def _chosen(known: Sequence[str], asked: Sequence[str], why: str = "no row that ran") -> tuple[str, ...]:
-    """Return the families asked for, else all. Raises InputError with `why` for one that is not known."""
+    """Return the chosen families, else all known ones. Raises InputError with `why` for an unknown one."""
     for name in asked:
         if name not in known:
             raise InputError(f"--family {name}: {why}{did_you_mean(name, known)}; there are {', '.join(known)}")
@@ -131,7 +131,7 @@ def _rows(files: Sequence[str]) -> list[MeasuredRow]:
 
 
 def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
-    """Return the rows, unless two have the same name."""
+    """Return the rows. Raises InputError where two have the same name."""
     seen: set[str] = set()
     for row in rows:
         if row.key in seen:
@@ -175,7 +175,7 @@ def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
 
 
 def _store_own(fits: Sequence[OwnFit], folder: Path) -> None:
-    """Write the files of the families that have something to store."""
+    """Write the files of the families with a fit to store."""
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
         reasons = _not_stored(fits)

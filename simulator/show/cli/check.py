@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _open(params: list[click.Parameter]) -> list[click.Parameter]:
-    """Options of an estimate without their defaults: what is not given is the recipe's."""
+    """Return the options without their defaults, for which a recipe's values stand."""
     for param in params:
         if isinstance(param, click.Option) and not param.multiple and param.name != "hardware":
             param.default = None
@@ -50,7 +50,7 @@ _OVER_A_RECIPE = {
     "nodes": "Nodes, in place of the recipe's; without it the recipe's, else the fewest that its degrees fill.",
     "devices": "Devices, instead of nodes.",
 }
-"""What options of an estimate mean where a recipe is judged."""
+"""Help of an estimate's options where they apply to a recipe."""
 
 
 def check_command() -> click.Command:
@@ -111,7 +111,7 @@ def _check(**values: Any) -> None:
 
 
 def _root(folder: str | None) -> Path | None:
-    """The folder given with `--root`."""
+    """Return the folder of `--root`; None without it."""
     if folder is None:
         return None
     if "\0" in folder or not os.path.isdir(folder):  # noqa: PTH112  false where nobody may look
@@ -120,7 +120,7 @@ def _root(folder: str | None) -> Path | None:
 
 
 def _append_summary(checks: Checks, shown_as: Presentation) -> None:
-    """Add the verdicts to the job summary, where there is one."""
+    """Append the verdicts to the job summary, if there is one."""
     from simulator.show.report.check_github import github_summary  # noqa: PLC0415  start-up time
 
     file = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -145,11 +145,11 @@ def _gates(values: Mapping[str, Any]) -> Gates:
 
 
 SAME = ("model", "nodes", "devices", *DEFAULT_WORKLOAD, "num_layers")
-"""Inputs that a recipe is asked by the names of their options."""
+"""Inputs whose field of `Asked` has the name of their option."""
 
 
 def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
-    """Return what was given on the command line or in the environment, to put over a recipe."""
+    """Return inputs of command line and environment, which replace a recipe's."""
     from simulator.question.scenario.complete import OPTIONS, asked_layout  # noqa: PLC0415  start-up time
     from simulator.recipes.check.asked import Asked  # noqa: PLC0415  start-up time
     from simulator.recipes.check.model import field_values  # noqa: PLC0415  start-up time

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from simulator.show.answers.explain import Explanation
 
 _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
-"""Inputs with a default of their own that every answer depends on."""
+"""Inputs of every question that have a default."""
 _FOR_PEOPLE = ("table", "markdown", "html")
-"""Forms that say why a layout does not fit."""
+"""Formats that explain why a layout does not fit."""
 
 
 def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _explained(ctx: click.Context, values: Mapping[str, Any]) -> Explanation:
-    """Explanation of an estimate that does not fit, with what would help."""
+    """Return the explanation of an estimate that does not fit, with changes that help."""
     from simulator.search.query import MIN_FIT_PROBABILITY  # noqa: PLC0415  start-up time
     from simulator.show.answers.explain import explain  # noqa: PLC0415  start-up time
     from simulator.show.cli.check import asked  # noqa: PLC0415  start-up time

@@ -1,4 +1,4 @@
-"""The commands `compare` and `explain`: what differs between two questions, and why one needs what it needs.
+"""The commands `compare` and `explain`: differences between two questions, and causes of a memory need.
 
 Reads options; `show.answers` works the answers out, `show.report` writes them.
 """
@@ -35,7 +35,7 @@ class Quoted(Sectioned):
     """A command whose arguments may be options in quotes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; a word with a dash in front and a blank inside is no option of this command."""
+        """Parse the arguments; one that begins with a dash and has a blank inside is options in quotes."""
         return super().parse_args(ctx, [f" {word}" if word.startswith("-") and " " in word else word for word in args])
 
 
@@ -103,7 +103,7 @@ def _explain(**values: Any) -> None:
 
 
 def case_of_options(own: Asked) -> Case:
-    """The question that options ask, with an estimate's defaults."""
+    """Return the question of options, with an estimate's defaults."""
     from simulator.recipes.emit.question import question_of_options, target_of  # noqa: PLC0415  start-up time
 
     if own.model is None:
@@ -112,7 +112,7 @@ def case_of_options(own: Asked) -> Case:
 
 
 def case_of_text(text: str, own: Asked) -> Case:
-    """The question behind an estimate's file, a recipe, or options in quotes."""
+    """Return the question of an estimate's file, a recipe, or options in quotes."""
     if text.lstrip().startswith("-"):
         return case_of_options(_over(_asked_of(text), own))
     from simulator.recipes.emit.question import question_of_path  # noqa: PLC0415  start-up time
@@ -121,7 +121,7 @@ def case_of_text(text: str, own: Asked) -> Case:
 
 
 def _asked_of(text: str) -> Asked:
-    """Options in quotes, as the command line reads them."""
+    """Return options in quotes, read as on the command line."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -133,7 +133,7 @@ def _asked_of(text: str) -> Asked:
 
 
 def _over(inner: Asked, outer: Asked) -> Asked:
-    """The options in quotes under those of the command itself."""
+    """Return the options in quotes, replaced by those of the command itself."""
     outside = {name: value for name in (*SAME, *_SWITCHES) if (value := getattr(outer, name)) is not None}
     if not outer.hardware_assumed:
         outside |= {"hardware": outer.hardware, "hardware_assumed": False}

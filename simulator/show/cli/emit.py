@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from simulator.recipes.check.case import Case
 
 _ALSO = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
-"""Other names of what recipes are written for; `deepspeed` has its own stack too."""
+"""Other names of targets; `deepspeed` selects its own stack too."""
 DOES_NOT_FIT = 1
-"""Exit code where nothing is written, as the layout would not run."""
+"""Exit code if nothing is written because the layout would not run."""
 
 
 def emit_command() -> click.Command:
@@ -75,7 +75,7 @@ def _emit(**values: Any) -> None:
 
 
 def _problem(case: Case) -> str:
-    """Reason why a layout would not run; empty where it would."""
+    """Return why a layout would not run; empty if it would."""
     from simulator.search.build import bare_estimate  # noqa: PLC0415  start-up time
     from simulator.show.report.text import verdict_sentence  # noqa: PLC0415  start-up time
 
@@ -84,7 +84,7 @@ def _problem(case: Case) -> str:
 
 
 def _stdin() -> str:
-    """Text of stdin. Raises InputError where it is closed, too long or no text."""
+    """Return the text of stdin. Raises InputError if it is closed, too long or no text."""
     from simulator.errors import InputError  # noqa: PLC0415  start-up time
     from simulator.question.units import MEGA  # noqa: PLC0415  start-up time
     from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time

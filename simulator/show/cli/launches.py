@@ -40,9 +40,9 @@ from simulator.show.report.validate_table import Validation, dry_run_text
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
 _SMALL = {"seq_length": 256, "global_batch_size": 8}
 _LARGE = {name: DEFAULTS[name] for name in _SMALL}
-"""Sizes of the question that is asked without any: on processors a launch takes seconds, elsewhere it is the usual."""
+"""Default sizes: `_SMALL` on processors, so that a launch takes seconds, else the usual ones."""
 _MOST_RANKED = 256
-"""Layouts of the ranking among which those to launch are looked for."""
+"""Most layouts of the ranking from which launches are chosen."""
 
 
 def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ def _code(campaign: Campaign) -> int:
 
 
 def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
-    """The hardware, and the arguments of a ranking."""
+    """Return the hardware, and the arguments of a ranking."""
     if not values["model"]:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
     if ":" in values["hardware"]:
@@ -131,7 +131,7 @@ def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
 
 
 def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) -> Pick:
-    """Question of every launch, whose layout is still to be chosen."""
+    """Return the question of every launch, with a placeholder for the layout."""
     scenario = scenario_of(**question)
     return Pick(
         scenario=scenario,
@@ -182,13 +182,13 @@ def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
 
 
 def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
-    """Doubt about the devices of this machine. Raises UnsupportedError where it has none of the kind."""
+    """Yield contradictions between this machine's devices and the spec. Raises UnsupportedError without devices."""
     devices = ask(values["backend"] or usual_backend(hardware.family))
     yield from contradictions(devices, hardware, hardware_names())
 
 
 def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
-    """Say what makes figures of this machine misleading, before anything is launched on it."""
+    """Warn before a launch of what makes figures of this machine misleading."""
     warnings: Iterable[str] = ()
     # With Slurm the devices are elsewhere, and an outside framework looks for its own.
     if values["launcher"] == "local" and values["engine"] == "reference" and plan.launches:
@@ -201,7 +201,7 @@ def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, pla
 
 
 def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Refuse options that would be ignored, and what nodes that are started by themselves cannot do alike."""
+    """Raise for options that would be ignored, or that separately started nodes cannot share."""
     if values["retry_failed"] and not values["resume"]:
         raise click.UsageError("--retry-failed needs --resume: without it everything is launched")
     if values["launcher"] != "slurm" and not left_to_default(ctx, "queue_limit"):

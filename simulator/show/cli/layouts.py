@@ -13,19 +13,19 @@ from simulator.search.space import Space
 
 
 def check_cluster(values: Mapping[str, Any]) -> None:
-    """Refuse nodes and devices together."""
+    """Raise UsageError for nodes and devices together."""
     if values["nodes"] is not None and values["devices"] is not None:
         raise UsageError("--nodes and --devices exclude each other: give one")
 
 
 def framework_options(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the framework's switches, the optimizer among them; one that is given twice is refused."""
+    """Return the framework's switches, with the optimizer. Raises for one with two values."""
     optimizer = values.get("optimizer")
     return values_by_name("--option", [*values["option"], *([("optimizer", optimizer)] if optimizer else [])])
 
 
 def values_by_name(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the names and values given with an option; a name with two values is refused."""
+    """Return the names and values of an option. Raises for a name with two values."""
     values: dict[str, str] = {}
     for name, text in pairs:
         if values.setdefault(name, text) != text:
@@ -34,12 +34,12 @@ def values_by_name(option: str, pairs: Iterable[tuple[str, str]]) -> dict[str, s
 
 
 def layout_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given of a layout, by its short names."""
+    """Return the fields of a layout from the options, by their short names."""
     return {setting.key: values[setting.key] for setting in SETTINGS if values[setting.key] is not None}
 
 
 def space(values: Mapping[str, Any]) -> Space:
-    """Return the space a ranking searches: what was given narrows it, the rest is left open."""
+    """Return the space of a ranking: options restrict it, other fields are searched."""
     axes = asked_layout(layout_values(values), OPTIONS, many=True)
     return Space(
         **{name: value if isinstance(value, tuple) else (value,) for name, value in axes.items()},

@@ -32,7 +32,7 @@ _CLASSES = (
     'verdict: any verdict. bound, activations: "does not fit". figure: nothing, it warns.',
     "A flag at its default, or off, counts as absent. A flag of no table leaves the verdict cannot_tell.",
 )
-"""What stands under a table of flags."""
+"""Notes under a table of flags."""
 
 
 def models(ctx: click.Context, values: Mapping[str, Any]) -> None:

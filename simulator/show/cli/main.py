@@ -38,10 +38,10 @@ INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF})
-"""What writing to a full or broken disk, or to a closed stream, ends with."""
+"""Errors of writing to a full or broken disk, or to a closed stream."""
 
 _COMPLETION = "_SIMULATE_COMPLETE"
-"""What asks click for a shell's completions."""
+"""Environment variable that asks click for a shell's completions."""
 
 _LISTS = (
     "LIST is a number (4), several (1,2,4) or a range that includes both ends (1:8); "
@@ -54,7 +54,7 @@ Builder = Callable[[], click.Command]
 
 
 class Commands(UserDict[str, Any]):
-    """Commands by name, each built when it is first asked for: the others cost no start-up time."""
+    """Commands by name, each built at its first use to save start-up time."""
 
     def __getitem__(self, name: str) -> click.Command:
         """Return the command."""
@@ -67,7 +67,7 @@ class Commands(UserDict[str, Any]):
 
 
 class MainCommand(Sectioned, click.Group):
-    """The group: without a command it ranks; any error is one line on stderr."""
+    """The main command: without a sub-command it ranks; any error is one line on stderr."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, then the options of the ranking."""
@@ -75,7 +75,7 @@ class MainCommand(Sectioned, click.Group):
         super().format_options(ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with what is said of each; none of them is built for it."""
+        """Write the commands with their short help, without building them."""
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (text, _) in _COMMANDS.items()])
@@ -83,7 +83,7 @@ class MainCommand(Sectioned, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that was asked for, or say which there are; it may price many questions."""
+        """Return the named command, with garbage collection on. Raises UsageError for an unknown name."""
         gc.enable()
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
@@ -96,7 +96,7 @@ class MainCommand(Sectioned, click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Remember the words, which parsing uses up: pages tell how they were made."""
+        """Return the context with the words of the command line, which pages show."""
         words = list(args)
         ctx = super().make_context(info_name, args, parent, **extra)
         ctx.meta[TYPED] = words
@@ -135,8 +135,7 @@ class MainCommand(Sectioned, click.Group):
 def run() -> NoReturn:
     """Run the command line of this process.
 
-    One search makes no cycles worth collecting; looking for them, and once more on leaving, takes a sixth of it.
-    Commands collect what their questions leave.
+    Garbage collection is off at first: it would take a sixth of one search. Commands turn it on.
     """
     open_streams()
     gc.disable()
@@ -145,13 +144,13 @@ def run() -> NoReturn:
 
 
 def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR0911  one per kind of end
-    """Return the exit code of a command, with its error told on stderr in one line."""
+    """Return the exit code of a command, with its error as one line on stderr."""
     try:
         code = answer()
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except SystemExit as left:
-        # Where the reader of its help is gone, click leaves with 1, which here means that a recipe failed; nothing
+        # If the reader of its help is gone, click leaves with 1, which here means that a recipe failed; nothing
         # else in it does, but for completions of a shell.
         return CLOSED_PIPE if left.code == 1 and _COMPLETION not in os.environ else _status(left.code)
     except click.ClickException as error:
@@ -162,7 +161,7 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR09
         return error.exit_code
     except Exception as error:  # noqa: BLE001  no input may end in a traceback
         if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
-            # Help and version are written by click itself.
+            # click itself writes help and version, without the checks of `write`.
             _tell(f"error: stdout: cannot be written: {error.strerror}")
             return click.UsageError.exit_code
         return _internal(error, debug=debug)
@@ -174,7 +173,7 @@ def _status(code: object) -> int:
 
 
 def _internal(error: Exception, *, debug: bool) -> int:
-    """Tell of an error that no input should cause; return its exit code."""
+    """Report an error that no input should cause; return its exit code."""
     message = short_line(f"{type(error).__name__}: {error}")
     if debug:
         from traceback import print_exception  # noqa: PLC0415  start-up time
@@ -241,7 +240,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 
 def _listing(name: str, kind: click.ParamType[Any], text: str = "") -> Builder:
-    """Return what builds a command that lists; without a text its help is what the list of commands says."""
+    """Return the builder of a command that lists; its help is `text`, else its short help."""
     return lambda: Sectioned(
         name,
         callback=handled(name, "listings"),
@@ -255,7 +254,7 @@ def _listing(name: str, kind: click.ParamType[Any], text: str = "") -> Builder:
 
 
 def _built(place: str) -> Builder:
-    """Return what builds a command of another module, which is imported then."""
+    """Return the builder of a command of another module, which it imports."""
     module, _, function = place.partition(":")
 
     def build() -> click.Command:
@@ -358,7 +357,7 @@ _COMMANDS: Mapping[str, tuple[str, Builder]] = {
     "trace": ("Count one stage's bytes without a device.", _built("trace:trace_command")),
     "validate": ("Launch the best layouts and compare.", _built("validate:validate_command")),
 }
-"""Every command by its name: what the list of commands says of it, and what builds it."""
+"""Short help and builder of every command, by name."""
 
 cli = MainCommand(
     "simulate",

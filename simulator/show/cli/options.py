@@ -43,20 +43,20 @@ CONTEXT_SETTINGS: dict[str, Any] = {
 """The same for all commands, so that SIMULATE_MODEL means `--model` in each."""
 
 _FOLLOWED = f"{__name__}.followed"
-"""Key of the context of a group behind whose options a command stands."""
+"""Key of the context of a group whose options a command follows."""
 
 Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
 
 class Option(click.Option):
-    """An option that knows the section of the help it belongs to; a default that it is given is shown there."""
+    """Option with a section of the help, where its default is shown."""
 
     def __init__(self, names: str, section: str, text: str, **attributes: Any) -> None:
         super().__init__(names.split(), help=text, show_default=attributes.get("default") is not None, **attributes)
         self.section = section
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return the variable of the environment; none for a group's own option where a command follows."""
+        """Return the environment variable's value; None for a group's own option if a command follows."""
         return None if ctx.meta.get(_FOLLOWED) is ctx else super().resolve_envvar_value(ctx)
 
 
@@ -67,7 +67,7 @@ class Sectioned(click.Command):
         super().__init__(name, context_settings=CONTEXT_SETTINGS, **attributes)
 
     def make_parser(self, ctx: click.Context) -> Any:
-        """Return what reads the words; an option of one value that stands there twice is refused."""
+        """Return the parser of the words, which refuses an option of one value that is repeated."""
         parser = super().make_parser(ctx)
         parse = parser.parse_args
 
@@ -85,7 +85,7 @@ class Sectioned(click.Command):
         return parser
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, unless it would write over what it reads."""
+        """Run the command. Raises InputError where it would overwrite its input."""
         refuse_inputs(ctx)
         batch_in_sequences(ctx)
         return super().invoke(ctx)
@@ -103,7 +103,7 @@ class Sectioned(click.Command):
 
 
 def batch_in_sequences(ctx: click.Context) -> None:
-    """Replace a batch in tokens by its sequences. Raises UsageError where they are not whole."""
+    """Replace a batch in tokens by one in sequences. Raises UsageError where these are not whole."""
     tokens = ctx.params.pop("global_batch_tokens", None)
     if tokens is None:
         return
@@ -123,7 +123,7 @@ def batch_in_sequences(ctx: click.Context) -> None:
 
 
 def question_options(*, many: bool = False) -> list[click.Parameter]:
-    """Return what is trained on what; where `many` are priced, some of it may be searched."""
+    """Return the options of the question; with `many` some of them may ask for a search."""
     options: list[click.Parameter] = []
     for setting in INPUTS:
         options.append(_question_option(setting, many=many))
@@ -147,13 +147,13 @@ def _question_option(setting: InputSetting, *, many: bool) -> Option:
 
 
 def layout_options(*, many: bool) -> list[click.Parameter]:
-    """Return the layout: sets to choose from if ``many``, else one value each."""
+    """Return the options of the layout: sets to choose from if ``many``, else one value each."""
     options: list[click.Parameter] = [_layout_option(setting, many=many) for setting in SETTINGS]
     return [*options, *(listed("search") if many else ())]
 
 
 def listed(group: str) -> list[click.Parameter]:
-    """Return the options of a group of `options.csv`, in its order; new ones, as some commands change theirs."""
+    """Return the options of a group of `options.csv`, in its order, newly built as some commands change them."""
     return [_of_row(row) for row in _rows(__file__, "options") if group in row["groups"].split()]
 
 
@@ -170,23 +170,23 @@ def _of_row(row: Mapping[str, str]) -> Option:
 
 
 def files_argument() -> list[click.Parameter]:
-    """Return the files of measured rows that a command takes, and which of their rows."""
+    """Return the argument for files of measured rows, and the options that select rows."""
     return [click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]..."), *listed("family")]
 
 
 def answer_options(name: str) -> list[click.Parameter]:
-    """Return format and destination of an answer."""
+    """Return the options for format and destination of an answer."""
     return [output_format(name), *listed("answer")]
 
 
 def output_format(name: str) -> Option:
-    """Return the forms that an answer may have, the first by default."""
+    """Return the option for the format of an answer, by default its first."""
     forms = ANSWERS[name].formats
     return Option("--format", OUTPUT, "Form of the answer.", type=Word(forms), default=forms[0])
 
 
 def given_on_command_line(ctx: click.Context, params: Sequence[click.Parameter]) -> list[str]:
-    """Return the options among ``params`` that stand on the command line."""
+    """Return the options among ``params`` that were given on the command line."""
     source = click.core.ParameterSource.COMMANDLINE
     return [param.opts[-1] for param in params if param.name and ctx.get_parameter_source(param.name) is source]
 

@@ -33,21 +33,21 @@ _SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
 _REPEATED = re.compile(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
 _SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 _BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
-"""The names in a text of one or several kinds of hardware, each with its network or its nodes behind it."""
+"""Names in a text of one or several kinds of hardware, each followed by network or nodes."""
 
 
 def shown(value: object) -> str:
-    """Return a value as given, quoted, cut and made printable."""
+    """Return a value quoted, shortened and printable, for a message."""
     text = str(value)
     text = text if len(text) <= 60 else text[:60] + "..."
     return "'" + "".join(mark if mark.isprintable() else "?" for mark in text) + "'"
 
 
 class Read(ParamType, ABC):
-    """Value that a text is read as; one that is no text, such as a default, stays as it is."""
+    """Type that reads its value from a text; a value of another type, such as a default, stays."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what the text says, or say what is wrong with it."""
+        """Return the value of a text. Fails with a message where it is wrong."""
         if not isinstance(value, str):
             return value
         try:
@@ -57,15 +57,15 @@ class Read(ParamType, ABC):
 
     @abstractmethod
     def read(self, text: str) -> Any:
-        """Return what the text says. Raises InputError that says which texts are allowed."""
+        """Return the value of a text. Raises InputError that names the allowed texts."""
 
     def completions(self, incomplete: str) -> Iterable[str]:
-        """Return texts among which those that begin so complete a value; by itself a type knows of none."""
+        """Return candidates for completion; none by default."""
         del incomplete
         return ()
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the completions that begin so, as the shell takes them."""
+        """Return the completions that begin with `incomplete`."""
         del ctx, param
         from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
 
@@ -107,12 +107,12 @@ class Length(Whole):
 
 
 class Nodes(Whole):
-    """Nodes; ``auto`` or ``auto:256`` searches the fewest that do."""
+    """Number of nodes; ``auto`` or ``auto:256`` searches the fewest on which a layout fits."""
 
     name = "N|auto"
 
     def read(self, text: str) -> Any:
-        """Return the number, or the text that asks for a search."""
+        """Return the number, or the text of a search."""
         if not text.strip().startswith("auto"):
             return super().read(text)
         from simulator.search.fewest import most_nodes  # noqa: PLC0415  start-up time
@@ -140,7 +140,7 @@ class WholeList(Whole):
         return self.arranged(numbers)
 
     def arranged(self, numbers: list[int]) -> tuple[int, ...]:
-        """Return the numbers as the option keeps them."""
+        """Return the numbers as a tuple, in the order given."""
         return tuple(numbers)
 
     def _ends(self, item: str, text: str) -> tuple[int, int]:
@@ -163,15 +163,15 @@ class WholeList(Whole):
 
 
 class WholeSet(WholeList):
-    """Whole numbers to choose from, in order, each once."""
+    """Distinct whole numbers to choose from, ascending."""
 
     def arranged(self, numbers: list[int]) -> tuple[int, ...]:
-        """Return the numbers in order, each once."""
+        """Return the distinct numbers, ascending."""
         return tuple(sorted(set(numbers)))
 
 
 class Word(Choice):
-    """One of a few words; a wrong one is answered with the nearest."""
+    """One of a fixed set of words; the message on a wrong one names the nearest."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the word."""
@@ -180,13 +180,13 @@ class Word(Choice):
         return value
 
     def refuse(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
-        """Say which words there are."""
+        """Fail with a message that names the allowed words."""
         choices = [str(choice) for choice in self.choices]
         self.fail(f"{shown(word)} is not one of {', '.join(choices)}{did_you_mean(word, choices)}", param, ctx)
 
 
 class WordSet(Word):
-    """Some of a few words: ``none,full``."""
+    """Several of a fixed set of words: ``none,full``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the words as a tuple, in the order of the choices."""
@@ -256,7 +256,7 @@ class Percentage(Read):
     name = "SHARE"
 
     zero = False
-    """Whether 0 is a share too."""
+    """Whether 0 is allowed."""
 
     def read(self, text: str) -> Any:
         """Return the share."""
@@ -272,7 +272,7 @@ class Percentage(Read):
 
 
 class PercentageOrZero(Percentage):
-    """A share from 0 to 1, 0 too."""
+    """A share from 0 to 1, with 0 allowed."""
 
     zero = True
 
@@ -312,7 +312,7 @@ class Setting(Read):
         return name, value
 
     def completions(self, incomplete: str) -> Iterable[str]:
-        """Return the switches; behind the equals sign, the words that such a switch may take."""
+        """Return the switches, or after the equals sign the words that the switch allows."""
         from simulator.question.frameworks.profile import switches  # noqa: PLC0415  start-up time
 
         name, equals, _ = incomplete.partition("=")
@@ -335,7 +335,7 @@ class EmptySetting(Setting):
 class SpecName(Read):
     """Name of a shipped spec, or a path; names complete in the shell.
 
-    What else people call a shipped spec becomes its name.
+    An alias of a shipped spec becomes its name.
     """
 
     name = "NAME|PATH"
@@ -344,7 +344,7 @@ class SpecName(Read):
         self.kind = kind
 
     def read(self, text: str) -> str:
-        """Return the text with shipped names in the place of what else shipped specs are called."""
+        """Return the text with aliases replaced by shipped names."""
         if self.kind == "model":
             return self._shipped(text)
         return _BEFORE_SIZE.sub(lambda name: self._shipped(name[0]), text)
@@ -367,7 +367,7 @@ class SpecName(Read):
         return spec_names(self.kind)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the shipped names that begin so, and paths where one is being typed."""
+        """Return the shipped names that begin with `incomplete`, and paths if it is one."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415  only the shell asks for it
 
         if "/" in incomplete or incomplete.startswith("."):
@@ -376,12 +376,12 @@ class SpecName(Read):
 
 
 class ListedName(Read):
-    """Name of one of the things that a command lists; names complete in the shell."""
+    """Name in a command's listing; names complete in the shell."""
 
     name = "NAME"
 
     def __init__(self, place: str) -> None:
-        """``place`` is `module:function` of what returns the names, imported when they are asked for."""
+        """``place`` is the `module:function` that returns the names, imported at first use."""
         self._place = place
 
     def completions(self, incomplete: str = "") -> Sequence[str]:
@@ -400,12 +400,12 @@ class ListedName(Read):
 
 
 class Shard(Read):
-    """A share of the work: ``3/64``."""
+    """Part of the work: ``3/64``."""
 
     name = "K/N"
 
     def read(self, text: str) -> Any:
-        """Return which of how many."""
+        """Return the number of the part, and of all parts."""
         match = _SHARD.fullmatch(text.strip())
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise InputError(f"{shown(text)} is not K/N with K from 1 to N, such as 3/64")

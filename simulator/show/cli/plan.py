@@ -1,4 +1,4 @@
-"""The command `plan`: offers in, what to book out. Reads options; `show.answers.plan` chooses."""
+"""The command `plan`: offers in, a booking out. Reads options; `show.answers.plan` chooses."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _plan(**values: Any) -> None:
 
 
 def _availability(values: Mapping[str, Any]) -> Availability | None:
-    """Availability of a run: as given, else the defaults, else nothing."""
+    """Return the availability of a run, with defaults; None if no option asks for it."""
     from simulator.show.answers.availability import Availability  # noqa: PLC0415  start-up time
 
     figures = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}

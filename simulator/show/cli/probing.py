@@ -21,7 +21,7 @@ _NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
 
 
 def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
-    """Plan, measure, launch, fit, and tell how to use the result."""
+    """Plan, measure, launch and fit, and write how to use the result."""
     request, form, shown = _request(values), _form(values), presentation(ctx)
     quiet = shown.verbosity < 0
     if values["dry_run"]:

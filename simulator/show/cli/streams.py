@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from simulator.show.report.presentation import Presentation
 
 CLOSED_PIPE = 141
-"""Exit code when the reader of stdout left, as a shell gives it."""
+"""Exit code if the reader of stdout left: that of a shell."""
 PROGRESS_AFTER_SECONDS = 1.0
-"""A search shorter than this shows no progress."""
+"""Seconds of a search before progress is shown."""
 
 LINE_EVERY_SECONDS = 60.0
-"""Between lines of progress where there is no terminal."""
+"""Seconds between lines of progress without a terminal."""
 WIDTH_WITHOUT_TERMINAL = 120
-"""Characters in a line where stdout is no terminal and COLUMNS does not say."""
+"""Characters per line if stdout is no terminal and COLUMNS is not set."""
 
 
 def wants_colour(choice: str, *, terminal: bool, environment: Mapping[str, str]) -> bool:
@@ -57,19 +57,19 @@ def colour_of(ctx: click.Context, output: str | None) -> bool:
 
 
 def width_of(output: str | None) -> int | None:
-    """Return the characters that a line of the answer may have; None where it goes to a file."""
+    """Return the most characters per line of the answer; None for a file."""
     if output not in (None, "-"):
         return None
     return get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns
 
 
 def verbosity_of(ctx: click.Context) -> int:
-    """Return how often `-v` was given, less how often `-q` was."""
+    """Return the number of `-v` less that of `-q`."""
     return int(inherited(ctx, "verbose") or 0) - int(inherited(ctx, "quiet") or 0)
 
 
 def presentation(ctx: click.Context, **more: Any) -> Presentation:
-    """Return how an answer is shown: as the general options and the place that it goes to ask."""
+    """Return the presentation that general options and the destination ask for."""
     from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
 
     output = ctx.params.get("output")
@@ -83,12 +83,12 @@ def presentation(ctx: click.Context, **more: Any) -> Presentation:
 
 
 def default_text(kind: HardwareSpec) -> str:
-    """Return what the hardware is that nobody named, in words that can be looked up."""
+    """Return the default hardware in words: name, devices per node, title."""
     return f"{kind.name}, the default: {kind.devices_per_node} x {kind.title} a node"
 
 
 TYPED = "simulate.typed"
-"""Where a context keeps the words of the command line."""
+"""Key of the words of the command line in a context."""
 
 
 def typed(ctx: click.Context) -> str:
@@ -97,7 +97,7 @@ def typed(ctx: click.Context) -> str:
 
 
 def inherited(ctx: click.Context, name: str) -> str | int | None:
-    """Return a general option of this command, or of the group where only the group was given it."""
+    """Return a general option of this command, or the group's if only the group was given it."""
     default = click.core.ParameterSource.DEFAULT
     if ctx.parent is not None and ctx.get_parameter_source(name) is default:
         return inherited(ctx.parent, name)
@@ -106,7 +106,7 @@ def inherited(ctx: click.Context, name: str) -> str | int | None:
 
 
 class _Closed(io.TextIOBase):
-    """A stream that the process was started without."""
+    """Stand-in for a standard stream that was closed at start."""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a stream of text has one
@@ -117,9 +117,9 @@ class _Closed(io.TextIOBase):
 
 
 def open_streams() -> None:
-    """Put something in the place of standard streams that are closed, so that no file is opened under their numbers.
+    """Replace closed standard streams, so that no file is opened under their numbers.
 
-    What is said on a closed stderr is lost; an answer for a closed stdout is an error.
+    Text for a closed stderr is lost; an answer for a closed stdout is an error.
     """
     for number in range(3):
         try:
@@ -133,7 +133,7 @@ def open_streams() -> None:
 
 
 def tell(line: str) -> None:
-    """Say something on stderr; where that cannot be written, nobody listens, and the answer counts alone."""
+    """Write a line to stderr; if that fails it is lost, as only the answer counts."""
     try:
         click.echo(line, err=True)
     except (OSError, ValueError):
@@ -144,15 +144,15 @@ _OBEYED: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufff0-\uffff"
     r"\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 )
-"""Marks that a terminal or a page obeys instead of showing: control, direction, and what has no form of its own."""
+"""Characters that a terminal or a page obeys instead of showing: control, direction, zero width."""
 _COLOUR: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _RUNNER_LINE: Final = re.compile(r"^([ \t]*)::", re.MULTILINE)
 
 
 def visible(text: str, *, colour: bool = False, commands: bool = False) -> str:
-    """Return an answer with every mark that would be obeyed written as an escape that JSON reads as the mark.
+    """Return an answer with control characters written as JSON escapes.
 
-    With `colour` its colour codes stay; without `commands` no line is one to a CI runner.
+    With `colour` its colour codes stay; without `commands` no line is a command to a CI runner.
     """
     parts = _COLOUR.split(text) if colour else [text]
     shown = "".join(part if number % 2 else _OBEYED.sub(_escape, part) for number, part in enumerate(parts))
@@ -164,7 +164,7 @@ def _escape(mark: re.Match[str]) -> str:
 
 
 def answer(ctx: click.Context, name: str, value: object, shown: Presentation) -> None:
-    """Write an answer in the form and to the place that were asked for."""
+    """Write an answer in the format and to the destination of the options."""
     form = ctx.params["format"]
     with progress_bar(quiet=shown.verbosity < 0, label="questions of the page priced") as progress:
         on_page = form in ("html", "sliders")
@@ -193,11 +193,11 @@ def write(text: str | Iterable[str], output: str | None, option: str = "--output
 _WRITTEN = ("output", "timeline")
 """Options that name a file to write."""
 _BEHIND_A_NAME = re.compile(r"[,@]|:\d")
-"""What parts the names of several kinds of hardware, or stands behind one."""
+"""Separator after the name of a kind of hardware."""
 
 
 def refuse_inputs(ctx: click.Context) -> None:
-    """Refuse outputs that are inputs or have no folder, before anything is worked out."""
+    """Raise InputError for outputs that are inputs or have no folder."""
     for param in ctx.command.params:
         output = ctx.params.get(param.name or "") if param.name in _WRITTEN else None
         if output:
@@ -207,7 +207,7 @@ def refuse_inputs(ctx: click.Context) -> None:
 
 
 def refuse_input(ctx: click.Context, output: str | None, option: str) -> None:
-    """Refuse to write over a file that the command reads. Raises InputError."""
+    """Raise InputError for an output that the command reads."""
     for name, value in ctx.params.items():
         if name in _WRITTEN or not output or not os.path.isfile(output):  # noqa: PTH113  false for what is no path
             continue
@@ -218,7 +218,7 @@ def refuse_input(ctx: click.Context, output: str | None, option: str) -> None:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Every text in the value of a parameter."""
+    """Yield every text in the value of a parameter."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
@@ -229,14 +229,14 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def note(text: str, *, quiet: bool) -> None:
-    """Tell the reader something beside the answer."""
+    """Write a note to stderr, unless `quiet`."""
     if not quiet:
         tell(f"simulate: note: {short_line(text)}")
 
 
 @contextmanager
 def progress_bar(*, quiet: bool, label: str = "layouts priced") -> Iterator[Progress | None]:
-    """Yield what a search calls as it goes; nothing is shown in the first second, or without a terminal."""
+    """Yield the callback of a search for progress; the first second and no terminal show none."""
     if quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
@@ -256,7 +256,7 @@ def progress_bar(*, quiet: bool, label: str = "layouts priced") -> Iterator[Prog
 
 @contextmanager
 def long_progress(*, quiet: bool, label: str) -> Iterator[Progress | None]:
-    """Yield what a long job calls as it goes: a bar on a terminal, else a line a minute."""
+    """Yield the callback of a long job for progress: a bar on a terminal, else a line a minute."""
     if quiet or sys.stderr.isatty():
         with progress_bar(quiet=quiet, label=label) as bar:
             yield bar
@@ -277,7 +277,7 @@ def long_progress(*, quiet: bool, label: str) -> Iterator[Progress | None]:
 
 
 def _write_out(pieces: Iterable[str]) -> None:
-    """Write to stdout; a character its encoding lacks is written as an escape."""
+    """Write to stdout, characters that its encoding lacks as escapes."""
     try:
         for text in pieces:
             try:
@@ -295,6 +295,6 @@ def _write_out(pieces: Iterable[str]) -> None:
 
 
 def _let_go_of(stream: TextIO) -> None:
-    """Point a stream at nothing, so that leaving does not fail once more to write what is left."""
+    """Redirect a stream to the null device, so that its flush at exit does not fail again."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -38,7 +38,7 @@ def sweep_command() -> click.Command:
 
 
 def _sweep(**values: Any) -> None:
-    """Work through the questions, and say how they ended."""
+    """Price the questions, and write how they ended."""
     from simulator.show.answers.sweep.run import sweep  # noqa: PLC0415  start-up time
     from simulator.show.answers.sweep.workers import check_workers  # noqa: PLC0415  start-up time
     from simulator.show.report.sweep import speed_line  # noqa: PLC0415  start-up time

@@ -14,7 +14,7 @@ from simulator.show.cli.options import (
 )
 
 _NOT_ASKED = ("lora_rank", "framework", "option", "stack", "calibration")
-"""Options of a question that a trace has no use for: it runs PyTorch, all weights, and counts tensors."""
+"""Options of a question that a trace does not take: it runs PyTorch with all weights and counts tensors."""
 
 
 def trace_command() -> click.Command:

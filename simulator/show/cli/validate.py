@@ -49,12 +49,12 @@ def validate_command() -> click.Command:
 
 
 def _asked() -> list[click.Parameter]:
-    """The options of a question; what depends on engine and hardware has no default of its own."""
+    """Return the options of a question, without defaults that depend on engine and hardware."""
     helps = {
         "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
         "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
     }
-    # What trains decides the profile to predict with.
+    # The engine decides the framework profile of the prediction.
     options = [param for param in question_options() if param.name != "framework"]
     for param in options:
         if isinstance(param, click.Option) and param.name in helps:
@@ -73,7 +73,7 @@ def _output_options() -> list[click.Parameter]:
 
 
 def _validate(**values: Any) -> None:
-    """Plan, launch, compare; what that imports is there on POSIX alone."""
+    """Plan, launch and compare; its imports exist on POSIX alone."""
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
     handled("validate", "launches")(**values)

@@ -1,4 +1,4 @@
-"""The page of predictions beside measured runs. Fits and judges nothing: `evidence` does."""
+"""The page of predictions beside measured runs. Fits and judges nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory: error of every row"
 
 
 def accuracy_page(judged: Sequence[JudgedRun], presentation: Presentation) -> str:
-    """The page of shipped rows. Raises UnsupportedError without the plotting library."""
+    """Return the page of shipped rows. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     drawn: list[PageSection] = []
     for kind, rows in by_kind(judged):
@@ -51,7 +51,7 @@ def accuracy_page(judged: Sequence[JudgedRun], presentation: Presentation) -> st
 
 
 def _beginning(texts: Sequence[str]) -> str:
-    """Shared beginning of all texts, in whole words; the first text where that is nothing."""
+    """Return the shared beginning of all texts in whole words, else the first text."""
     shared = list(
         takewhile(lambda words: len(set(words)) == 1, zip(*(text.split(" ") for text in texts), strict=False))
     )
@@ -59,7 +59,7 @@ def _beginning(texts: Sequence[str]) -> str:
 
 
 def own_page(errors: Sequence[OwnError], presentation: Presentation) -> str:
-    """The page of own rows before and after their calibration. Raises UnsupportedError without the plotting library."""
+    """Return the page of own rows before and after their calibration. Raises UnsupportedError without the plotting library."""
     figures: dict[str, PlotlyFigure] = {}
     sections = []
     for kind, title in _TITLES.items():
@@ -80,7 +80,7 @@ def own_page(errors: Sequence[OwnError], presentation: Presentation) -> str:
 
 
 def _section(part: Section) -> PageSection:
-    """A part of the report as a section; long tables are folded away."""
+    """Return a part of the report as a section; long tables are folded away."""
     table = None
     if part.headers and part.rows:
         headers = [header.replace("\n", " ") for header in part.headers]

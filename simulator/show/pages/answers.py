@@ -64,16 +64,16 @@ from simulator.show.report.text import (
 )
 
 MOST_PANELS = 10_000
-"""Layouts of a page with panels, beside those of the ranking's table."""
+"""Most layouts with panels on a page, beside those of the ranking's table."""
 MOST_DOTS = 100_000
-"""Layouts that a page shows as dots."""
+"""Most layouts that a page shows as dots."""
 _SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 _STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
 _MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
 
 
 def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
-    """The page of one layout, with why where it does not fit. Raises UnsupportedError without the plotting library."""
+    """Return the page of one layout, explained if it does not fit. Raises UnsupportedError without plotly."""
     layout, shown = estimate.layout, replace(presentation, verbosity=1)
     question, explained = {**presentation.question, "layout": layout}, presentation.explanation
     figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
@@ -121,7 +121,7 @@ def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
 
 
 def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
-    """The page of a ranking. Raises UnsupportedError without the plotting library."""
+    """Return the page of a ranking. Raises UnsupportedError without plotly."""
     title, whole = ranking_question(ranking), replace(presentation, verbosity=1, colour=False)
     shown = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
     if not shown:
@@ -166,7 +166,7 @@ def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
 
 
 def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
-    """The causes, the changes that help, the longest sequence."""
+    """Yield the causes, the changes that help, the longest sequence."""
     yield PageSection(title="Why", lines=[f"{cause}." for cause in explanation.causes])
     if explanation.changes:
         yield PageSection(title=changes_title(explanation), table=_cells_table(*changes_cells(explanation)))
@@ -174,12 +174,12 @@ def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
 
 
 def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Cells of a terminal's table, whose first column is text."""
+    """Return a terminal's table, whose first column is text, for a page."""
     return Table(headers=[header.replace("\n", " ") for header in headers], rows=rows, text_columns=frozenset({0}))
 
 
 def _drawn(dots: int, ranking: Ranking) -> str:
-    """Sentence on how many of the layouts that fit are drawn, and which."""
+    """Return a sentence on how many of the layouts that fit are drawn, and which."""
     feasible = ranking.counts.feasible
     how = "press a dot to see its panels"
     if not feasible:
@@ -195,9 +195,9 @@ def _drawn(dots: int, ranking: Ranking) -> str:
 def _dots(
     ranking: Ranking, shown: Sequence[Estimate], presentation: Presentation
 ) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
-    """Dots by group (what is in the table, what else fits, what is risky), and what each of them shows.
+    """Return dots by group (in the table, fitting, risky), and the panel of each dot.
 
-    Beyond `MOST_PANELS` a layout shows its text and its command alone.
+    Beyond `MOST_PANELS` a panel has text and command alone.
     """
     risky = [estimate for estimate in ranking.risky if estimate not in shown]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
@@ -222,7 +222,7 @@ def _dots(
 
 
 def panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Panel of one layout: texts, and the figures of its memory and of its step."""
+    """Return the panel of one layout: texts, and the figures of its memory and of its step."""
     return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
@@ -238,14 +238,14 @@ class Curve(NamedTuple):
     """A question over the values of one input."""
 
     axis: str
-    """The input in words."""
+    """Title of the axis: the input in words."""
     values: Sequence[int]
     price: Callable[[int], Estimate | None]
-    """The answer for a value; None, or a SimulateError, where there is none."""
+    """Estimates a value; gives None or raises SimulateError where there is no estimate."""
 
 
 def _priced(curves: Mapping[str, Curve], presentation: Presentation) -> dict[str, Points]:
-    """Every point of every curve; where a question cannot be answered it has no estimate."""
+    """Return the points of every curve; the estimate is None for a question without an answer."""
     points: dict[str, Points] = {name: [] for name in curves}
     asked = [(name, curve, value) for name, curve in curves.items() for value in curve.values]
     for number, (name, curve, value) in enumerate(asked, start=1):
@@ -259,7 +259,7 @@ def _priced(curves: Mapping[str, Curve], presentation: Presentation) -> dict[str
 
 
 def _ranking_curves(ranking: Ranking, first: Estimate, presentation: Presentation) -> Iterator[tuple[str, Curve]]:
-    """The best layout over sequence length, nodes and micro batch size."""
+    """Yield curves of the best layout over sequence length, nodes and micro batch size."""
     question, space = presentation.question, presentation.space or Space()
 
     def best(**changed: Any) -> Estimate | None:
@@ -355,7 +355,7 @@ def _step_table(estimate: Estimate) -> Table:
 
 
 def _timeline_section(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> Iterator[PageSection]:
-    """The schedule, for enough micro batches to see the pipeline fill, run and drain."""
+    """Yield the schedule, of enough micro batches to see the pipeline fill, run and drain."""
     if estimate.violations:
         return
     ranks = estimate.layout.pipeline_parallel
@@ -407,7 +407,7 @@ def _panels(layouts: int) -> str:
 
 
 def panel_boxes() -> str:
-    """The elements in which the script shows one layout."""
+    """Return the elements in which the script shows one layout."""
     return (
         '<p id="chosen" class="lead" aria-live="polite"></p><p id="chosen-verdict"></p><div class="panels" id="panels">'
         f"{figure_box('memory', _MEMORY_ABOUT, drawn=False)}{figure_box('step', _STEP_ABOUT, drawn=False)}</div>"
@@ -416,12 +416,12 @@ def panel_boxes() -> str:
 
 
 def has_experts(presentation: Presentation) -> bool:
-    """Whether the model of a page's question has experts."""
+    """Return whether the model of a page's question has experts."""
     return load_model(str(presentation.question["model"])).is_moe
 
 
 def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    """Sources of the model and the hardware of a page."""
+    """Yield the sources of the model and the hardware of a page."""
     yield from sources("model", load_model(str(presentation.question["model"])))
     hardware = str(presentation.question.get("hardware", estimate.hardware))
     if ":" not in hardware:
@@ -429,7 +429,7 @@ def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[s
 
 
 def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
-    """Sources of all specs of some scenarios, each once."""
+    """Return the sources of all specs of the scenarios, each once."""
     lines: dict[str, None] = {}
     for scenario in scenarios:
         lines |= dict.fromkeys(sources("model", scenario.model))
@@ -439,7 +439,7 @@ def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
 
 
 def sources(kind: str, spec: Any) -> Iterator[str]:
-    """Sources of a spec's numbers."""
+    """Yield the sources of a spec's numbers."""
     if spec.note:
         yield f"{kind} {spec.name}: {spec.note}"
     for key, source in dict(spec.sources).items():

@@ -16,11 +16,11 @@ from simulator.show.report.footer import status_line
 from simulator.show.report.presentation import Presentation
 
 MOST_FIGURES = 24
-"""Recipes whose memory a page shows by stage and part, those that fail first."""
+"""Most recipes whose memory a page shows by stage and part, failed ones first."""
 
 
 def check_page(checks: Checks, presentation: Presentation) -> str:
-    """The page of verdicts. Raises UnsupportedError without the plotting library."""
+    """Return the page of verdicts. Raises UnsupportedError without plotly."""
     figures: dict[str, PlotlyFigure] = {}
     priced = [result for result in checks.results if result.estimate is not None and result.outcome != "refused"]
     table = Table(
@@ -79,7 +79,7 @@ def _hardware(checks: Checks) -> list[str]:
 
 
 def _keys(checks: Checks) -> Iterator[list[float | str]]:
-    """Sort keys of each cell."""
+    """Yield the sort keys of each row's cells."""
     for result, row in zip(checks.results, summary_rows(checks.results), strict=True):
         keys: list[float | str] = list(row)
         if result.estimate is not None and result.outcome != "refused":

@@ -28,7 +28,7 @@ _FIRST = frozenset({0})
 
 
 def compare_page(comparison: Comparison, presentation: Presentation) -> str:
-    """The page of a comparison and of its scenarios' sources. Raises UnsupportedError without the plotting library."""
+    """Return the page of a comparison, with its scenarios' sources. Raises UnsupportedError without plotly."""
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in (comparison.first, comparison.second)))
     gibibytes = 1.0 / GIB
     figures: dict[str, PlotlyFigure] = {

@@ -15,13 +15,13 @@ from simulator.show.answers.timeline import Timeline
 from simulator.show.report.text import cluster_speed, words
 
 MOST_PARTS = 12
-"""Parts that a comparison draws; what is left, or less than a thousandth of the whole, stands together."""
+"""Most parts that a comparison draws; further ones, and those below a thousandth of the whole, are joined."""
 MOST_RANKS = 8
-"""Pipeline ranks whose memory over a step is drawn, the first ones: they hold most passes."""
+"""Most pipeline ranks whose memory over a step is drawn, the first ones: they hold most passes."""
 _MOST_SHAPES = 2000
-"""Dots beyond which they are pixels of one canvas instead of shapes of their own."""
+"""Most dots drawn as shapes; more are drawn on one canvas."""
 LONGEST_LABEL = 28
-"""Characters of a recipe's name on an axis."""
+"""Most characters of a recipe's name on an axis."""
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _COLOURS = (
     "#0072b2",
@@ -35,7 +35,7 @@ _COLOURS = (
     "#7a4fb5",
     "#3b7d4f",
 )
-"""Told apart by those who see colours differently too (Okabe and Ito), and by brightness on paper."""
+"""Colours that colour-blind readers (Okabe and Ito), and brightness on paper, tell apart."""
 PRODUCTS = ("gemm", "attention", "vocabulary", "ring_attention")
 """Parts of a step whose FLOPs the model FLOPs count."""
 
@@ -44,7 +44,7 @@ _AUTOMATIC: PlotlyFigure = {"tickmode": "auto", "nticks": 6}
 
 
 def memory_figure(estimate: Estimate) -> PlotlyFigure:
-    """Memory of every pipeline rank by part, against what a framework can use."""
+    """Draw the memory of every pipeline rank by part, against what a framework can use."""
     stages = estimate.memory.stages
     names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
     ranks = [str(stage.stage) for stage in stages]
@@ -86,7 +86,7 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
 
 
 def step_figure(estimate: Estimate) -> PlotlyFigure:
-    """Waterfall of a step: from the peak of the device down to what is left as MFU, in per cent of the step."""
+    """Draw the waterfall of a step from the peak of the device down to the MFU, in per cent of the step."""
     return _waterfall(
         peak_to_mfu(estimate),
         lambda share, part: f"{share:+.{1 if abs(share) >= 0.05 else 2}f}" if part else f"{share:.1f}",
@@ -106,7 +106,7 @@ def _waterfall(  # noqa: PLR0913  what two of them differ in
     hover: str,
     xaxis: PlotlyFigure,
 ) -> PlotlyFigure:
-    """A start, its parts and an end; `shown` is told whether a value is a part, `sides` begin with the worse one."""
+    """Draw a start, parts and an end; `shown(value, is_part)` is a label, `sides` names the worse direction first."""
     measures = ["absolute", *["relative"] * (len(rows) - 2), "total"]
     return _drawn(
         [
@@ -134,7 +134,7 @@ def _waterfall(  # noqa: PLR0913  what two of them differ in
 
 
 def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
-    """Names and shares, in per cent of the step: the peak, each part that is not products at the peak, the MFU."""
+    """Return names and per cent of the step: the peak, each loss between it and the MFU, the MFU."""
     speed = estimate.throughput
     parts = {name: 100.0 * seconds / speed.step_seconds for name, seconds in speed.parts_seconds.items()}
     below = sum(share for name, share in parts.items() if name in PRODUCTS) - 100.0 * speed.mfu
@@ -150,7 +150,7 @@ class Dot:
     """A layout as a dot."""
 
     number: int
-    """What a press on it shows, and what the browser takes its text from."""
+    """Index of its panel, from which the browser takes its text."""
     memory_bytes: float
     tokens_per_second: float
 
@@ -161,11 +161,11 @@ _DOTS = (
     ("recommended", "star", 12, _COLOURS[5]),
     ("nearest", "circle", 6, None),
 )
-"""Symbol, size and colour of each group of dots; what is drawn last lies on top."""
+"""Symbol, size and colour of each group of dots, the topmost last."""
 
 
 def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) -> PlotlyFigure:
-    """Speed against memory: a dot for each layout, by group."""
+    """Draw speed against memory: a dot for each layout, by group."""
     return _drawn(
         [
             {
@@ -189,7 +189,7 @@ def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) ->
 
 
 def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usable_bytes: float) -> PlotlyFigure:
-    """Tokens/s and memory over one input, from points computed beforehand; where nothing fits there is a gap."""
+    """Draw tokens/s and memory over one input; a point without an estimate is a gap."""
     known = list(points)
     inputs = [value for value, _ in known]
     speeds = [None if estimate is None else round(cluster_speed(estimate)) for _, estimate in known]
@@ -208,7 +208,7 @@ def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usa
 
 
 def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> PlotlyFigure:
-    """Waterfall from A to B: the total of A, each part by which they differ, the largest first, the total of B."""
+    """Draw the waterfall from A to B: the total of A, each difference, the largest first, the total of B."""
     differ = sorted((p for p in parts if p.first != p.second), key=lambda p: -abs(p.second - p.first))
     totals = [scale * sum(part.first for part in parts), scale * sum(part.second for part in parts)]
     shown = [part for part in differ if scale * abs(part.second - part.first) > max(totals) / 1000][:MOST_PARTS]
@@ -228,12 +228,12 @@ def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> P
 
 
 def _highest(values: Sequence[float]) -> float:
-    """Highest level of a waterfall of a start, its changes and an end."""
+    """Return the highest level of a waterfall of a start, its changes and an end."""
     return max(*accumulate(values[:-1]), values[-1]) or 1.0
 
 
 def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
-    """Need of each recipe in per cent of what is usable, with 90 % intervals."""
+    """Draw the need of each recipe in per cent of usable memory, with 90 % intervals."""
     shares = [100.0 * e.memory.device_bytes / e.memory.capacity_bytes for _, e in named]
     ends = [
         (share, None if (i := e.memory.interval_bytes) is None else Interval(i.low * scale, i.high * scale))
@@ -268,7 +268,7 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
 
 
 def _tail(name: str) -> str:
-    """The end of a path, short enough for an axis; of a launch in it the file alone where both are too long."""
+    """Return the end of a path that fits an axis, without its launch where both are too long."""
     last = name.rpartition("/")[2]
     last = last if len(last) <= LONGEST_LABEL else last.partition(" (")[0]
     return last if len(last) <= LONGEST_LABEL else f"...{last[-LONGEST_LABEL:]}"
@@ -286,7 +286,7 @@ class Measured:
 
 
 def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -> PlotlyFigure:
-    """Errors in per cent against what was measured, by group."""
+    """Return errors in per cent against what was measured, by group."""
     groups = list(dict.fromkeys(row.group for row in rows))
     data = []
     for position, group in enumerate(groups):
@@ -321,7 +321,7 @@ def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -
 
 
 def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
-    """Ticks of a logarithmic axis at 1, 2 and 5 of each power of ten around the values."""
+    """Return ticks of a logarithmic axis at 1, 2 and 5 of each power of ten around the values."""
     low, high = min(values), max(values)
     steps = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
     ticks = [step for step in steps if low / 2 <= step <= high * 2]
@@ -329,7 +329,7 @@ def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
 
 
 def timeline_figure(timeline: Timeline) -> PlotlyFigure:
-    """The passes of a step by pipeline rank: bars from their start to their end."""
+    """Draw the passes of a step by pipeline rank: bars from their start to their end."""
     names = [f"rank {rank}" for rank in range(len(timeline.passes.events))]
     every = [event for events in timeline.passes.events for event in events]
     data = []
@@ -368,7 +368,7 @@ def timeline_figure(timeline: Timeline) -> PlotlyFigure:
 
 
 def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
-    """Memory of every pipeline rank's device while its passes run: the peak is that of the estimate."""
+    """Draw the memory of the first pipeline ranks' devices over a step; its peak is that of the estimate."""
     data = []
     stages = timeline.estimate.memory.stages
     for rank, stage in enumerate(stages[:MOST_RANKS]):
@@ -394,7 +394,7 @@ def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
 
 
 def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float | None) -> PlotlyFigure:
-    """Days against cost with 90 % intervals, a colour for each offer; without prices devices take cost's place."""
+    """Draw days against cost, or devices without prices, with 90 % intervals and a colour for each offer."""
     priced = any(c.run is not None and c.run.cost is not None for c in choices)
     data = []
     for position, offer in enumerate(dict.fromkeys(choice.offer for choice in choices)):
@@ -458,7 +458,7 @@ def _error(value: float, interval: Interval, scale: float) -> PlotlyFigure:
 
 
 def _drawn(data: Sequence[PlotlyFigure], **layout: Any) -> PlotlyFigure:
-    """The figure of some traces."""
+    """Return the figure of traces and layout."""
     return {"data": data, "layout": layout}
 
 
@@ -467,7 +467,7 @@ def _axis(title: str, **more: Any) -> PlotlyFigure:
 
 
 def _level(value: float, *, upright: bool = False) -> PlotlyFigure:
-    """A line over the whole figure at a value."""
+    """Return a line across the whole figure at a value, vertical if `upright`."""
     if upright:
         return {"type": "line", "x0": value, "x1": value, "y0": 0, "y1": 1, "yref": "paper"}
     return {"type": "line", "y0": value, "y1": value, "x0": 0, "x1": 1, "xref": "paper"}

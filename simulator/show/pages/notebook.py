@@ -41,7 +41,7 @@ from simulator.show.report.text import cluster_speed, layout_text
 from simulator.tabular import Tabular
 
 Figures = Mapping[str, Callable[[Any], PlotlyFigure]]
-"""Figures of an answer by name, its own first."""
+"""Figures of an answer by name, the default first."""
 _TABLES: Final[Mapping[type, Callable[..., str]]] = MappingProxyType(
     {
         Ranking: ranking_table,
@@ -55,7 +55,7 @@ _TABLES: Final[Mapping[type, Callable[..., str]]] = MappingProxyType(
 
 
 def answer_html(answer: Tabular) -> str:
-    """An answer as a line and the terminal's table; rows as they are for an answer that has none."""
+    """Return an answer as a line and the terminal's table, or its plain rows if it has no table."""
     summary = f"<p>{escape(repr(answer))}</p>"
     table = _TABLES.get(type(answer))
     shown = Presentation(verbosity=0 if isinstance(answer, Checks) else -1)
@@ -74,9 +74,9 @@ def _shown(value: Any) -> str:
 
 
 def answer_figure(answer: Tabular, name: str = "") -> Any:
-    """A figure of an answer as a `plotly.graph_objects.Figure`, by its name or the first.
+    """Return the figure of this name, or the first, as a `plotly.graph_objects.Figure`.
 
-    Raises UnsupportedError without plotly, and InputError for a name that the answer has no figure of.
+    Raises UnsupportedError without plotly, and InputError for an unknown name.
     """
     figures = _FIGURES.get(type(answer), {})
     if not figures:
@@ -131,6 +131,6 @@ _FIGURES: Final[Mapping[type, Figures]] = MappingProxyType(
     }
 )
 _HEIGHT = 420
-"""Pixels of a figure that says nothing of its own."""
+"""Default height of a figure in pixels."""
 _MICRO_BATCHES = 16
-"""Micro batches that a figure over time shows."""
+"""Most micro batches in a figure over time."""

@@ -1,4 +1,4 @@
-"""Panels of thousands of layouts in few bytes: what they share is written once. Changes no text of a panel.
+"""Panels of thousands of layouts in few bytes: shared parts are written once. Changes no text of a panel.
 
 A panel is what a page shows when a layout is clicked. The page's script unpacks it.
 """
@@ -12,14 +12,14 @@ from os.path import commonprefix
 from typing import Any
 
 _OWN = ("title", "verdict", "command")
-"""Texts that each layout has for itself."""
+"""Texts that differ by layout."""
 
 
 def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The panels as the script of a page reads them.
+    """Return the panels as the script of a page reads them.
 
-    `templates` are panels with `{"$": n}` for their n-th own value; a layout is the number of its template and its
-    values, where a number stands for one of `values`, which several have; `command` begins every command.
+    `templates` are panels with `{"$": n}` for their n-th own value; a layout is the index of its template and its
+    values, where a number is an index into the shared `values`; `command` begins every command.
     """
     start = commonprefix([panel["command"] for panel in panels])  # noqa: RUF071  of texts, not of paths
     templates: dict[str, int] = {}
@@ -44,7 +44,7 @@ def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _skeleton(node: Any, own: list[Any]) -> Any:
-    """A panel without its lists of numbers and words, which go to `own`."""
+    """Return a panel without its lists of numbers and words, which are added to `own`."""
     if isinstance(node, Mapping):
         return {name: _skeleton(part, own) for name, part in node.items()}
     if not isinstance(node, list):

@@ -15,29 +15,29 @@ from simulator.errors import UnsupportedError
 from simulator.show.pages.packed import packed
 
 Spec = Mapping[str, Any]
-"""A figure as the plotting library takes it: its data and its layout."""
+"""A figure as Plotly takes it: `data` and `layout`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Cells as text, with what they are sorted by where that is a number."""
+    """Cells as text, with their sort keys."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
     text_columns: frozenset[int] = frozenset()
     """Columns aligned left."""
     layouts: Sequence[int] = ()
-    """For each row the layout that its first cell shows; empty where rows show none."""
+    """Index of the layout that each row's first cell shows; empty for none."""
     keys: Sequence[Sequence[float | str]] = ()
-    """What each cell is sorted by; empty for its text."""
+    """Sort key of each cell; empty to sort by text."""
 
 
 Cell = tuple[str, float | str]
-"""A cell's text, and what it is sorted by."""
+"""Text and sort key of a cell."""
 
 
 def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: Collection[str]) -> Table:
-    """The table of some columns of rows that have cells by header; those with `words` are aligned left."""
+    """Return the table of the columns `headers`; those among `words` are aligned left."""
     return Table(
         headers=headers,
         rows=[[row[name][0] for name in headers] for row in rows],
@@ -48,25 +48,25 @@ def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSection:
-    """A heading with what stands under it, in this order."""
+    """A heading and its contents."""
 
     title: str
     text: Sequence[str] = ()
     figure: str = ""
     """Name of a figure of the page."""
     about: str = ""
-    """What the figure shows, for those who do not see it."""
+    """Text alternative of the figure, for screen readers."""
     table: Table | None = None
     folded: bool = False
     """Whether the table is folded away."""
     lines: Sequence[str] = ()
-    """A list under it."""
+    """Items of a list."""
     code: str = ""
-    """Text of fixed width under it, folded away."""
+    """Preformatted text, folded away."""
     wide: frozenset[int] = frozenset()
     """Columns of the table that hold sentences."""
     html: str = ""
-    """Ready-made, with everything in it escaped."""
+    """Markup, already escaped."""
 
 
 def page_html(  # noqa: PLR0913  everything on a page
@@ -79,10 +79,10 @@ def page_html(  # noqa: PLR0913  everything on a page
     command: str = "",
     notes: Sequence[str] = (),
 ) -> str:
-    """The page as one file. Raises UnsupportedError without the plotting library.
+    """Return the page as one file. Raises UnsupportedError without plotly.
 
-    `layouts` are panels that are shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and
-    `step`; `command` is what made the page.
+    `layouts` are panels, shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`;
+    `command` made the page.
     """
     assets = files("simulator.show.pages").joinpath("assets")
     payload = json.dumps({"figures": figures, **packed(layouts)}, allow_nan=False)
@@ -115,7 +115,7 @@ def page_html(  # noqa: PLR0913  everything on a page
 
 
 def plotting_library() -> str:
-    """The text of Plotly's JavaScript. Raises UnsupportedError where the package is not installed."""
+    """Return Plotly's JavaScript. Raises UnsupportedError where plotly is not installed."""
     if find_spec("plotly") is None:
         raise UnsupportedError(
             "--format html: plotly is not installed: pip install '.[html]' in a checkout, else pip install plotly"
@@ -142,7 +142,7 @@ def _section(number: int, section: PageSection) -> str:
 
 
 def figure_box(name: str, about: str, *, drawn: bool = True) -> str:
-    """The element a figure is drawn in; one that is not `drawn` at first has a name for the script alone."""
+    """Return the element of a figure; the script draws one that is not `drawn` at once."""
     which = f'data-figure="{escape(name)}"' if drawn else f'id="figure-{escape(name)}"'
     return f'<div class="figure" {which} role="img" aria-label="{escape(about)}"></div>'
 

@@ -20,7 +20,7 @@ from simulator.show.report.text import amount, count_text, layout_text, percent,
 
 
 def plan_page(plan: Plan, presentation: Presentation) -> str:
-    """The page of a plan. Raises UnsupportedError without the plotting library."""
+    """Return the page of a plan. Raises UnsupportedError without plotly."""
     figures: dict[str, PlotlyFigure] = {}
     lead, *others = plan_answer(plan)
     sections = [PageSection(title="What to know of it", lines=others)] if others else []
@@ -55,7 +55,7 @@ def plan_page(plan: Plan, presentation: Presentation) -> str:
 
 
 def _plan_table(plan: Plan) -> Table:
-    """Every choice; a column that says nothing of any is left out."""
+    """Return the table of all choices, without empty columns."""
     rows = [_plan_row(choice) for choice in plan.priced]
     several = len({choice.precision for choice in plan.priced}) > 1
     shown = [name for name in rows[0] if name != "precision" or several]
@@ -67,7 +67,7 @@ _WORDS = ("offer", "precision", "known", "layout", "in time", "in budget", "Pare
 
 
 def _plan_row(choice: Choice) -> dict[str, Cell]:
-    """Cells by column, each with what it is sorted by."""
+    """Return cells by column, each with its sort key."""
     estimate, run = choice.estimate, choice.run
     if estimate is None or run is None:
         raise ValueError("a choice without a layout has no row")

@@ -1,4 +1,4 @@
-"""A page to turn knobs on: the best layout of every combination of some inputs, priced beforehand.
+"""A page with sliders: the best layout of every combination of some inputs, priced beforehand.
 
 The browser computes no figure.
 """
@@ -29,12 +29,12 @@ from simulator.show.report.ranking_table import ranking_footer, ranking_question
 from simulator.show.report.text import cluster_speed, gib, grouped, layout_text, sharded_layout_text, verdict_sentence
 
 _NODES, _LENGTHS, _BATCHES = (0.5, 1, 2, 4), (0.5, 1, 2, 4), (0.5, 1, 2)
-"""What an input is multiplied by at each position of its slider."""
+"""Factors of an input, by position of its slider."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """An input and its values, at one of which the slider begins."""
+    """An input with the values of its slider, which begins at index `start`."""
 
     name: str
     label: str
@@ -42,16 +42,16 @@ class Knob:
     start: int
 
     def text(self, value: Any) -> str:
-        """A value beside the slider."""
+        """Return the text of a value beside the slider."""
         return grouped(value) if isinstance(value, int) else str(value)
 
 
 Cells = dict[tuple[Any, ...], Estimate | None]
-"""The best layout by the values of all knobs; None where nothing is likely enough to fit."""
+"""Estimate of the best layout by the values of all knobs; None where none is likely enough to fit."""
 
 
 def sliders_page(ranking: Ranking, presentation: Presentation) -> str:
-    """The page. Raises UnsupportedError without the plotting library."""
+    """Return the page of sliders. Raises UnsupportedError without plotly."""
     knobs = tuple(knobs_of(ranking))
     cells = _priced(knobs, presentation)
     layouts = [_cell(values, estimate, knobs, presentation) for values, estimate in cells.items()]
@@ -78,7 +78,7 @@ def sliders_page(ranking: Ranking, presentation: Presentation) -> str:
 
 
 def knobs_of(ranking: Ranking) -> Iterator[Knob]:
-    """The inputs of a ranking's question that can be turned, each around what was asked."""
+    """Yield the inputs of a ranking's question that have a slider, with values around the question's."""
     query = ranking.query
     nodes, hardware = query.get("nodes"), str(query["hardware"])
     if isinstance(nodes, int) and ":" not in hardware:
@@ -100,7 +100,7 @@ def _knob(name: str, label: str, asked: int, factors: Sequence[float], most: int
 
 
 def _priced(knobs: Sequence[Knob], presentation: Presentation) -> Cells:
-    """The grid, the last knob turned fastest."""
+    """Price all combinations of values, the last knob varying fastest."""
     cells: Cells = {}
     total = prod(len(knob.values) for knob in knobs)
     for values in product(*(knob.values for knob in knobs)):
@@ -116,7 +116,7 @@ def _priced(knobs: Sequence[Knob], presentation: Presentation) -> Cells:
 def _cell(
     values: Sequence[Any], estimate: Estimate | None, knobs: Sequence[Knob], presentation: Presentation
 ) -> Mapping[str, Any]:
-    """Panel of a position."""
+    """Return the panel of one combination of values."""
     if estimate is None:
         asked = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": asked, "command": ""}
@@ -126,7 +126,7 @@ def _cell(
 
 
 def _sliders(knobs: Sequence[Knob]) -> Iterator[str]:
-    """A slider for each knob with several values; its stride is the cells that one position passes over."""
+    """Yield a slider for each knob with several values; its stride counts the cells between two positions."""
     for number, knob in enumerate(knobs):
         texts = [knob.text(value) for value in knob.values]
         stride = prod(len(other.values) for other in knobs[number + 1 :])

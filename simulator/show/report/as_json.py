@@ -30,7 +30,7 @@ def dumps(value: object, *, indent: int | None = 2) -> str:
         if "NaN" not in text and "Infinity" not in text:
             return text
     text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
-    # What stands for a byte that is no UTF-8 in a file's name, could not be written as it is.
+    # Surrogates, which stand for bytes of a file's name that are no UTF-8, cannot be written unescaped.
     return _SURROGATE.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 

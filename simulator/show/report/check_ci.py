@@ -32,7 +32,7 @@ def check_junit(checks: Checks, _presentation: Presentation) -> str:
     root = ET.Element("testsuites", {"name": "simulate check", **counts})
     suite = ET.SubElement(root, "testsuite", {"name": "simulate check", **counts, "skipped": str(skipped)})
     for result in results:
-        # The schema of Jenkins has no attributes for a file and its line: the text says them.
+        # Jenkins' schema has no attributes for file and line: they are in the text.
         names = {"classname": _xml(result.dialect or "recipe"), "name": _xml(result.name)}
         case = ET.SubElement(suite, "testcase", names)
         place = [] if result.blame is None else [f"at {result.blame.file}:{result.blame.line}"]

@@ -37,7 +37,7 @@ def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
     if estimate is not None:
         yield where_text(estimate)
         yield from range_line(result)
-    # What a framework refuses has no figures: they would be of a layout that no run can have.
+    # A refused layout has no figures: no run can have it.
     if estimate is not None and result.outcome != "refused":
         parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
         yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"

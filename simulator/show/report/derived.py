@@ -1,6 +1,6 @@
-"""Values of keys that no attribute of an answer holds; `simulator.show.report.keys` names each.
+"""Values of keys that no attribute of an answer holds, by function; `simulator.show.report.keys` names each.
 
-What a function returns says the key's type, its docstring the key's meaning.
+A function's return type is the key's type, its docstring the key's meaning.
 """
 
 from __future__ import annotations

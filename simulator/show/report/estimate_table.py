@@ -47,7 +47,7 @@ def estimate_table(estimate: Estimate, presentation: Presentation, style: Style)
     ]
     explained = presentation.explanation is not None and presentation.verbosity == 0
     if estimate.verdict != "refused" and not explained:
-        # Of a layout that no run can have, figures would mean nothing.
+        # Figures of a layout that no run can have would mean nothing.
         blocks += [
             *_memory(estimate, presentation, style),
             *(_outside(estimate, style) if presentation.verbosity > 0 else ()),

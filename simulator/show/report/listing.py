@@ -29,7 +29,7 @@ from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, count_text
 
 ListingRow = Mapping[str, str | int | float | bool | None]
-"""One row: column name, with its unit, to value. All records of a listing have the same columns."""
+"""Row of a listing: column name, with its unit, to value. All records of a listing have the same columns."""
 
 _UNITS = {
     "num_hidden_layers": "layers",
@@ -46,13 +46,13 @@ _UNITS = {
 _PROSE = frozenset({"note", "meaning", "allowed", "title", "source", "sets", "type", "versions"})
 """Columns of sentences; they are broken into lines on a terminal."""
 _LEAST_PROSE = 24
-"""Characters of a line from which sentences stand beside the other columns."""
+"""Fewest characters with which sentences stand beside the other columns."""
 _KEPT = frozenset(
     {"model", "hardware", "flag", "table", "switch", "key", "value", "parameters_billions", "bf16_tflops", "usable_gib"}
 )
-"""Columns that a narrow terminal shows too."""
+"""Columns that are never left out."""
 _SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_heads": 6, "heads": 5, "memory_gib": 4}
-"""How readily other columns go, the highest first; 1 where nothing is said."""
+"""Order of leaving out other columns, the highest first; 1 by default."""
 _WITHOUT_NUMBER = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
 
 
@@ -118,7 +118,7 @@ def _switch_rows(profiles: Mapping[Any, FrameworkProfile]) -> list[ListingRow]:
 
 
 def stack_notes(profile: FrameworkProfile) -> tuple[str, ...]:
-    """Whose switches the columns of a framework are."""
+    """Return notes on the source of the switches in each column of a framework."""
     notes = [f"value: the defaults of {profile.version} (--stack default)."]
     notes += [f"{stack.name}: {stack.about}. Source: {stack.source}." for stack in stacks_of(profile.name)]
     return tuple(notes)
@@ -201,23 +201,23 @@ def _fact(key: str, value: object, unit: str, source: Iterable[str], known: tupl
 
 
 def listing_notes(sources: Mapping[str, str], note: str) -> list[str]:
-    """Return the lines under the numbers of one spec: its note and what its sources are."""
+    """Return the lines under the numbers of one spec: its note and its sources."""
     return [*([note] if note else []), *(f"{key}: {text}" for key, text in sources.items())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecListing:
-    """Records, and what people read around them."""
+    """Records with the title and notes around them."""
 
     records: Sequence[ListingRow]
     title: str = ""
     notes: Sequence[str] = ()
     file_text: Callable[[], str] | None = None
-    """The file of the one spec that is shown; None for several."""
+    """Reader of the file of the only spec shown; None for several."""
 
 
 def listing_table(listing: SpecListing, presentation: Presentation, style: Style) -> str:
-    """Return the records as a table under the title and over the notes; what no record has is left out.
+    """Return the records as a table between title and notes, without columns that no record has.
 
     Sentences stand beside the other columns where a line has room for them, else under their row.
     """

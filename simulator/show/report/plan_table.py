@@ -1,4 +1,4 @@
-"""A plan as a table, with the booking above it and what the figures rest on below. Chooses nothing."""
+"""Plan as a table, below the booking and above the sources of the figures. Chooses nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def plan_answer(plan: Plan) -> Iterator[str]:
 
 
 def measured_lines(plan: Plan, best: Choice) -> Iterator[str]:
-    """Yield what was never measured beside what is booked, or what was measured beside what was not."""
+    """Yield the best choice that was measured where the booked one was not, or the reverse."""
     first, measured = plan.first, plan.best_measured
     if not best.measured:
         yield f"No run of {_unmeasured(best)} was measured: its range is as wide as unmeasured devices are missed."
@@ -108,7 +108,7 @@ def _unmeasured(choice: Choice) -> str:
 
 
 def choice_text(choice: Choice) -> str:
-    """Return what a choice is, on one line."""
+    """Return a choice on one line."""
     return f"{_nodes(choice)} of {choice.hardware} ({devices_text(choice.devices)}), {choice.precision}"
 
 
@@ -185,12 +185,12 @@ def _footer(plan: Plan, presentation: Presentation) -> Iterator[str]:
 
 
 def left_out_lines(plan: Plan) -> Iterator[str]:
-    """Yield the choices that have no layout, and why."""
+    """Yield the choices without a layout, with the reasons."""
     yield from (f"{choice_text(choice)}: {choice.reason}." for choice in plan.choices if choice.run is None)
 
 
 def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
-    """Yield what the numbers of each offer rest on; what several share is said once."""
+    """Yield the sources of each offer's numbers, shared ones once."""
     shared: dict[str, dict[str, None]] = {}
     notes: dict[str, dict[str, None]] = {}
     for choice in plan.priced:
@@ -210,7 +210,7 @@ def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
 
 
 def availability_lines(availability: Availability | None) -> Iterator[str]:
-    """Yield what the goodput rests on."""
+    """Yield the inputs of the goodput."""
     if availability is None:
         yield "Days and cost count training steps alone: --availability adds failures, checkpoints and evaluation."
         return
@@ -225,7 +225,7 @@ def availability_lines(availability: Availability | None) -> Iterator[str]:
 
 
 def plan_csv(plan: Plan, _presentation: Presentation) -> str:
-    """Return a plan as CSV, a row for each choice; what is unknown is empty."""
+    """Return a plan as CSV, a row for each choice; unknown values are empty."""
     rows = plan.rows()
     cells = ([significant(cell) if isinstance(cell, float) else cell for cell in row.values()] for row in rows)
     return table_csv(list(rows[0]), cells)

@@ -1,4 +1,4 @@
-"""A reader's wishes beside an answer: verbosity, colour, width, what a whole run is. Values; prints nothing."""
+"""Settings of an answer's presentation: verbosity, colour, width, the whole run. Values; prints nothing."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presentation:
-    """Wishes of a reader: how much to show, and what a whole training run is."""
+    """Settings of a presentation: how much to show, and the whole training run."""
 
     verbosity: int = 0
-    """Below 0: the table alone. 0: with what was assumed in short. Above 0: everything."""
+    """Below 0: the table alone. 0: with the main assumptions. Above 0: everything."""
     colour: bool = False
     """Whether the text may hold terminal colour codes."""
     train_tokens: int | None = None
@@ -35,27 +35,27 @@ class Presentation:
     variants: bool = False
     """Whether a ranking has every layout, not only the best of each split."""
     device_has_fp8: bool | None = None
-    """Whether the hardware has an fp8 peak; None if nobody looked."""
+    """Whether the hardware has an fp8 peak; None if that was not checked."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Inputs of a single estimate that were left to their default, by option name."""
     default_hardware: str = ""
-    """What the hardware is, where nobody named it; empty where somebody did."""
+    """Default hardware of a question without any; empty where the question names it."""
     explanation: Explanation | None = None
-    """Why an estimate does not fit; None where nobody looked."""
+    """Explanation of an estimate that does not fit; None where it was not asked for."""
     command: str = ""
-    """The command as it was typed; pages say how they were made."""
+    """Command as it was typed, for pages to name."""
     question: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of `simulator.rank` or `simulator.estimate` behind an answer: pages price other values of them."""
+    """Arguments of `simulator.rank` or `simulator.estimate` behind an answer, for pages that price other values."""
     space: Space | None = None
-    """What a ranking searched, for the same."""
+    """Space of a ranking's search, for the same pages."""
     progress: Progress | None = None
-    """Called with how many questions of a page are answered, and of how many."""
+    """Callback with the number of answered questions of a page, and of all."""
     scenarios: tuple[Scenario, ...] = ()
     """Scenarios of a comparison, whose sources a page names."""
 
 
 def question_block(question: str, presentation: Presentation, style: Style) -> str:
-    """Return what was asked as a title, and under it what the hardware is that nobody named."""
+    """Return the question as a title, with the default hardware below where it names none."""
     width = presentation.width if style == "table" else None
     title = heading(filled(question, width), style)
     hardware = presentation.default_hardware

@@ -18,7 +18,7 @@ from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import amount, milliseconds, percent
 
 _FEW_PINS = 3
-"""Coefficients named beside a launch."""
+"""Most coefficients named beside a launch."""
 
 
 def probe_table(probed: Probed, presentation: Presentation, style: Style) -> str:
@@ -31,7 +31,7 @@ def probe_table(probed: Probed, presentation: Presentation, style: Style) -> str
 
 
 def outlook_table(ready: Prepared, _presentation: Presentation, style: Style) -> str:
-    """Return what would be measured and launched."""
+    """Return the planned measurements and launches."""
     rests_on = "the rates in the folder" if ready.measured else "the numbers of the spec"
     lines = [f"Plan from {rests_on}: about {ready.design.seconds:.0f} s of launches."]
     if ready.measured is None:
@@ -42,7 +42,7 @@ def outlook_table(ready: Prepared, _presentation: Presentation, style: Style) ->
 
 
 def _rates(rates: Rates, style: Style) -> str:
-    """One line for each rate; a share is of the peak above it."""
+    """Return one line for each rate; a share is of the peak above it."""
     rows: list[list[str]] = []
     for precision, peak in rates.peak_flops.items():
         rows.append([f"{precision} matrix products, best", f"{amount(peak / GIGA)} GFLOP/s"])

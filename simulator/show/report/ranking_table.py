@@ -1,4 +1,4 @@
-"""A ranking as a table, with what a reader needs around it. Computes nothing."""
+"""Ranking as a table, with question, notes and sources around it. Computes nothing."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ _STARVED_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A part of the layout that gets a column only when it says something."""
+    """Part of the layout that has a column only where it differs from the default."""
 
     header: str
     cell: Callable[[Layout], str]
     plain: Callable[[Estimate], str]
-    """What the cell holds when the user chose nothing."""
+    """Text of the cell for the default."""
     spare: int = 0
-    """How readily its column goes."""
+    """Order of leaving out its column, the highest first."""
 
 
 _CHOICES = (
@@ -125,7 +125,7 @@ def ranking_table(ranking: Ranking, presentation: Presentation, style: Style) ->
 
 
 def ranking_question(ranking: Ranking) -> str:
-    """Return what was asked, on one line."""
+    """Return the question, on one line."""
     query = ranking.query
     text = f"{query.get('model')} on {_cluster(ranking)}: {query.get('precision')}"
     if query.get("lora_rank"):
@@ -158,9 +158,9 @@ def _width(presentation: Presentation, style: Style) -> int | None:
 
 
 def _fitted(estimates: Sequence[Estimate], presentation: Presentation, style: Style) -> tuple[list[Column], list[str]]:
-    """Return the columns that fit; where figures would go, sizes move together and long texts become codes.
+    """Return the columns that fit, and the meaning of codes.
 
-    Beside the columns stands what the codes mean.
+    Before figures are left out, columns of sizes are joined and long texts become codes.
     """
     width = _width(presentation, style)
     sizes, others = (
@@ -185,11 +185,11 @@ def _needed(columns: Sequence[Column]) -> int:
 _NARROWER = ((10, False), (5, False), (10, True), (5, True))
 """Ways to leave room for figures, the first that does: characters of a text beyond which it is a code, sizes close."""
 _NEEDED = 50
-"""How readily a column may go that every ranking should show."""
+"""Order of leaving out a column that every ranking should show."""
 
 
 _ALWAYS = frozenset({"tensor_parallel", "pipeline_parallel", "data_parallel", "micro_batch_size"})
-"""Sizes whose column never goes."""
+"""Sizes whose column is never left out."""
 
 
 def _size_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
@@ -213,7 +213,7 @@ def _text_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
 
 
 _PLAIN = 75
-"""How readily a column goes that says one thing of all layouts: after figures that follow from others."""
+"""Order of leaving out a column with one value for all layouts: after figures that follow from others."""
 
 
 def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -> Iterator[Column]:
@@ -221,7 +221,7 @@ def _figure_columns(estimates: Sequence[Estimate], presentation: Presentation) -
         return Column(header=header, cells=tuple(map(cell, estimates)), is_text=is_text, spare=spare)
 
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
-    # Where days are asked for, they tell the speed.
+    # Days, if asked for, stand for the speed.
     spare = 0 if presentation.train_tokens is None else 8
     fastest = max(map(cluster_speed, estimates)) or 1.0
     speed = column("tokens/s", lambda e: grouped(cluster_speed(e)), spare)
@@ -265,7 +265,7 @@ def _nothing_fits(ranking: Ranking, presentation: Presentation, style: Style) ->
 
 
 def miss_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
-    """Yield how near the nearest layout comes, or why there is none."""
+    """Yield the margin of the nearest layout, or why there is none."""
     nearest, fewest = ranking.nearest, ranking.fewest
     searched = "" if fewest is None else f" on up to {grouped(fewest.most_nodes)} nodes"
     if ranking.risky:
@@ -289,7 +289,7 @@ def miss_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 
 def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
-    """Return headers and rows of what would make something fit."""
+    """Return headers and rows of changes that would make a layout fit."""
     rows = [
         [
             remedy.change,
@@ -303,7 +303,7 @@ def remedies_cells(ranking: Ranking) -> tuple[list[str], list[list[str]]]:
 
 
 def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
-    """Yield what was looked at and left out, and what the numbers rest on."""
+    """Yield the extent of the search, and the sources of the numbers."""
     yield from _counts_line(ranking)
     yield from _risky_lines(ranking)
     yield from _starved_lines(ranking, presentation)
@@ -317,7 +317,7 @@ def ranking_footer(ranking: Ranking, presentation: Presentation) -> Iterator[str
 
 
 def fewest_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
-    """Yield how many nodes do, where that was searched."""
+    """Yield the fewest nodes that suffice, where they were searched."""
     fewest, run = ranking.fewest, training_run(ranking.estimates[0], presentation)
     if fewest is None:
         return
@@ -340,7 +340,7 @@ def fewest_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
 
 
 def equal_lines(ranking: Ranking) -> Iterator[str]:
-    """Yield which rows may be as fast as the first, and which of them is surer."""
+    """Yield the rows that may be as fast as the first, and the surer ones of them."""
     if not ranking.equal:
         return
     first, last = ranking.equal[0] + 1, ranking.equal[-1] + 1
@@ -364,7 +364,7 @@ def _counts_line(ranking: Ranking) -> Iterator[str]:
 
 
 def _risky_lines(ranking: Ranking) -> Iterator[str]:
-    """Yield what is faster than the best that is recommended, and why it is not."""
+    """Yield layouts faster than the best recommended one, and why they are not recommended."""
     asked = ranking.query.get("min_fit_probability")
     best = ranking.estimates[0].throughput.step_seconds if ranking.estimates else math.inf
     for estimate in ranking.risky:
@@ -377,7 +377,7 @@ def _risky_lines(ranking: Ranking) -> Iterator[str]:
 
 
 _LEAST_GAIN = 0.01
-"""Of speed, from which a layout that may not fit is named."""
+"""Smallest relative gain of speed for which a layout that may not fit is named."""
 
 
 def _starved_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Titles of rules, in a few words: for machines that list rules beside their results. Judges nothing.
+"""Titles of rules in a few words, for formats that list rules beside results. Judges nothing.
 
 `rules.csv` has those of verdicts and of a reader's remarks; a rule of a layout or of a framework says its own.
 """
@@ -20,5 +20,5 @@ def _titles() -> dict[str, str]:
 
 
 def rule_text(rule: str) -> str:
-    """Return what a rule is about; its words where it is of no list."""
+    """Return the subject of a rule; the rule's name as words where it is in no list."""
     return _titles().get(rule) or f"a remark of the recipe's reader: {rule.replace('-', ' ')}"

@@ -55,7 +55,7 @@ _OF_DERIVED = {
     kind.__name__: kind
     for kind in (Checks, Estimate, LayoutComparison, Learned, Path, Probed, Refused, StageMemory, TrainingRun)
 }
-"""Types that `derived` imports for type checkers alone."""
+"""Types that `derived` imports for type checkers only."""
 _ROWS = {
     "EstimateLayout": "A layout, and the step that it trains.",
     "ExplainedChange": "A set of changes after which the layout fits.",
@@ -127,7 +127,7 @@ def _type_text(value: Mapping[str, Any]) -> str:
 
 
 def _refer(kind: type, row: str, definitions: dict[str, Any]) -> dict[str, str]:
-    """Return a reference to the definition of a type, which is added where it is not there."""
+    """Return a reference to the definition of a type, which is added where it is missing."""
     name = _NAMES[kind] if row == kind.__name__ and kind in _NAMES else _snake(row)
     if name not in definitions:
         definitions[name] = {}
@@ -163,7 +163,7 @@ def _meaning(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
 
 
 def _known(kind: type, path: str) -> tuple[Any, str]:
-    """Return type and meaning of what a path leads to."""
+    """Return type and meaning of the value at a path."""
     if path == ITSELF:
         return kind, ""
     if path.startswith(DERIVED):

@@ -10,12 +10,12 @@ from simulator.show.report.grid import Style, grid
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A title, sentences, and a table of ready-made text."""
+    """Section of a report: title, sentences, and a table of ready-made text."""
 
     title: str
     lines: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
-    """Without headers there is no table."""
+    """Headers of the table; empty for no table."""
     rows: Sequence[Sequence[str]] = ()
     text_columns: tuple[int, ...] = (0,)
     """Columns that hold words, which are aligned left."""

@@ -1,4 +1,4 @@
-"""The summary of a sweep as a table; its rows stand in the file that it wrote."""
+"""Summary of a sweep as a table; its rows are in the file that it wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAID = {
 
 
 def sweep_table(sweep: Sweep, _presentation: Presentation, style: Style) -> str:
-    """Return how the questions ended, and where their rows are."""
+    """Return the outcomes of the questions, and the file of their rows."""
     rows = [[name, grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
     lines = []
     if sweep.table is not None:
@@ -33,7 +33,7 @@ def sweep_table(sweep: Sweep, _presentation: Presentation, style: Style) -> str:
 
 
 def speed_line(sweep: Sweep) -> str:
-    """Return how many questions were priced this time, and how fast."""
+    """Return the number of questions that were priced this time, and the speed."""
     if not sweep.priced:
         return "nothing was left to price"
     speed = sweep.priced / max(sweep.elapsed_seconds, 1e-3)

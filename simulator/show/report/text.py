@@ -13,10 +13,10 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
 from simulator.question.units import MEGA, TERA, to_gib
 
 _COLOURS = {"fits": "green", "starved": "yellow", "ran": "green"}
-"""Of verdicts and outcomes; what is not among them is red."""
+"""Colours of verdicts and outcomes; any other is red."""
 _MOST_DECIMALS = 15
 SIZE_FIELDS = tuple(field for field in FIELDS if field.group == "size" and field.name != "expert_tensor_parallel")
-"""Sizes of a layout that every table shows; the one left out is told where it says something."""
+"""Sizes of a layout that every table shows; the one left out is shown where it differs from the default."""
 
 
 def amount(value: float) -> str:
@@ -67,12 +67,12 @@ def fit_text(estimate: Estimate) -> str:
 
 
 def mfu_text(share: float) -> str:
-    """Return a utilisation in per cent with one decimal, or what it takes to tell it from none."""
+    """Return a utilisation in per cent with one decimal, or as many as tell it from 0."""
     return _never_nothing(100 * share)
 
 
 def teraflops(flops_per_second: float) -> str:
-    """Return FLOP/s as TFLOP/s with one decimal, or what it takes to tell it from none."""
+    """Return FLOP/s as TFLOP/s with one decimal, or as many as tell it from 0."""
     return _never_nothing(flops_per_second / TERA)
 
 
@@ -92,7 +92,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def money(value: float) -> str:
-    """Return an amount of money with three significant digits: an interval of it has no more."""
+    """Return an amount of money with three significant digits, as precise as its interval."""
     for suffix, unit in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= 0.9995 * unit:
             scaled = value / unit
@@ -134,7 +134,7 @@ def in_colour(text: str, verdict: str, *, colour: bool) -> str:
 
 
 def recompute_text(layout: Layout) -> str:
-    """Return what is recomputed: ``none``, ``selective moe_act``, ``block 3`` (a chunk), ``full layers 4,5,9``."""
+    """Return the recomputation: ``none``, ``selective moe_act``, ``block 3`` (a chunk), ``full layers 4,5,9``."""
     if layout.recompute == "selective" and layout.recompute_modules != BY_NAME["recompute_modules"].default:
         layers = ",".join(map(str, layout.recompute_layer_list))
         return f"selective {','.join(layout.recompute_modules)}" + f" layers {layers}" * bool(layers)
@@ -202,7 +202,7 @@ def _runs_text(numbers: tuple[int, ...]) -> str:
 
 
 def need_lines(estimate: Estimate) -> Iterator[str]:
-    """Yield how sure the verdict is."""
+    """Yield the certainty of the verdict."""
     interval, probability = estimate.memory.interval_bytes, estimate.memory.fit_probability
     if interval is not None and probability is not None and estimate.verdict != "refused":
         need = f"90 % interval of the need: {gib(interval.low)} to {gib(interval.high)} GiB"
@@ -212,7 +212,7 @@ def need_lines(estimate: Estimate) -> Iterator[str]:
 
 
 def host_text(memory: MemoryEstimate) -> str | None:
-    """Return what offload needs of a node's host, of what, and whether it has that; None where nothing is moved."""
+    """Return the need of offload on a node's host, and whether it fits; None without offload."""
     if not memory.host_bytes_per_node:
         return None
     parts = sorted(memory.host_parts_bytes.items(), key=lambda part: -part[1])
@@ -226,14 +226,14 @@ def host_text(memory: MemoryEstimate) -> str | None:
 
 
 def about_lines(estimate: Estimate, *, colour: bool) -> Iterator[str]:
-    """Yield a layout, its verdict and how sure that is."""
+    """Yield a layout, its verdict and the verdict's certainty."""
     yield sharded_layout_text(estimate.layout)
     yield verdict_sentence(estimate, colour=colour)
     yield from need_lines(estimate)
 
 
 def cluster_speed(estimate: Estimate) -> float:
-    """Tokens per second of all devices."""
+    """Return the tokens per second of all devices."""
     return estimate.throughput.tokens_per_second_per_device * estimate.devices
 
 
@@ -252,12 +252,12 @@ def verdict_sentence(estimate: Estimate, *, colour: bool) -> str:
 
 
 def margin_text(headroom_bytes: float) -> str:
-    """Return what is left of the capacity, or what is missing."""
+    """Return the free or missing part of the capacity."""
     return f"{gib(-headroom_bytes)} GiB over" if headroom_bytes < 0 else f"{gib(headroom_bytes)} GiB spare"
 
 
 def largest_parts(parts: Mapping[str, float], limit: int = 4) -> list[tuple[str, float]]:
-    """Return the parts that weigh most, heaviest first, without those of nothing."""
+    """Return the largest parts, largest first, without empty ones."""
     ordered = sorted(parts.items(), key=lambda part: (-part[1], part[0]))
     return [(name, size) for name, size in ordered[:limit] if size > 0]
 
@@ -268,7 +268,7 @@ def option_name(name: str) -> str:
 
 
 def settings_text(settings: Mapping[str, object]) -> str:
-    """Return options with their values on one line; those without a value are left out."""
+    """Return options with their values on one line, without options that have none."""
     named = {name: value for name, value in settings.items() if _has_value(value)}
     return ", ".join(f"{option_name(name)} {_value(value)}".rstrip() for name, value in named.items())
 
@@ -279,7 +279,7 @@ def words(name: str) -> str:
 
 
 def counts_text(rejected: Mapping[str, int]) -> str:
-    """Return what was rejected and why, the commonest reason first."""
+    """Return the numbers of rejected layouts by reason, the commonest first."""
     reasons = sorted(rejected.items(), key=lambda reason: (-reason[1], reason[0]))
     return ", ".join(f"{grouped(count)} {reason}" for reason, count in reasons if count)
 
@@ -303,7 +303,7 @@ def _value(value: object) -> str:
 
 
 def _never_nothing(value: float) -> str:
-    """Return a number with one decimal; one that would read 0.0, with two significant digits."""
+    """Return a number with one decimal, or with two significant digits where that would read 0.0."""
     if value == 0 or abs(value) >= 0.05:
         return f"{value:.1f}"
     return f"{value:.{min(1 - floor(log10(abs(value))), _MOST_DECIMALS)}f}"

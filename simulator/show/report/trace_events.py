@@ -1,4 +1,4 @@
-"""A timeline as Chrome trace events: what Perfetto and chrome://tracing open. Computes no time."""
+"""Timeline as Chrome trace events, for Perfetto and chrome://tracing. Computes no time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.show.report.text import layout_text, words
 
 _MICROSECONDS = 1e6
 _RANKS, _SENDS = 0, 1
-"""Processes of the trace: what ranks compute, and what they send."""
+"""Processes of the trace: computations of ranks, and their sends."""
 
 
 def trace_text(timeline: Timeline) -> str:
@@ -55,7 +55,7 @@ def _passes(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _slice(track: tuple[int, int], name: str, start: float, seconds: float) -> dict[str, Any]:
-    """Something with a duration on a track: a process and a rank."""
+    """Return an event with a duration on a track: a process and a rank."""
     times = {"ts": round(start * _MICROSECONDS, 3), "dur": round(seconds * _MICROSECONDS, 3)}
     return {"ph": "X", "pid": track[0], "tid": track[1], "name": name, **times}
 
@@ -69,7 +69,7 @@ def _after(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _bytes(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """The bytes alive on every rank, whenever they change."""
+    """Yield the bytes alive on every rank, at every change."""
     for rank in range(len(timeline.passes.events)):
         yield from (_counter(rank, at, alive) for at, alive in timeline.bytes_alive(rank))
 

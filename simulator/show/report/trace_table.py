@@ -1,4 +1,4 @@
-"""A traced stage beside its prediction, as a table. Traces nothing."""
+"""Traced stage beside its prediction, as a table. Traces nothing."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from simulator.show.report.text import amount, devices_text, in_colour, millisec
 Shown = Callable[[float], str]
 _LONGEST_OUTCOME = 48
 _WIDE = 0.2
-"""Distance of the quartiles over the median from which a step time is called uncertain."""
+"""Smallest distance of the quartiles over the median with which a step time is called uncertain."""
 _TAIL_LINES = 8
 """Lines of a failed rank's log that are shown without `-v`."""
 
@@ -31,13 +31,13 @@ class Validation:
 
     campaign: Campaign
     rows_file: Path
-    """Where the measured rows were added."""
+    """File of the measured rows."""
     learned: Learned | None = None
-    """None where nothing was to be learned."""
+    """Changes of the calibration; None where nothing was to be learned."""
 
 
 def validate_table(validation: Validation, presentation: Presentation, style: Style) -> str:
-    """Return one row for each layout, what a reader must know of those that did not go well, and what was learned."""
+    """Return one row for each layout, the failures, and the new calibration's effects."""
     campaign, verbosity = validation.campaign, presentation.verbosity
     blocks = [_title(campaign), _summary(campaign.comparisons, style, colour=presentation.colour)]
     if verbosity > 0:
@@ -56,7 +56,7 @@ def validate_table(validation: Validation, presentation: Presentation, style: St
 
 
 def dry_run_text(plan: LaunchPlan, launcher: Launcher) -> str:
-    """Return what would be started: the scripts and the command of each launch, as a shell takes them."""
+    """Return the scripts and the command of each planned launch, as a shell takes them."""
     blocks = [
         "".join([f"# launch {launch.folder.name}\n", *_scripts(launch), launcher.command_text(launch)])
         for launch in plan.launches
@@ -67,7 +67,7 @@ def dry_run_text(plan: LaunchPlan, launcher: Launcher) -> str:
 
 
 def _scripts(launch: Launch) -> Iterator[str]:
-    """The scripts that were written for a launch, each as the words that write it again."""
+    """Yield the scripts that were written for a launch, each as the command that writes it again."""
     for path in launch.command.files:
         if path.suffix == ".sh":
             yield f"cat > {shlex.quote(str(path))} <<'END'\n{path.read_text(encoding='utf-8')}END\n"
@@ -82,7 +82,7 @@ def _title(campaign: Campaign) -> str:
 
 
 def _summary(comparisons: Sequence[LayoutComparison], style: Style, *, colour: bool) -> str:
-    """Two lines for each layout: memory of its fullest rank, and time of a step."""
+    """Return two lines for each layout: memory of its fullest rank, and time of a step."""
     headers = ["#", "layout", "", "predicted", "90 % interval", "measured", "error %", "inside", "runs", "outcome"]
     rows: list[list[str]] = []
     for number, compared in enumerate(comparisons, start=1):
@@ -109,7 +109,7 @@ def _outcome(compared: LayoutComparison, *, colour: bool) -> str:
 
 
 def _ran(compared: LayoutComparison) -> str:
-    """Words for launches that went well; figures of an earlier campaign are told from new ones."""
+    """Return the successful launches in words, those of an earlier campaign apart."""
     if not compared.ran:
         return "not launched"
     if not compared.earlier:
@@ -122,7 +122,7 @@ def _ran(compared: LayoutComparison) -> str:
 
 
 def _doubts(compared: LayoutComparison) -> Iterator[str]:
-    """Reasons to doubt a measured figure."""
+    """Yield reasons to doubt a measured figure."""
     if compared.scatter > _WIDE:
         yield (
             f"{compared.title}: its steps scatter, quartiles {percent(compared.scatter)} % of the median apart: other "
@@ -131,7 +131,7 @@ def _doubts(compared: LayoutComparison) -> Iterator[str]:
 
 
 def _ranks(compared: LayoutComparison, style: Style) -> str:
-    """Every rank, and the spread of the steps of each launch."""
+    """Return every rank, and the spread of the steps of each launch."""
     blocks = [f"{sharded_layout_text(compared.estimate.layout)}: peak of every rank, and its passes in a step"]
     if compared.ranks:
         memory = ["rank", "stage", "MiB\npredicted", "\nmeasured", "\nerror %"]
@@ -170,7 +170,7 @@ def _rank(rank: RankFigure) -> list[str]:
 
 
 def _failed(compared: LayoutComparison, *, full: bool) -> Iterator[str]:
-    """Lines on launches that did not end well."""
+    """Yield lines on failed launches."""
     for launched in compared.launched:
         outcome = launched.outcome
         if outcome.kind == "ok":
@@ -184,7 +184,7 @@ def _failed(compared: LayoutComparison, *, full: bool) -> Iterator[str]:
 
 
 def _refused(refused: Sequence[Refused]) -> Iterator[str]:
-    """Layouts that are faster than one that was launched, each reason once."""
+    """Yield the refused layouts that are faster than a launched one, each reason once."""
     by_reason: dict[str, list[Refused]] = {}
     for refusal in refused:
         by_reason.setdefault(refusal.reason, []).append(refusal)
@@ -199,7 +199,7 @@ def _notes(comparisons: Sequence[LayoutComparison]) -> list[str]:
 
 
 def _learned(learned: Learned, style: Style) -> Iterator[str]:
-    """The ranking before and after, by whose steps it moved."""
+    """Yield the ranking before and after, with the measured steps."""
     lines = list(learned.reasons)
     if learned.stored:
         headers = ["now", "before", "layout", "step ms\nbefore", "\nnow", "90 % interval\nbefore", "\nnow", "measured"]
