@@ -59,7 +59,7 @@ def _beginning(texts: Sequence[str]) -> str:
 
 
 def own_page(errors: Sequence[OwnError], presentation: Presentation) -> str:
-    """Return the page of own rows before and after their calibration. Raises UnsupportedError without the plotting library."""
+    """Return the page of own rows before and after their calibration. Raises UnsupportedError without plotly."""
     figures: dict[str, PlotlyFigure] = {}
     sections = []
     for kind, title in _TITLES.items():
