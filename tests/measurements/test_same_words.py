@@ -316,8 +316,13 @@ def row_of(more: dict[str, object], folder: Path) -> MeasuredRow:
         ({"optimizer": "soap"}, "unpriced", "optimizer soap is not priced; priced are adamw, sgd_momentum, lion, muon"),
         (
             {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads"},
+            "consistent",
+            "optim_grads: room is left for all of its buffers",
+        ),
+        (
+            {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads", "num_experts": 8},
             "unpriced",
-            "FSDP of gradients",
+            "with experts or a pipeline Megatron's FSDP is not modelled",
         ),
     ],
 )

@@ -24,6 +24,8 @@ def accuracy_page(judged: Sequence[JudgedRun], presentation: Presentation) -> st
     figures: dict[str, PlotlyFigure] = {}
     drawn: list[PageSection] = []
     for kind, rows in by_kind(judged):
+        if not rows:
+            continue
         unit = GIB if kind == "memory" else 1.0
         measured = [
             Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
