@@ -30,12 +30,13 @@ _NONE: Final = re.compile(
     r"|flags of no framework|(?:keeps (?:what it sets|its values)|recipes) in Python"
     r"|(?:v1 format|mcore_adapter) is not read|a part of a training; give the script"
     r"|a file of [^,]{1,40}, which is not read"
+    r"|is to be judged by itself"
     r"|must hold a mapping|tuner chooses the layout|names no model; give the script|nothing is trained"
 )
 """What is said of files that start no training, start another program's, or are but a part of a recipe."""
 _OTHER: Final = re.compile(
     r"vision|VL-SFT|an encoder|encoders? with|retrieval model|img_size|image|(?i:vl)(?![a-z])|vlmoe|omni"
-    r"|FlagScale on pi0|diffusion models|reranker|seq_cls|\bt5|bert"
+    r"|FlagScale on pi0|diffusion models|reranker|seq_cls|\bt5|bert|/rl/"
 )
 """What is said of recipes that train another model than a decoder of text."""
 _PARTS: Final = ("base-configuration",)
@@ -115,7 +116,7 @@ def _judged(row: Public, settings: Mapping[str, str]) -> tuple[Checked, ...]:
             results = results or found
             if verdict(found) in _FIRM and (nodes is None or verdict(found) != "refused"):
                 return found
-            if nodes is None and (verdict(found) == "not_modelled" or _none(found)):
+            if nodes is None and _none(found):
                 break
     return results
 

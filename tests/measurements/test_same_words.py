@@ -47,6 +47,7 @@ EXPERTS: dict[str, object] = {
     "moe_token_dispatcher_type": "alltoall",
 }
 LATENT: dict[str, object] = {"multi_latent_attention": True, "kv_lora_rank": 512, "q_lora_rank": 1536}
+FULLY_SHARDED = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim"}
 PIPED: dict[str, object] = {"pipeline_model_parallel_size": 4}
 PARALLEL: dict[str, object] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 BESIDE: dict[str, dict[str, object]] = {
@@ -56,6 +57,9 @@ BESIDE: dict[str, dict[str, object]] = {
     "cp_comm_type": {"context_parallel_size": 2},
     "cpu_offloading_num_layers": {"cpu_offloading": True},
     "data_parallel_sharding_strategy": {"use_megatron_fsdp": True},
+    "megatron_fsdp_grad_comm_dtype": FULLY_SHARDED,
+    "megatron_fsdp_main_grads_dtype": FULLY_SHARDED,
+    "megatron_fsdp_main_params_dtype": FULLY_SHARDED,
     "decoder_first_pipeline_num_layers": PIPED,
     "decoder_last_pipeline_num_layers": PIPED,
     "exp_avg_dtype": {"use_precision_aware_optimizer": True, "exp_avg_sq_dtype": "bf16"},
@@ -109,6 +113,9 @@ SAMPLES: dict[str, object] = {
     "cuda_graph_modules": "attn",
     "cuda_graph_scope": "attn",
     "data_parallel_sharding_strategy": "optim",
+    "megatron_fsdp_grad_comm_dtype": "fp32",
+    "megatron_fsdp_main_grads_dtype": "fp32",
+    "megatron_fsdp_main_params_dtype": "fp32",
     "decoder_first_pipeline_num_layers": 5,
     "decoder_last_pipeline_num_layers": 5,
     "dsa_kernel_backend": "tilelang",
@@ -322,7 +329,7 @@ def row_of(more: dict[str, object], folder: Path) -> MeasuredRow:
         (
             {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads", "num_experts": 8},
             "unpriced",
-            "with experts or a pipeline Megatron's FSDP is not modelled",
+            "with experts, a pipeline or a model by name Megatron's FSDP",
         ),
     ],
 )

@@ -187,8 +187,15 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         (
             "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --num-experts 8",
             "not-modelled",
-            "with experts or a pipeline Megatron's FSDP",
+            "with experts, a pipeline or a model by name Megatron's FSDP",
         ),
+        (
+            "--use-megatron-fsdp --data-parallel-sharding-strategy optim --megatron-fsdp-main-params-dtype bf16",
+            "not-modelled",
+            "main-params-dtype bf16: only the types of other flags",
+        ),
+        ("--use-nccl-ub", "not-modelled", "--use-nccl-ub: these buffers are not priced"),
+        ("--fp8-format hybrid --first-last-layers-bf16", "not-modelled", "does not start with it and delayed scaling"),
         (
             "--optimizer soap",
             "not-modelled",

@@ -26,6 +26,7 @@ CASES = {
     "overflow": ("torchrun t.py $((9223372036854775807 + 1)) $((1 << 63))", None),
     "steps": ("a=1; ((a++)); (( a += 5 )); i=$((a--)); torchrun t.py $a $i $((++a)) $((a, 3))", "<6><7><7><3>"),
     "base": ("torchrun t.py $((16#ff)) $((2#101)) $((~5)) $((5 ^ 3)) $((5 & 3)) $((5 | 3))", "<255><5><-6><6><1><7>"),
+    "local": ("a=1; w() { local a=2 b=3; declare c=4; d=5; }; w; torchrun t.py $a $b $c $d", "<1><5>"),
     "if": ("if [ 3 -gt 2 -a x != y ]; then z=1; else z=2; fi; torchrun t.py $z", "<1>"),
     "elif": ("x=b; if [ $x = a ]; then y=1; elif [ $x = b ]; then y=2; else y=3; fi; torchrun t.py $y", "<2>"),
     "and-or": ("[ a = a ] && [ 1 -eq 2 ] || x=1; torchrun t.py $x", "<1>"),

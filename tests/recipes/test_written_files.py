@@ -78,6 +78,30 @@ def test_one_of_two_texts_is_not_known(tmp_path: Path) -> None:
     assert [unknown.name for unknown in unknowns if "zero_stage" in unknown.affects] == ["MODE"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "wget -O ds.json http://x/y",
+        "jq .x ds.json | sponge ds.json",
+        "rm ds.json; git checkout ds.json",
+        "/bin/sed -i s/A.B/C/ ds.json",
+        "sudo sed -i s/A.B/C/ ds.json",
+    ],
+)
+def test_what_another_command_leaves_in_a_file_is_not_known(change: str, tmp_path: Path) -> None:
+    recipe = read(tmp_path, f"cat > ds.json <<EOF\n{JSON}EOF\n{change}\n{LAUNCH}")
+    assert "zero_stage" in {name for unknown in recipe.unknowns for name in unknown.affects}
+
+
+def test_a_flag_that_some_paths_set_anew_is_not_known(tmp_path: Path) -> None:
+    text = 'if [ "$MODE" = big ]; then MORE="--per_device_train_batch_size 16"; fi\ncat > ds.json <<EOF\n'
+    launch = f"{LAUNCH.rstrip()} $MORE\n"
+    affected = {name for unknown in read(tmp_path, f"{text}{JSON}EOF\n{launch}").unknowns for name in unknown.affects}
+    assert "mbs" in affected or "micro_batch_size" in affected
+    same = f"{text}{JSON}EOF\n{launch}".replace("size 16", "size 1")
+    assert read(tmp_path, same).layout is not None
+
+
 def test_paddle_reads_what_the_script_wrote(tmp_path: Path) -> None:
     text = (
         "cat > sft.yaml <<EOF\nmodel_name_or_path: facebook/llama-13b\ntensor_parallel_degree: 2\n"

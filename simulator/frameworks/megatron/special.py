@@ -24,6 +24,11 @@ ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NP
 """Environment variables that configure PyTorch's allocator."""
 _DTYPES: Final = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16"}
 _STRATEGIES: Final = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_FSDP_TYPES: Final = (
+    "megatron-fsdp-main-params-dtype",
+    "megatron-fsdp-main-grads-dtype",
+    "megatron-fsdp-grad-comm-dtype",
+)
 _QUEUE: Final = 1e9
 _LARGEST_TABLE: Final = 262_144
 _LARGEST_HIDDEN: Final = 16_384
@@ -97,13 +102,18 @@ def _set_own_sharding(arguments: Arguments, targets: Targets, strategy: str) -> 
         arguments.not_modelled(message, name, "use-megatron-fsdp", fix=f"give --{name}")
         return
     targets["layout.zero_stage"] = _STRATEGIES[strategy]
+    for kind in _FSDP_TYPES:
+        asked = arguments.text("zero_stage", kind)
+        if asked not in (None, "auto", "fp32") or (asked == "fp32" and arguments.has("grad-reduce-in-bf16")):
+            arguments.not_modelled(f"--{kind} {asked}: only the types of other flags are priced", kind)
     if strategy == "optim":
         return
     targets |= {f"option.{switch}": "true" for switch in ("fully_shard", "overlap_grad_reduce", "overlap_param_gather")}
     message = f"--{name} {strategy}: room is left for all of its buffers"
     arguments.remark("upper-bound", "warning", message, name)
-    if arguments.has("num-experts") or targets.get("layout.pipeline_parallel", 1) > 1:
-        message = f"--{name} {strategy}: with experts or a pipeline Megatron's FSDP is not modelled"
+    split = max(targets.get(f"layout.{part}_parallel", 1) for part in ("pipeline", "expert"))
+    if arguments.has("num-experts") or not arguments.has("hidden-size") or split > 1:
+        message = f"--{name} {strategy}: with experts, a pipeline or a model by name Megatron's FSDP is not modelled"
         arguments.not_modelled(message, name)
     if targets.get("option.fp8_param_gather") == "true":
         # Weights are stored in 8 bits and in parts; transposes are made as they are gathered (README of megatron_fsdp).
@@ -118,6 +128,10 @@ def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) ->
     into units: their weights and gradients are gathered whole (mcore_fsdp_adapter.py).
     """
     if targets.get("option.fully_shard") != "true" or "option.widened_gradients" in targets:
+        for name in ("fsdp-double-buffer", "use-nccl-ub"):
+            if arguments.switch("sharding_buffers", name):
+                arguments.remark("not-modelled", "warning", f"--{name}: these buffers are not priced", name)
+        arguments.forget("sharding_buffers")
         return 0.0
     hidden: int = targets.get("model.hidden_size", _LARGEST_HIDDEN)
     width: int = targets.get("model.intermediate_size", 4 * hidden)
@@ -270,10 +284,12 @@ def set_options(
         targets.pop("option.offload_fraction", None)
     if arguments.has("fp8-format", "fp4-format") and arguments.switch("fp8_inputs", name := "first-last-layers-bf16"):
         targets["option.fp8_inputs"] = "false"
-        message = f"--{name}: what those layers keep is priced for all of them"
         if targets.get("option.fp8_param_gather") == "true":
             arguments.not_modelled(f"--{name}: weights of which some are stored in 8 bits are not priced", name)
-        arguments.remark("upper-bound", "warning", message, name)
+        if arguments.has("fp8-format") and targets.get("option.fp8_recipe", "delayed") == "delayed":
+            message = f"--{name}: Megatron-LM does not start with it and delayed scaling"
+            arguments.not_modelled(message, name, fix="--fp8-recipe tensorwise")
+        arguments.remark("upper-bound", "warning", f"--{name}: what those layers keep is priced for all", name)
     arguments.forget("fp8_inputs")
     if targets.get("option.sharding_replicas", "1") == "1" or not layout.zero_stage:
         targets.pop("option.sharding_replicas", None)

@@ -119,6 +119,10 @@ def _by_turns(arguments: Arguments, model: str | None) -> dict[str, str]:
     arguments.forget("lisa")
     if not count:
         return {}
+    if arguments.text("lora_rank", "tuner_type", "train_type") != "full":
+        message = "--lisa_activated_layers: ms-swift has it for training of all weights alone"
+        arguments.not_modelled(message, "lisa_activated_layers", fix="--tuner_type full")
+        return {}
     message = "--lisa_activated_layers: gradients and moments of all layers are priced"
     arguments.remark("upper-bound", "warning", message, "lisa_activated_layers")
     if model is None:

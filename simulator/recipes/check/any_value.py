@@ -16,6 +16,8 @@ SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
 """Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
 _STAGES: Final = ("z0", "z1", "z2", "z3")
 """Presets of DeepSpeed's configuration without offload, by name."""
+_WIDE: Final = {"gradient_dtype": "fp32"}
+"""The most that a configuration's `grad_accum_dtype` asks for."""
 
 
 def of_any_vocabulary(recipe: Recipe, asked: Asked, judge: Callable[[Case], Checked]) -> Checked | None:
@@ -41,7 +43,9 @@ def of_any_vocabulary(recipe: Recipe, asked: Asked, judge: Callable[[Case], Chec
     return replace(chosen, remarks=(*others, assumed))
 
 
-def of_any_stage(recipe: Recipe, asked: Asked, reread: Reread, judge: Callable[[Recipe], Checked]) -> Checked | None:
+def of_any_stage(
+    recipe: Recipe, asked: Asked, reread: Reread, judge: Callable[[Recipe, Asked], Checked]
+) -> Checked | None:
     """Return the verdict where only DeepSpeed's configuration is missing and every ZeRO stage passes; else None.
 
     The file may also offload, which lowers the need of a device, so that failures without it are not final.
@@ -52,11 +56,14 @@ def of_any_stage(recipe: Recipe, asked: Asked, reread: Reread, judge: Callable[[
     ):
         return None
     judged: list[Checked] = []
-    for stage in _STAGES:
+    for stage, options in (*((stage, {}) for stage in _STAGES), (_STAGES[0], _WIDE)):
         other = reread({missing[0].name: stage}, asked)
-        if other is None or not (verdict := judge(other)).passed:
+        if other is None or not (verdict := judge(other, replace(asked, options={**options, **asked.options}))).passed:
             return None
         judged.append(verdict)
-    message = "DeepSpeed's configuration is not at hand: priced without ZeRO, and it passes with every stage"
+    message = (
+        "DeepSpeed's configuration is not at hand: memory and speed are those without ZeRO, and it passes with every "
+        "stage and with fp32 gradients"
+    )
     assumed = Remark("zero-stage-assumed", "warning", message, missing[0].place, f"--set {missing[0].name}=PATH")
     return replace(judged[0], remarks=(*judged[0].remarks, assumed))

@@ -146,7 +146,9 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
     """Judge one launch; `reread` reads it again with other settings and machines."""
     judged = _judged_alone(recipe, asked, gates)
     if judged.outcome == "cannot_tell":
-        anyway = of_any_stage(recipe, asked, reread, lambda other: _judged_alone(other, asked, gates))
+        anyway = of_any_stage(
+            recipe, asked, reread, lambda other, with_options: _judged_alone(other, with_options, gates)
+        )
         judged = judged if anyway is None else replace(anyway, remarks=_ordered(anyway.remarks))
     if judged.passed or (judged.outcome not in FIRM and not _is_bound(judged)):
         return _advised(judged, gates)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from simulator.frameworks.arguments import Argument, Arguments
@@ -98,6 +99,12 @@ def _add_opaque(arguments: Arguments, word: Value) -> None:
             arguments.entries.setdefault(name, []).extend(entries_by_path[0])
         else:
             arguments.maybe[name] = arguments.maybe.get(name, frozenset()) | word.causes
+            before = arguments.entries.get(name, ())[-1:]
+            flag = arguments.table.get(name)
+            stays = texts - {None} == {entry.text for entry in before} or (flag is not None and flag.kind == "switch")
+            if before and not stays:
+                # Set before, and set anew on some paths only.
+                arguments.entries[name].append(replace(before[0], values=(word,)))
 
 
 def _only_arguments(word: Value) -> bool:

@@ -39,6 +39,8 @@ _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASC
 _CONFIGURATIONS: Final = (".json", ".yaml", ".yml", ".toml", ".sh")
 _IN_PLACE: Final = {"sed": r"-[A-Za-z]*i.*|--in-place.*", "perl": r"-[a-z]*i.*", "yq": r"-[a-z]*i|--inplace"}
 """Flags by which a command edits the files that it names."""
+_WRITERS: Final = frozenset(["curl", "dd", "rm", "sponge", "truncate", "wget"])
+"""Commands that leave in a file that they name what nobody knows."""
 _COPIES: Final = frozenset(["cp", "mv", "ln", "install", "rsync"])
 _REDIRECTS: Final = frozenset([">", ">|", ">>", "&>", "&>>"])
 
@@ -95,7 +97,7 @@ class Writer:
                 elif operator.type in _REDIRECTS and self._source.raw(child)[0] != "2":
                     targets += [(word.text, operator.type.endswith(">>")) for word in reader.fields(target)]
         first = command.child_by_field_name("name") if children else None
-        prints = _PRINTED.get(self._source.raw(first)) if first is not None else None
+        prints = self._printer(nodes, first)
         written: Value | None = None
         if prints is not None:
             prefix = {
@@ -112,6 +114,13 @@ class Writer:
         for name, appends in targets:
             _keep(self._machine, name, written, line, appends=appends)
         return written
+
+    def _printer(self, nodes: list[Node], first: Node | None) -> Callable[[_Call], Value | None] | None:
+        """Return what prints as a command does; `sudo` in front is dropped from its nodes."""
+        if first is not None and self._source.raw(first) == "sudo":
+            nodes.remove(first)
+            first = next((node for node in nodes if node.type != "variable_assignment"), None)
+        return _PRINTED.get(PurePath(self._source.raw(first)).name) if first is not None else None
 
 
 def words_behind(redirect: Node) -> list[Node]:
@@ -287,8 +296,13 @@ _PRINTED: Final[Mapping[str, Callable[[_Call], Value | None]]] = {
 
 def change_files(argv: Sequence[Value], machine: Machine, line: int) -> None:
     """Keep what a command makes of the files that it edits, copies or moves."""
-    name, named = argv[0].text, [word for word in argv[1:] if word.text[:1] != "-"]
-    if name in _COPIES:
+    name, named = PurePath(argv[0].text).name, [word for word in argv[1:] if word.text[:1] != "-"]
+    if name == "sudo" and named:
+        change_files(argv[argv.index(named[0]) :], machine, line)
+    elif name in _WRITERS:
+        for path in {plain_path(word.text.rpartition("=")[2]) for word in argv[1:]} & machine.state.files.keys():
+            _keep(machine, path, None, line)
+    elif name in _COPIES:
         target = named.pop().text if named else ""
         for source in named:
             # Whether the target is a folder is not known: the file is kept under both names.

@@ -169,16 +169,25 @@ class Runner(Walk):
 
     def _declaration(self, node: Node) -> Truth:
         """Follow `export`, `declare`, `local`, `readonly`, `typeset`."""
+        machine = self.machine
         exports = node.children[0].type == "export"
+        options = {self.source.raw(child) for child in node.named_children}
+        is_local = not exports and node.children[0].type != "readonly" and "-g" not in options and machine.shadowed
         for child in node.named_children:
+            first = child.named_children[0] if child.type == "variable_assignment" else child
+            if is_local and NAME.fullmatch(local := self.source.raw(first)):
+                variables = machine.state.variables
+                machine.shadowed[-1].setdefault(local, [variables[local]] if local in variables else [])
             if child.type == "variable_assignment":
                 self._assignment(child)
                 name = self.source.raw(child.named_children[0])
             else:
                 name = self.source.raw(child)
                 exports = exports or name in ("-x", "-gx")
-            if exports and NAME.fullmatch(name):
-                self.machine.state.exported.add(name)
+            if options & {"-n", "+x"}:
+                machine.state.exported.discard(name)
+            elif exports and NAME.fullmatch(name):
+                machine.state.exported.add(name)
         return True
 
     def _unset(self, node: Node) -> Truth:
@@ -372,7 +381,11 @@ class Runner(Walk):
         outer = machine.state.positional, machine.state.shifted
         machine.state.positional, machine.state.shifted = tuple(arguments), 0
         machine.calls.append(name)
+        machine.shadowed.append({})
         truth = Runner(machine, function.source, self.launches).run(function.body)
+        for local, contents in machine.shadowed.pop().items():
+            machine.state.variables.pop(local, None)
+            machine.state.variables.update((local, content) for content in contents)
         machine.calls.pop()
         machine.state.positional, machine.state.shifted = outer
         if machine.state.flow == "return":

@@ -82,6 +82,14 @@ def _every_window(config: Config, fields: Fields, _how: How) -> Fields:
     return {} if window is None else {"mixers": ["sliding"] * fields["num_hidden_layers"]}
 
 
+def _step_rank(config: Config, fields: Fields, _how: How) -> Fields:
+    """Check that the steps of Mamba-1 have the rank of all published ones. Raises UnsupportedError."""
+    usual = -(-fields["hidden_size"] // 16)
+    if config.value("time_step_rank", usual) not in ("auto", usual):
+        raise config.unsupported("time_step_rank", f"only {usual} can be priced")
+    return {}
+
+
 def _layer_types(config: Config, fields: Fields, how: How) -> Fields:
     """Read the words of `layer_types`, else every n-th layer with full attention and the others with the usual kind."""
     layers, usual = fields["num_hidden_layers"], how["usual"]
@@ -344,6 +352,7 @@ def _mlp_layer_types(config: Config, fields: Fields, _how: How) -> Fields:
 LayerRule = Callable[[Config, Fields, How], Fields]
 MIXERS: Final[Mapping[str, LayerRule]] = {
     "every_window": _every_window,
+    "step_rank": _step_rank,
     "layer_types": _layer_types,
     "windows_behind": _windows_behind,
     "chosen": _chosen,
