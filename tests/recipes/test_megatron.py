@@ -187,7 +187,7 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         (
             "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --num-experts 8",
             "not-modelled",
-            "with experts, a pipeline or a model by name Megatron's FSDP",
+            "experts",
         ),
         (
             "--use-megatron-fsdp --data-parallel-sharding-strategy optim --megatron-fsdp-main-params-dtype bf16",

@@ -138,8 +138,7 @@ class Machine:
         self.conditions: tuple[frozenset[Cause], ...] = ()
         self.steps = 0
         self.calls: list[str] = []
-        # Contents that the local variables of each running function had before it; none where they were not set.
-        self.shadowed: list[dict[str, list[Content]]] = []
+        self.shadowed: list[dict[str, list[Content]]] = []  # before each function's local variables
         self.choices = 0
         """Current depth of nested choices of a command's text."""
         self.spread: Mapping[str, Value] = {}
