@@ -105,11 +105,7 @@ def test_layout(flags: str, field: str, value: object, tmp_path: Path) -> None:
             "",
             {"expert_imbalance": "1.25"},
         ),
-        (
-            "--use-precision-aware-optimizer --main-params-dtype fp16",
-            "",
-            {"master_weight_dtype": "bf16"},
-        ),
+        ("--use-precision-aware-optimizer --main-params-dtype fp16", "", {"master_weight_dtype": "bf16"}),
         ("--transformer-impl local", "", {"flash_attention": "false"}),
         (
             "--use-precision-aware-optimizer --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
@@ -196,11 +192,7 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ),
         ("--use-nccl-ub", "not-modelled", "--use-nccl-ub: these buffers are not priced"),
         ("--fp8-format hybrid --first-last-layers-bf16", "not-modelled", "does not start with it and delayed scaling"),
-        (
-            "--optimizer soap",
-            "not-modelled",
-            "soap is not priced; priced are adamw, sgd_momentum, lion, muon",
-        ),
+        ("--optimizer soap", "not-modelled", "soap is not priced; priced are adamw, sgd_momentum, lion, muon"),
         ("--seq-length 2048", "repeated-flag", "'4096' on line 2, then '2048' on line 2"),
         ("--recompute-activation", "unknown-flag", "did you mean 'recompute_activations'?"),
         ("--fancy-kernel-fusion", "unknown-flag", "--fancy-kernel-fusion is not read"),
