@@ -25,23 +25,23 @@ class Budget:
         self.maximum = maximum
         self.spent = 0
 
-    def charge(self, units: int) -> None:
-        """Take work from the budget. Raises SpentError where there is too little left, and from then on always."""
-        self.spent += units
-        if self.spent > self.maximum:
-            # The work is not done, so that its units do not count; nothing is left from now on.
-            self.spent = self.maximum + 1
-            raise SpentError(f"{self.file}: takes more work to read than a recipe does; not a recipe")
-
 
 _CURRENT: Final[ContextVar[Budget | None]] = ContextVar("budget", default=None)
 
 
 def charge(units: int) -> None:
-    """Charge the file that is being read; costs nothing where none is. Raises SpentError."""
+    """Take work from the budget of the file that is being read, if any.
+
+    Raises SpentError where there is too little left, and from then on always.
+    """
     budget = _CURRENT.get()
-    if budget is not None:
-        budget.charge(units)
+    if budget is None:
+        return
+    budget.spent += units
+    if budget.spent > budget.maximum:
+        # The work is not done, so that its units do not count; nothing is left from now on.
+        budget.spent = budget.maximum + 1
+        raise SpentError(f"{budget.file}: takes more work to read than is allowed; judge the scripts that it starts")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import cached_property, lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -143,8 +143,20 @@ def alike(pricing: Pricing, first: Index, index: Index) -> Alike | None:
 
 
 def pricing_of(scenario: Scenario, *layouts: Layout) -> Pricing:
-    """Return a block of layouts with one pipeline shape, to be priced; a single layout is a block of one."""
-    return Pricing(scenario, block_of(layouts))
+    """Return a block of layouts with one pipeline shape, to be priced; a single layout is a block of one.
+
+    A single layout that was asked about lately comes with the figures derived from it then.
+    """
+    if len(layouts) > 1:
+        return Pricing(scenario, block_of(layouts))
+    recent = _single(scenario, *layouts)
+    # Equal scenarios may have different calibrations.
+    return recent if recent.scenario.calibration is scenario.calibration else Pricing(scenario, recent.block)
+
+
+@lru_cache(maxsize=16)
+def _single(scenario: Scenario, layout: Layout) -> Pricing:
+    return Pricing(scenario, block_of((layout,)))
 
 
 def pricings_of(scenario: Scenario, layouts: Iterable[Layout]) -> Iterator[tuple[list[int], Pricing]]:

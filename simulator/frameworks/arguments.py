@@ -184,7 +184,7 @@ class Arguments:
         """Return a flag's text; None where absent or unknown. `option` is the setting that depends on it."""
         entry = self.entry(*names)
         if entry is None:
-            for name in map(plain, names):
+            for name in map(plain, names) if self.maybe else ():
                 others = (flag.name for flag, _ in self.table.aliases.get(name, ()))
                 for other in self.maybe.keys() & {name, *others}:
                     self.need(self.maybe[other], option)
@@ -347,8 +347,10 @@ class Arguments:
             if flag is not None:
                 self._remark_unpriced(last, flag)
             elif not is_harmless(name) and (self.complete or not is_irrelevant(name)):
-                message = f"{last.spelled} is not read; it may change memory or speed{misspelled(name, self.table)}"
-                self.remarks.append(Remark("unknown-flag", "error", message, last.place))
+                nearest = misspelled(name, self.table)
+                message = f"{last.spelled} is not read; it may change memory or speed{nearest}"
+                fix = "" if nearest else f"check the recipe without {last.spelled} to judge the rest"
+                self.remarks.append(Remark("unknown-flag", "error", message, last.place, fix))
 
     def _remark_unpriced(self, entry: Argument, flag: Flag) -> None:
         if flag.effect != "not_modelled" or (not entry.causes and entry.values and flag.is_off(entry.text)):

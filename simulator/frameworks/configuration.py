@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
+from simulator.errors import AbsentFileError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, written_keys
 from simulator.frameworks.home import path_set_by_user
-from simulator.frameworks.launch import LaunchCommand, plain_path
+from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.values import PlainValue, known_value
 
 SUFFIXES: Final = (".json", ".yaml", ".yml")
@@ -38,13 +39,27 @@ def configuration(launch: LaunchCommand, file: str, name: str, line: int) -> Con
             return None
         where = f"{file}:{max(written.line, 1)}: {name[:200]}"
         return Configuration(file, tuple(written_keys(where, name, written)))
-    path = beside(file, name if path_set_by_user(name) is not None else _in_own_folder(file, name), line)
+    path = configuration_path(launch, file, name, line)
     return Configuration(str(path), tuple(keys_of(path, read_document(path))))
+
+
+def configuration_path(launch: LaunchCommand, file: str, name: str, line: int) -> Path:
+    """Return the path of a file that a launch names: in its folder, else beside the recipe. Raises InputError."""
+    if path_set_by_user(name) is not None:
+        return beside(file, name, line)
+    if launch.folder:
+        try:
+            return beside(file, _in_own_folder(file, f"{launch.folder}/{name}"), line)
+        except AbsentFileError:
+            if not launch.folder.startswith("."):
+                raise
+    return beside(file, _in_own_folder(file, name), line)
 
 
 def need_written(arguments: Arguments, launch: LaunchCommand, name: str, option: str) -> None:
     """Note that `option` depends on a file whose text only the run knows."""
-    arguments.need(launch.files[plain_path(name)].causes, option)
+    written = launch.written(name)
+    arguments.need(written.causes if written is not None else (), option)
 
 
 TakeKeys = Callable[[Arguments, Sequence[Key], str], None]

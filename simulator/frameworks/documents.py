@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulator.budget import charge
-from simulator.errors import AbsentFileError, InputError
+from simulator.errors import AbsentFileError, InputError, NoRecipeError
 from simulator.frameworks.home import asking, path_set_by_user, require_inside, root_of
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
@@ -197,7 +197,7 @@ def _keys(
             continue
         leaves.append(Key(keys, tuple(known_value(as_text(item), line) for item in items), line, value))
         if len(leaves) > _MAXIMUM_KEYS:
-            raise InputError(f"{path}: more than {_MAXIMUM_KEYS} keys; no recipe")
+            raise NoRecipeError(f"{path}: more than {_MAXIMUM_KEYS} keys; no recipe")
     return leaves
 
 

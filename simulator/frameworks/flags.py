@@ -144,6 +144,10 @@ class FlagTable(Mapping[str, Flag]):
         """Return the flag of a name. Raises KeyError."""
         return self._flags[name]
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether the table has a name."""
+        return name in self._flags
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
         return iter(self._flags)

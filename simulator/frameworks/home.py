@@ -62,9 +62,11 @@ def root_of(recipe: Path) -> Path:
     if root is not None:
         return root
     folder = Path(os.path.normpath(recipe.parent.absolute()))
-    for above in (folder, *folder.parents):
-        if os.path.exists(above / ".git"):  # noqa: PTH110  false where nobody may look
-            return above
+    above, below = str(folder), ""
+    while above != below:
+        if os.path.exists(os.path.join(above, ".git")):  # noqa: PTH110, PTH118  false where nobody may look; quick
+            return Path(above)
+        above, below = os.path.dirname(above), above  # noqa: PTH120  the same
     here = Path.cwd()
     return here if folder.is_relative_to(here) else folder
 

@@ -54,10 +54,8 @@ class Interpolation:
 
     def keys(self) -> list[Key]:
         """Return the keys with references replaced; a value that only the run knows is a hole."""
-        return [
-            dataclasses.replace(key, values=tuple(self._filled(key, value) for value in key.values))
-            for key in self._keys.values()
-        ]
+        filled = ((key, tuple(self._filled(key, value) for value in key.values)) for key in self._keys.values())
+        return [key if values == key.values else dataclasses.replace(key, values=values) for key, values in filled]
 
     def _filled(self, key: Key, value: PlainValue) -> PlainValue:
         """Return a value with its references replaced; unresolved ones make it unknown."""

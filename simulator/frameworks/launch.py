@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -35,20 +34,13 @@ class LaunchCommand:
     """What unknown words in front of the program depend on; they may start it on any machines."""
     open_options: frozenset[Cause] = field(default_factory=frozenset)
     """What unknown words among the launcher's options depend on."""
-    files: Mapping[str, PlainValue] = field(default_factory=dict)
-    """Text of files that the script wrote earlier, by name."""
+    written: Callable[[str], PlainValue | None] = field(default=lambda _name: None, compare=False)
+    """Return the text that the script left in a file by its name; None if it wrote none that may be this one."""
+    folder: str = ""
+    """Folder that the command runs in, from the script's own on; empty for that, or an unknown one."""
 
     @property
     def flags(self) -> frozenset[str]:
         """Names of the flags among its arguments, as tables spell them."""
         texts = (value.text.partition("=")[0] for value in self.arguments if value.text.startswith("--"))
         return frozenset(map(plain, texts))
-
-    def written(self, name: str) -> PlainValue | None:
-        """Return the text that the script wrote to a file; None if it wrote none of this name."""
-        return self.files.get(plain_path(name))
-
-
-def plain_path(name: str) -> str:
-    """Return a file's name without leading `./` or `$PWD/`."""
-    return re.sub(r"^((?:\.|\$PWD|\$\{PWD\}|\$\(pwd\)|`pwd`)/+)+", "", name)

@@ -80,7 +80,8 @@ def _idle_words() -> Mapping[str, frozenset[str]]:
 def misspelled(name: str, known: Iterable[str]) -> str:
     """Return `, did you mean 'x'?` for the known name that differs by a slip; empty without one."""
     size = len(name)
-    alike = [word for word in known if 2 * min(size, len(word)) >= _CLOSE * (size + len(word))] if size <= 200 else []
+    sizes = {other for other in range(2 * size) if 2 * min(size, other) >= _CLOSE * (size + other)}
+    alike = [word for word in known if len(word) in sizes] if size <= 200 else []
     letters = _letters(name)
     near = [word for word in alike if len(letters ^ _letters(word)) <= _OTHER_LETTERS]
     charge(_LETTERS_WORK * len(alike) + _LIKENESS_WORK * (1 + len(near)))

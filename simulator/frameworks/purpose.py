@@ -31,7 +31,7 @@ _ACTS: Final = (
     ("writes weights out", "export(?:er)?"),
     ("merges weights or data", "merge"),
     ("converts weights or data", "convert(?:er)?|conversion|hf2\\w+|\\w+2hf"),
-    ("prepares data", "preprocess(?:ing)?|tokenize|analyze"),
+    ("prepares data", "preprocess(?:ing)?|tokeniz(?:e|er|ation)|analyze"),
 )
 """Activities of programs other than training, by words of their names; the first match counts.
 
@@ -87,7 +87,7 @@ _WITHOUT_OPTIMIZER: Final = {"quantization": "save_path", "prune": "save_path", 
 8cfedd7, examples/nlp/language_modeling: conf/megatron_gpt_{ptq,prune}.yaml,
 tuning/conf/megatron_gpt_generate_config.yaml."""
 _SAYS: Final = (
-    re.compile(r"^(MODE):[ \t]*[\"']?(inference)\b", re.MULTILINE),
+    re.compile(r"^(MODE|run_mode):[ \t]*[\"']?(inference|predict|eval|export)\b", re.MULTILINE),
     re.compile(
         r"^experiment:[^\n]*\n(?:[ \t][^\n]*\n|\n)*?[ \t]+(task):[ \t]*\n[ \t]+type:[ \t]*[\"']?"
         r"(serve|inference|compress)\b",
@@ -95,9 +95,10 @@ _SAYS: Final = (
     ),
 )
 """Lines that state another purpose than training. Megatron-LM d98e8a6,
-tests/functional_tests/shell_test_utils/run_ci_test.sh, whose default is pretraining; FlagScale da4935e,
+tests/functional_tests/shell_test_utils/run_ci_test.sh, whose default is pretraining; MindFormers,
+configs/*/predict_*.yaml; FlagScale da4935e,
 flagscale/runner/runner_*.py."""
-_INSTEAD: Final = ("do_ptq", "do_gptq", "do_predict", "do_export")
+_INSTEAD: Final = ("do_ptq", "do_gptq", "do_predict", "do_export", "export_dir", "infer_backend", "n_shot")
 _BY_THEMSELVES: Final = ("do_qat", "autotuner_benchmark")
 """Switches that start training without `do_train`: PaddleNLP fb3e4c0, llm/run_quantization.py:450 and
 llm/run_pretrain.py:94."""

@@ -57,10 +57,11 @@ def setting_of(meaning: Meaning) -> str:
 
 def _value(arguments: Arguments, flag: Flag, meaning: Meaning) -> Any:
     """Return the value that one flag sets; None where it is absent, unknown or sets nothing."""
-    option, kind = setting_of(meaning), type_of(meaning)
+    option = setting_of(meaning)
     text = arguments.text(option, flag.name)
     if text is None:
         return None
+    kind = type_of(meaning)
     values, switched = meaning.values, flag.kind in ("switch", "optional")
     if values.keys() == {ANY_TEXT}:
         on = arguments.switch(option, flag.name) if switched else text.lower() not in OFF

@@ -62,10 +62,12 @@ class PlainValue:
         """Charge for the characters and pieces, and check their number."""
         characters = byte_count = 0
         for piece in self.pieces:
-            characters += len(piece.text)
-            byte_count += len(piece.text) if piece.text.isascii() else 4 * len(piece.text)
+            text = piece.text
+            size = len(text)
+            characters += size
+            byte_count += size if text.isascii() else 4 * size
         charge(_VALUE_WORK + _PIECE_WORK * len(self.pieces) + byte_count)
-        if len(self.pieces) > MAXIMUM_PIECES or characters > MAXIMUM_CHARACTERS:
+        if characters > MAXIMUM_CHARACTERS or len(self.pieces) > MAXIMUM_PIECES:
             raise TooLargeError
 
     @property
@@ -110,6 +112,8 @@ EMPTY: Final = PlainValue()
 
 def known_value(text: str, line: int) -> PlainValue:
     """Return known text that starts on `line`, one piece per line."""
+    if "\n" not in text:
+        return PlainValue((PlainPiece(text, line),) if text else ())
     parts = text.split("\n")
     ends = [part + "\n" for part in parts[:-1]] + parts[-1:]
     return PlainValue(tuple(PlainPiece(part, line + number) for number, part in enumerate(ends) if part))

@@ -73,13 +73,17 @@ def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> 
 
 
 def fitting_estimates(scenario: Scenario, layouts: Sequence[Layout]) -> dict[int, Estimate]:
-    """Return the estimates, without intervals, of the layouts that fit by memory alone, by their position."""
+    """Return the estimates, without intervals, of the layouts that break no rule and fit, by their position."""
     estimates: dict[int, Estimate] = {}
     for positions, pricing in pricings_of(scenario, layouts):
-        sized = size(pricing)
+        lawful = np.flatnonzero(~np.any([rule.broken(pricing) for rule in RULES], axis=0))
+        if not len(lawful):
+            continue
+        sized = size(pricing if len(lawful) == len(pricing) else pricing.take(lawful))
         fits = np.flatnonzero(sized.verdict == FITS)
         if len(fits):
-            estimates |= zip(np.take(positions, fits), _estimates_of(timed(sized.take(fits)), ruled=True), strict=True)
+            of_fits = _estimates_of(timed(sized.take(fits)), ruled=False)
+            estimates |= zip(np.take(positions, lawful[fits]), of_fits, strict=True)
     return estimates
 
 

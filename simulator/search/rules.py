@@ -201,8 +201,7 @@ def _recompute_layers(pricing: Pricing) -> Mask:
     if any(not 0 <= layer < scenario.model.num_hidden_layers for layer in block.recompute_layer_list):
         return every(pricing, broken=True)
     counted = pricing.recomputes("full") & ~pricing.recomputes_by("list")
-    largest = max(block.chunk_layers, default=0)
-    per_chunk = largest if block.chunk_layers else max(block.stage_layers, default=1) / block.virtual_stages
+    per_chunk = max(block.chunk_layers) if block.chunk_layers else max(block.stage_layers) / block.virtual_stages
     return mask(counted & (block.recompute_layers > per_chunk))
 
 

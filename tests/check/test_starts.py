@@ -91,6 +91,18 @@ def test_megatron_takes_flags_that_go_together(flags: str, tmp_path: Path) -> No
     assert errors(launched(tmp_path, flags)) == []
 
 
+def test_layers_of_selective_recompute_are_no_error_of_nemo(tmp_path: Path) -> None:
+    sizes = "tensor_model_parallel_size: 1, num_layers: 12, hidden_size: 768, num_attention_heads: 12"
+    sizes += ", encoder_seq_length: 1024, vocab_size: 50304"
+    batch = "micro_batch_size: 1, global_batch_size: 8, max_position_embeddings: 1024, optim: {name: fused_adam}"
+    selective = "activations_checkpoint_granularity: selective, activations_checkpoint_num_layers: 1"
+    text = f"trainer: {{devices: 8, num_nodes: 1, precision: bf16}}\nmodel: {{{sizes}, {batch}, {selective}}}\n"
+    (tmp_path / "x.yaml").write_text(text, encoding="utf-8")
+    with no_advice():
+        (found,) = checked(str(tmp_path / "x.yaml"), *H100)
+    assert errors(found) == []
+
+
 def test_options_of_the_user_count_over_the_flags(tmp_path: Path) -> None:
     full = f"{BASE} {FULL}"
     assert errors(launched(tmp_path, full, "--recompute", "full")) == []

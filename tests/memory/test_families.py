@@ -9,10 +9,11 @@ from typing import Any, get_args
 
 import pytest
 
-from simulator.cost.memory.activations import layer_bytes
+from simulator.cost.memory.activations import delayed_bytes, layer_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import MIXERS, layer_operations
 from simulator.cost.operations.sums import total_parameters, weights_of
+from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.mixers import TRAITS, Mixer
 from simulator.question.specs.model import FeedForward, LayerKind, ModelSpec
 from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_mla, small_moe
@@ -263,3 +264,22 @@ def test_a_pattern_goes_on_when_layers_are_added() -> None:
 
 def test_every_mixer_says_what_rules_ask_of_it() -> None:
     assert set(TRAITS) == set(get_args(Mixer)) == set(MIXERS)
+
+
+def test_weight_gradients_computed_later() -> None:
+    """Output gradients of every product, 2 bytes: q, k, v and the output, gate and up, down; of experts by copies."""
+    dense, moe = (scenario_of(model, seq_length=32, global_batch_size=16) for model in (small_dense(), small_moe()))
+    attention = 64 + 2 * 32 + 64
+
+    def delayed(scenario: Scenario) -> float:
+        return only(delayed_bytes(pricing(scenario, micro_batch_size=2), scenario.model.layer_kinds[-1]))
+
+    assert delayed(dense) == T * 2 * (attention + 2 * 160 + 64)
+    # Two of 8 experts each token, a shared one, the router; two copies of routed tokens wait for their exchange.
+    of_copies = 2 * 48 + 64 + 2 * 64
+    assert delayed(moe) == T * 2 * (attention + 8 + 2 * 48 + 64 + 2 * of_copies)
+
+
+def test_share_of_listed_layers_by_kind() -> None:
+    layers = {"recompute": "full", "recompute_method": "list", "recompute_layer_list": (0,)}
+    assert pricing(scenario_of(small_moe()), **layers).contents.listed_shares.tolist() == [1.0, 0.0]

@@ -93,6 +93,13 @@ def test_what_each_framework_keeps_on_the_host(
     assert found == bytes_per_parameter
 
 
+def test_activations_alone_need_no_buffers_of_gradients() -> None:
+    scenario = scenario_of(model="llama3.1-8b", hardware="h100-sxm-80g", nodes=1, framework="torch", stack="deepspeed")
+    layout = Layout(data_parallel=8, zero_stage=2, offload="activations", stage_layers=(32,))
+    parts = estimate_layout(scenario, layout).memory.host_parts_bytes
+    assert {name for name, size in parts.items() if size} == {"activations"}
+
+
 @pytest.mark.parametrize(
     ("zero_stage", "options", "model_states"), [(2, {}, 16), (3, {"offload_parameters": "true"}, 18)]
 )

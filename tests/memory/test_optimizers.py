@@ -15,7 +15,7 @@ from simulator.question.specs import optimizers
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIB
 from simulator.question.vocabulary import OPTIMIZERS
-from tests.scenario.cases import layout_of, scenario_of
+from tests.scenario.cases import layout_of, scenario_of, small_moe
 
 # Megatron-LM 4dd8555, tests/functional_tests/test_cases/moe/gpt3_moe_mcore_te_ep8_resume_torch_dist_*: 12 layers of
 # 512, 8 experts of 1024 on as many ranks, 50,304 tokens of a tied table, 1024 learned positions.
@@ -116,6 +116,14 @@ def test_flops_of_newton_schulz_by_hand() -> None:
 
     layer = 2 * one(4096, 4096) + 2 * one(1024, 4096) + one(4096, 2 * 14336) + one(4096, 14336)
     assert float(orthogonal_flops(pricing, scenario.model.layer_kinds[0]).dense[0]) == layer
+
+
+def test_newton_schulz_takes_each_expert_of_a_rank() -> None:
+    """Of 8 experts 4 on a rank, whole under tensor parallel 2: 64 x 96 and 48 x 64."""
+    scenario = scenario_of(model=small_moe(), options={"optimizer": "muon"})
+    pricing = pricing_of(scenario, layout_of(scenario, tensor_parallel=2, expert_parallel=2))
+    each = 5 * (4 * 64**2 * 96 + 2 * 64**3 + 4 * 48**2 * 64 + 2 * 48**3)
+    assert orthogonal_flops(pricing, scenario.model.layer_kinds[-1]).routed.tolist() == [4 * each]
 
 
 def test_an_optimizer_that_a_framework_lacks_is_refused() -> None:

@@ -112,6 +112,10 @@ def test_four_residual_streams() -> None:
     # Each block: the streams, twice 24 fp32 weights, and what the block put out. (Megatron compiles the norm away;
     # transformers keeps 8 bytes a feature of all streams more.)
     assert kept(four) == kept(one) + 2 * (2 * 4 * 64 + 2 * 4 * 24 + 2 * 64)
+    # Their mix is read three times and writes the block's input; they are read and written six times behind the block.
+    residuals = [one for one in layer_operations(Conditions(four), four.layer_kinds[0]) if one.group == "residual"]
+    moved = [sum(amount.amount for amount in one.moved) for one in residuals]
+    assert moved == [2 * (3 * 256 + 64), 2 * (6 * 256 + 64)] * 2
     mixing = 24 * 4 * 64 + 24 + 3
     last = 4 * 4 * 64 + 4 + 1
     assert total_parameters(four) - total_parameters(one) == 2 * one.num_hidden_layers * mixing + last

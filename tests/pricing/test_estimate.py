@@ -108,8 +108,11 @@ def test_the_rank_that_needs_most_of_its_device_binds() -> None:
         assert sum(outside.values()) == pytest.approx(found.memory.parts_bytes["outside_allocator"])
         beside = outside["context"] + outside["communicators"]
         assert worst.device_bytes - worst.reserved_bytes == pytest.approx(beside)
+    layouts.insert(1, replace(layouts[-1], micro_batch_size=3))
+    estimates = bare_estimates(scenario, layouts, ruled=True)
+    assert [found.verdict for found in estimates].count("refused") == 1
     fitting = {at: found for at, found in enumerate(estimates) if found.verdict == "fits"}
-    assert 0 < len(fitting) < len(layouts)
+    assert 0 < len(fitting) < len(layouts) - 1
     assert fitting_estimates(scenario, layouts) == fitting
 
 

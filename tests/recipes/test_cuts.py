@@ -29,6 +29,7 @@ def read(layout: str, pipeline: int, folder: Path) -> Recipe:
         ("Et*7|(t*9|)*2t*7,L", 4, (7, 9, 9, 7), 1),
         ("Et*15|t*17L", 2, (15, 17), 1),
         ("Et*4|(tttt|)*6ttttL", 4, (), 2),
+        (r"Et*8\\|\(t*8\|\)*2t*8L", 4, (), 1),
         ("E" + "t" * 32 + "L", 1, (), 1),
     ],
 )

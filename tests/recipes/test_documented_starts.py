@@ -245,7 +245,47 @@ def test_a_documented_start_is_shown_and_fails_nothing(style: str, checkout: Pat
     file = checkout / "examples/abacus/train.sh"
     answer = run("check", str(file), "--hardware", "h100-sxm-80g", "--format", style)
     assert answer.exit_code == 0, answer.stderr
-    assert "says first: SIZE=8B BATCH=2 SEQ=4096" in answer.stdout
+    assert "says first: SIZE=8B BATCH=2 SEQ=4096" in " ".join(answer.stdout.split())
+
+
+def test_a_script_starts_as_the_script_beside_it_does(checkout: Path) -> None:
+    for name, text in {
+        "toy/train.sh": SCRIPT,
+        "toy/start.sh": '# SIZE=7B\nSIZE=8B\nTAG="x_${SIZE}"\nbash train.sh dsw $TAG 2 4096\n',
+        "bare/train.sh": "if [ $1 ]; then\nexit\nfi\n"
+        + SCRIPT.replace("=$2", "=1").replace("$3", "2").replace("${4}", "8"),
+        "bare/README.md": "bash examples_deepspeed/bare/train.sh convert\nbash examples_deepspeed/bare/train.sh\n",
+        "counted/train.sh": "while [ $# -gt 0 ]; do shift; done\n" + SCRIPT,
+        "counted/README.md": "bash examples_deepspeed/counted/train.sh\n",
+    }.items():
+        file = checkout / "examples_deepspeed" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert remade("Megatron-DeepSpeed", checkout) == 2
+    for folder, length in (("toy", 4096), ("bare", 8)):
+        (recipe,) = read_recipe(checkout / "examples_deepspeed" / folder / "train.sh")
+        assert (recipe.seq_length, recipe.unknowns) == (length, ())
+
+
+def test_a_file_beside_a_configuration_states_its_vocabulary(checkout: Path) -> None:
+    sizes = '"num_layers": 6, "hidden_size": 512, "num_attention_heads": 8, "seq_length": 2048, "precision": "fp16"'
+    keys = f'{sizes}, "tokenizer_type": "HFTokenizer", "train_micro_batch_size_per_gpu": 32, "pipe_parallel_size": 1'
+    for name, text in {
+        "docker/abacus-paths.yml": '{"vocab-file": "/data/20B_tokenizer.json", "save": "/data"}',
+        "abacus/70M.yml": f"{{{keys}}}",
+        "abacus/14M.yml": f'{{{keys}, "vocab_file": "/data/other.json"}}',
+    }.items():
+        file = checkout / "configs" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert remade("GPT-NeoX", checkout) == 1
+    (recipe,) = read_recipe(checkout / "configs/abacus/70M.yml")
+    assert recipe.model_fields["vocab_size"] == 50304
+    assert said(recipe) == [
+        "beside it stands configs/docker/abacus-paths.yml of GPT-NeoX (0123456): vocab_file=20B_tokenizer.json"
+    ]
+    (recipe,) = read_recipe(checkout / "configs/abacus/70M.yml", {"vocab_file": "mine.json"})
+    assert "vocab_size" not in recipe.model_fields
 
 
 def test_a_configuration_starts_as_its_launcher_tells(checkout: Path) -> None:

@@ -1,11 +1,10 @@
 """Any file is answered within one budget of work, the same way every time; what it takes in seconds is a benchmark."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from simulator.budget import MAXIMUM_WORK, Budget, SpentError, charge, limited
+from simulator.budget import MAXIMUM_WORK, SpentError, charge, limited
 from simulator.errors import InputError, NoRecipeError, SimulateError, UnsupportedError
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.shell.script import read_script
@@ -15,34 +14,22 @@ from tests.recipes.seeds import FOLDER
 GIVEN = FOLDER.parent / "hostile"
 
 
-def work_of(file: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, SimulateError | None]:
+def work_of(file: Path) -> tuple[int, SimulateError | None]:
     """Work spent on a file, and the error that it ends with."""
-    budgets: list[Budget] = []
-    monkeypatch.setattr(Budget, "charge", _noting(budgets))
-    try:
-        read_recipe(file)
-    except SimulateError as error:
-        return budgets[0].spent if budgets else 0, error
-    return budgets[0].spent, None
-
-
-def _noting(budgets: list[Budget]) -> Callable[[Budget, int], None]:
-    original = Budget.charge
-
-    def noted(self: Budget, units: int) -> None:
-        if self not in budgets:
-            budgets.append(self)
-        original(self, units)
-
-    return noted
+    with limited(str(file)) as budget:
+        try:
+            read_recipe(file)
+        except SimulateError as error:
+            return budget.spent, error
+    return budget.spent, None
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_that_take_long(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_take_long(name: str, tmp_path: Path) -> None:
     text, wanted = FILES[name]
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
-    work, error = work_of(file, monkeypatch)
+    work, error = work_of(file)
     assert work <= MAXIMUM_WORK + 1
     if wanted == "refused":
         assert isinstance(error, InputError)
@@ -54,21 +41,21 @@ def test_files_that_take_long(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(not GIVEN.is_dir(), reason="needs hostile/ of the shared folder (SIMULATE_SHARED)")
-def test_files_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_were_given() -> None:
     files = sorted(GIVEN.iterdir())
     assert files
     for file in files:
-        work, error = work_of(file, monkeypatch)
+        work, error = work_of(file)
         assert work <= MAXIMUM_WORK + 1, file
         assert error is None or len(str(error).splitlines()) == 1
 
 
-def test_real_recipes_take_a_small_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_recipes_take_a_small_part_of_the_budget() -> None:
     folder = FOLDER.parent / "corpus" / "files"
     if not folder.is_dir():
         pytest.skip("needs corpus/ of the shared folder (SIMULATE_SHARED)")
     files = sorted(file for file in folder.rglob("*") if file.is_file())
-    assert max(work_of(file, monkeypatch)[0] for file in files[::14]) < MAXIMUM_WORK / 10
+    assert max(work_of(file)[0] for file in files[::14]) < MAXIMUM_WORK / 10
 
 
 def test_a_budget_that_is_spent_stays_spent() -> None:

@@ -178,6 +178,14 @@ def test_accelerate_says_how_the_state_is_sharded(
     assert rules(recipe) <= {"activations-bound"}
 
 
+@pytest.mark.parametrize(("stage", "priced"), [("sft", True), ("rm", False), ("cls", False)])
+def test_a_stage_of_llamafactory_under_another_launcher(stage: str, priced: bool, tmp_path: Path) -> None:
+    flags = f"--stage {stage} --finetuning_type full --model_name_or_path Qwen/Qwen2.5-7B --cutoff_len 2048 --bf16"
+    flags += " --per_device_train_batch_size 1"
+    recipe = read(tmp_path, f"accelerate launch --num_processes 2 src/train.py {flags}\n", "x.sh")
+    assert priced == ("not-modelled" not in rules(recipe))
+
+
 def test_accelerate_starts_a_script_with_a_file(tmp_path: Path) -> None:
     (tmp_path / "acc.yaml").write_text(ENGINE, encoding="utf-8")
     (tmp_path / "sft.yaml").write_text(TRL, encoding="utf-8")

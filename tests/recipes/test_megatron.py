@@ -203,6 +203,10 @@ def test_vocabulary_is_padded(tp: int, vocabulary: dict[str, int], tmp_path: Pat
         ("--enable-zero-bubble", "unknown-flag", "--enable-zero-bubble is not read"),
         ("--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 6", "no-even-share", "no even share"),
         ("--optimizer hybridadam --optimizer-offload-policy auto", "not-modelled", "during the run"),
+        # Up to core_v0.15.2 the flag itself switches post-training on.
+        ("--export-force-local-attention", "not-modelled", "the exported model's own layers"),
+        ("--enable-gpt-oss --modelopt-enabled", "not-modelled", "--enable-gpt-oss: layers of this kind"),
+        ("--enable-gpt-oss --load $WEIGHTS", "not-modelled", "--enable-gpt-oss: layers of this kind"),
     ],
 )
 def test_remarks(flags: str, rule: str, text: str, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from simulator.recipes.check.judge import check_recipe
 from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
-from tests.recipes.test_megatron import BASE
+from tests.recipes.seeds import rules
+from tests.recipes.test_megatron import BASE, read
 
 PIPED = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 --use-distributed-optimizer"
 EXPERTS = "--num-experts 8 --moe-router-topk 2"
@@ -148,3 +149,13 @@ def test_what_fits_under_megatrons_own_sharding_does(tokens: int, outcome: str, 
     # A table of 128,256 x 4,096: two gradients, one gathered copy; 1e9 gradients in fp32, half as many weights.
     assert recipe.unpriced_bytes == 10 * 128256 * 4096 + 5e9
     assert check_recipe(recipe, Asked(hardware="h100-sxm-80g", nodes=2), Gates()).outcome == outcome
+
+
+def test_post_training_that_nothing_switches_on_is_silent(tmp_path: Path) -> None:
+    assert rules(read(f"{BASE} --enable-gpt-oss --export-force-local-attention", tmp_path)) == set()
+
+
+def test_room_is_left_for_the_table_of_position_biases(tmp_path: Path) -> None:
+    recipe = read(f"{BASE} --use-alibi-mask", tmp_path)
+    assert rules(recipe) == set()
+    assert recipe.unpriced_bytes == 8 * 32 * 4096**2

@@ -163,21 +163,39 @@ def test_groups_of_experts_are_nothing_to_a_dense_model(experts: str, is_dense: 
 
 
 @pytest.mark.parametrize(
-    ("template", "flags", "cause"),
+    ("name", "template", "flags", "cause"),
     [
-        ('{"zero_optimization": {"stage": STAGE}}', "", ""),
-        ('{"zero_optimization": {"stage": STAGE}}', "--zero-stage 1", ""),
-        ("", "", "template.json"),
-        ("", "--zero-stage 1", "template.json"),
+        ("template.json", '{"zero_optimization": {"stage": STAGE}}', "", ""),
+        ("template.json", '{"zero_optimization": {"stage": STAGE}}', "--zero-stage 1", ""),
+        ("template.json", "", "", "template.json"),
+        ("template.json", "", "--zero-stage 1", "template.json"),
+        ("$(find . -name a.json)", "", "--zero-stage 1", "$(find . -name a.json)"),
     ],
 )
-def test_a_configuration_is_made_of_a_template(template: str, flags: str, cause: str, tmp_path: Path) -> None:
+def test_a_configuration_is_made_of_a_template(
+    name: str, template: str, flags: str, cause: str, tmp_path: Path
+) -> None:
     if template:
         (tmp_path / "template.json").write_text(template, encoding="utf-8")
-    made = "sed s/STAGE/1/ template.json > ds.json"
+    made = f"sed s/STAGE/1/ {name} > ds.json"
     launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py {' '.join(FLAGS.split())} --deepspeed {flags}"
     file = tmp_path / "run.sh"
     file.write_text(f"{made}\n{launch} --deepspeed_config ds.json\n", encoding="utf-8")
     (recipe,) = read_recipe(file)
     assert [unknown.name for unknown in recipe.unknowns if "zero_stage" in unknown.affects] == [cause] * bool(cause)
     assert (None if recipe.layout is None else recipe.layout.zero_stage) == (None if cause else 1)
+
+
+@pytest.mark.parametrize(("batch", "differs"), [("1", False), ("2", True)])
+def test_a_micro_batch_that_differs_from_megatrons_is_not_priced(batch: str, differs: bool, tmp_path: Path) -> None:
+    config = f'{{"train_micro_batch_size_per_gpu": {batch}, "zero_optimization": {{"stage": 1}}}}'
+    assert ("not-modelled" in rules(read(tmp_path, config))) == differs
+
+
+@pytest.mark.parametrize(("flags", "known"), [("--seq-length 2048", True), ("--batch-size 2", False)])
+def test_a_flag_set_anew_under_another_name_on_some_paths(flags: str, known: bool, tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py {' '.join(FLAGS.split())} $MORE"
+    file.write_text(f'if [ $HOST = a ]; then MORE="{flags}"; fi\n{launch}\n', encoding="utf-8")
+    (recipe,) = read_recipe(file)
+    assert (not any("micro_batch_size" in unknown.affects for unknown in recipe.unknowns)) == known

@@ -6,6 +6,7 @@ import pytest
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
+from simulator.evidence.calibration.coverage import coverage_of
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.stacks import releases
 from simulator.recipes.check.asked import Asked
@@ -333,6 +334,21 @@ def test_what_is_kept_done_again_and_trained(flags: str, options: dict[str, str]
     recipe = read(f"{BASE} {flags}", tmp_path)
     assert options.items() <= recipe.options.items()
     assert not about(recipe, "unknown-flag")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "never", "outcome"),
+    [("pytorch", False, "fits"), ("mindspore", True, "fits"), ("other", None, "not_modelled")],
+)
+def test_a_runtime_of_no_measured_run_widens_the_range(
+    runtime: str, never: bool | None, outcome: str, tmp_path: Path
+) -> None:
+    spread = "--tensor-model-parallel-size 8 --sequence-parallel --use-distributed-optimizer"
+    result = judged(f"{spread} --swap-attention --ai-framework {runtime}", tmp_path)
+    assert result.outcome == outcome
+    assert result.case is not None
+    run = (result.case.scenario, result.case.layout)
+    assert never is None or coverage_of([run], sources=1).distance(*run).stack == never
 
 
 def test_a_mask_that_only_early_releases_make_leaves_no_firm_verdict(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import NoRecipeError
+from simulator.errors import NoRecipeError, UnsupportedError
 from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Gates
@@ -50,6 +50,7 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
         ("torchrun quantize.py", "quantize.py quantises weights"),
         ("python merge_lora_weights.py", "merge_lora_weights.py merges weights or data"),
         ("paddleformers-cli export", "paddleformers-cli export writes weights out"),
+        ("python tools/tokenizer.py", "tokenizer.py prepares data"),
         ("python ./preprocess_data.py", "preprocess_data.py prepares data"),
         ("torchrun tasks/main.py --task LAMBADA", "main.py --task LAMBADA evaluates a model"),
         ("torchrun tasks/main.py --task=LAMBADA", "main.py --task LAMBADA evaluates a model"),
@@ -101,6 +102,9 @@ def test_tasks_that_train_an_encoder(tmp_path: Path) -> None:
     assert ("not-modelled", "main.py --task MNLI: models with an encoder are not modelled") in [
         (remark.rule, remark.message) for remark in recipe.remarks if remark.severity == "error"
     ]
+    file.write_text(f"torchrun pretrain_vision_dino.py {FLAGS} --vocab-size 0\n", encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="an encoder"):
+        read_recipe(file)
     file.write_text(f"torchrun tasks/main.py --task $TASK {FLAGS} --bf16\n", encoding="utf-8")
     (recipe,) = read_recipe(file)
     assert [unknown.name for unknown in recipe.unknowns if "model" in unknown.affects] == ["TASK"]
@@ -134,12 +138,12 @@ def test_switches_of_trainers_that_train(switches: str, tmp_path: Path) -> None:
     assert titles(text, tmp_path) == ["run_quantization.py"]
 
 
-def test_a_prediction_of_llamafactory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["do_predict: true", "export_dir: out", "n_shot: 5", "infer_backend: vllm"])
+def test_what_llamafactory_does_without_training(other: str, tmp_path: Path) -> None:
     text = "model_name_or_path: meta-llama/Llama-2-7b\nstage: sft\nfinetuning_type: lora\ntemplate: llama2\n"
-    assert (
-        passed(f"{text}do_predict: true\n", tmp_path, "x.yaml") == ": starts no training: do_predict without do_train"
-    )
-    assert titles(f"{text}do_train: true\ndo_predict: true\nbf16: true\n", tmp_path, "x.yaml") == [""]
+    reason = f": starts no training: {other.partition(':')[0]} without do_train"
+    assert passed(f"{text}{other}\n", tmp_path, "x.yaml") == reason
+    assert titles(f"{text}do_train: true\n{other}\nbf16: true\n", tmp_path, "x.yaml") == [""]
 
 
 ARGS = "MODEL_ARGS:\n  --num-layers: 12\n  --hidden-size: 512\n  --micro-batch-size: 4\n  --bf16: true\n"
@@ -153,6 +157,7 @@ INFERENCE = "inference:\n  tokens_to_generate: 30\n"
     [
         (f"{ARGS}MODE: inference # two runs\n", "MODE is inference"),
         (f"{ARGS}  --bf16: true\nMODE: 'inference'\n", "MODE is inference"),  # a key given twice
+        ("run_mode: 'predict'\nbatch_size: 1\noptimizer: {type: AdamW}\n", "run_mode is predict"),
         (f"{ARGS}  --skip-train: true\n", "skip_train is on"),
         (f"{NEMO}{OPTIM}  skip_train: True\n", "skip_train is on"),
         (f"{NEMO}{OPTIM}run:\n  name: ${{conversion_hf2nemo.run.x}}\n", "stage conversion_hf2nemo of the launcher"),

@@ -9,96 +9,13 @@ from simulator.errors import InputError, SimulateError
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.script import Script, read_script
 from simulator.recipes.shell.values import Value
+from tests.recipes.shell_cases import CASES, UNKNOWN
 
 BASH = shutil.which("bash")
-PRELUDE = "torchrun() { shift; printf '['; for a in \"$@\"; do printf '<%s>' \"$a\"; done; echo ']'; }\n"
-CASES = {
-    "assignment": ("X=5; Y=$X; torchrun t.py $Y ${X}", "<5><5>"),
-    "quotes": ("""x=; torchrun t.py "a$x" $x "" ''$x 'q r' a\\ b "c\\"d" "e\\$f" $'g\\th'""", None),
-    "splitting": ("x='a  b'; torchrun t.py $x \"$x\" -$x-", "<a><b><a  b><-a><b->"),
-    "default": ('b=; torchrun t.py ${a:-d e} "${a:-d e}" ${b-x} ${b:-y}', "<d><e><d e><y>"),
-    "default-assigned": ('torchrun t.py ${n:=w} $n ${n:+alt} ${m+no} ${z-"q r"}', "<w><w><alt><q r>"),
-    "default-nested": ("torchrun t.py ${a:-$(( 1 + 2 ))} ${b:-${c:-deep}}", "<3><deep>"),
-    "string-building": ('x="a \\\n b   c\nd"; torchrun t.py $x "$x"', None),
-    "append": ('S=a; S+=b; for i in 1 2; do T="$T $i"; done; torchrun t.py $S $T', "<ab><1><2>"),
-    "arithmetic": ("a=7; torchrun t.py $((a/2)) $((-a/2)) $((-a%3)) $((2**10)) $((010+0x10))", "<3><-3><-1><1024><24>"),
-    "ternary": ("T=2; torchrun t.py $(( ($T > 1) ? 1 : 0 )) $((T==2&&!0)) $((T<2||T>=3))", "<1><1><0>"),
-    "overflow": ("torchrun t.py $((9223372036854775807 + 1)) $((1 << 63))", None),
-    "steps": ("a=1; ((a++)); (( a += 5 )); i=$((a--)); torchrun t.py $a $i $((++a)) $((a, 3))", "<6><7><7><3>"),
-    "base": ("torchrun t.py $((16#ff)) $((2#101)) $((~5)) $((5 ^ 3)) $((5 & 3)) $((5 | 3))", "<255><5><-6><6><1><7>"),
-    "local": ("a=1; w() { local a=2 b=3; declare c=4; d=5; }; w; torchrun t.py $a $b $c $d", "<1><5>"),
-    "if": ("if [ 3 -gt 2 -a x != y ]; then z=1; else z=2; fi; torchrun t.py $z", "<1>"),
-    "elif": ("x=b; if [ $x = a ]; then y=1; elif [ $x = b ]; then y=2; else y=3; fi; torchrun t.py $y", "<2>"),
-    "and-or": ("[ a = a ] && [ 1 -eq 2 ] || x=1; torchrun t.py $x", "<1>"),
-    "not": ("if ! [ a = b ]; then x=1; fi; if [ ! a = b ]; then y=2; fi; torchrun t.py $x $y", "<1><2>"),
-    "empty-test": ("v=; if [ -n $v ]; then a=y; fi; if [ -z $v ]; then b=y; fi; torchrun t.py $a $b", "<y><y>"),
-    "double-brackets": (
-        "[[ ab == a* && ! ( x == y ) ]] && q=1; [[ 'a*' == 'a*' ]] && r=1; torchrun t.py $q $r",
-        "<1><1>",
-    ),
-    "quoted-pattern": ("if [[ ab == 'a*' ]]; then q=1; else q=2; fi; torchrun t.py $q", "<2>"),
-    "case": ("case abc in a|b) y=1;; a*) y=2;; *) y=3;; esac; torchrun t.py $y", "<2>"),
-    "for": ("for i in 1 2 3; do [ $i = 3 ] && break; S=$S$i; done; torchrun t.py $S", "<12>"),
-    "while": ("i=0; while [ $i -lt 3 ]; do i=$((i+1)); L=$L-$i; done; torchrun t.py $L", "<-1-2-3>"),
-    "until": ("i=0; until [ $i -ge 2 ]; do i=$((i+1)); done; torchrun t.py $i", "<2>"),
-    "function": ('f() { local q=$1; shift; torchrun t.py $# "$@" $q; }; f 1 2 "3 4"', "<2><2><3 4><1>"),
-    "return": ("f() { [ $1 = a ] && return 0; return 1; }; f b || x=1; f a && y=2; torchrun t.py $x $y", "<1><2>"),
-    "positional": ('set -- a "b c" d e f g h i j k; torchrun t.py $1 "$2" ${10} $# "${@:9}"', "<a><b c><k><10><j><k>"),
-    "all-parameters": ('set -- a "b c"; torchrun t.py $@ "$@" "$*" x"$@"y', None),
-    "shift": ("set -- a b c; shift 2; torchrun t.py $1 $#", "<c><1>"),
-    "array": ('A=(--a 1 "b c"); A+=(d); torchrun t.py "${A[@]}" ${A[1]} ${#A[@]} "${A[*]}"', None),
-    "empty-array": ('A=(); torchrun t.py "${A[@]}" x', "<x>"),
-    "eval": ('cmd="torchrun t.py --x \'a b\' \\"c d\\" 2>&1 | cat"; eval $cmd', "<--x><a b><c d>"),
-    "trimming": ("p=/a/b/c.sh; torchrun t.py ${p##*/} ${p%/*} ${p%.sh} ${p#*/} ${p/b/X} ${p:1:3} ${#p} ${p^^}", None),
-    "indirect": ("k=v; v=7; torchrun t.py ${!k}", "<7>"),
-    "subshell": ("x=6; (x=5; torchrun t.py $x); torchrun t.py $x", "<5>]\n[<6>"),
-    "group": ("{ x=1; torchrun t.py $x; }; torchrun t.py ${x}2", "<1>]\n[<12>"),
-    "unset": ("x=1; unset x; torchrun t.py ${x-gone}", "<gone>"),
-    "prefix": ("a=1 b=2\nc=$a$b; torchrun t.py $c", "<12>"),
-    "continuation": ("x=1\ntorchrun t.py --a $x\\\n --b\\\n  --c \\\n 3 # comment", "<--a><1><--b><--c><3>"),
-    "exit": ("torchrun t.py 1; exit 0; torchrun t.py 2", "<1>"),
-    "false": (
-        "if false; then torchrun t.py; else torchrun t.py yes; fi; test a = a && torchrun t.py 2",
-        "<yes>]\n[<2>",
-    ),
-    "heredoc": ("cat > /dev/null <<EOF\ntorchrun no\nEOF\ntorchrun t.py 1", "<1>"),
-    "array-of-itself": ('A=(--a 1); A=("${A[@]}" --b); torchrun t.py "${A[@]}"', "<--a><1><--b>"),
-    "array-comments": ('A=( --a 1 # one\n # --b 2\n --c\n); torchrun t.py "${A[@]}"', "<--a><1><--c>"),
-    "keys": (
-        (
-            'declare -A L=([8b]=32 ["7 b"]=80); L[x]=2; k=8b; L[$k]+=1; '
-            'torchrun t.py ${L[8b]} ${L[$k]} ${L["7 b"]} ${L[x]} ${#L[@]} x${L[none]}'
-        ),
-        "<321><321><80><2><3><x>",
-    ),
-    "items": ('A=(1 2); A[1]=3; A[2]=4; i=1; torchrun t.py ${A[i+1]} ${A[$i]} ${A[-1]} "${A[@]}"', None),
-    "keys-of": ("declare -A L; L[a]=1; for k in ${!L[@]}; do torchrun t.py $k ${L[$k]}; done", "<a><1>"),
-    "keys-again": ("declare -A L=([a]=1); L=(); L[b]=2; unset L; torchrun t.py x${L[a]}${L[b]}", "<x>"),
-    "let": ('let "a=64*2" b=a+1; let a++; torchrun t.py $a $b', "<129><129>"),
-    "printf": ('printf -v x "%d-%s" 4 q; torchrun t.py $x $(printf "%s " a b) "$(printf "a%%\\n")"', "<4-q><a><b><a%>"),
-    "here-string": ('read -r a <<< "2"; IFS=, read -r b c <<< "1,2,3"; torchrun t.py $a $b "$c"', "<2><1><2,3>"),
-    "counted-for": (
-        "for ((i=0;i<3;i++)); do S=$S$i; done; for ((;;)); do break; done; torchrun t.py $S $i",
-        "<012><3>",
-    ),
-    "expression": (
-        (
-            "[[ abc =~ ^a.c$ ]] && x=1; [[ 8.5 =~ ^8\\.5$ ]] && y=1; [[ 8x5 =~ ^8\\.5$ ]] || z=1; "
-            '[[ q =~ "." ]] || w=1; [[ 7b =~ ^[[:digit:]]+b$ ]] && v=1; torchrun t.py $x$y$z$w$v'
-        ),
-        "<11111>",
-    ),
-    "output": (
-        (
-            'f() { local n=$1; echo "--a $n"; [ $n = 1 ] && echo --one; }\ng() {\ncat <<EOF\n--b $(f 1)\nEOF\n}\n'
-            'torchrun t.py $(f 2) `echo x` "$(g)" $(expr 4 \\* 2) $(echo no >&2) "$(echo -n y)"'
-        ),
-        None,
-    ),
-    "output-as-written": ("x=1; torchrun t.py $(cat <<'EOF'\n--a $x\nEOF\n)", "<--a><$x>"),
-    "output-with-tabs": ("torchrun t.py $(cat <<-EOF\n\t\t--a\n\tEOF\n)", "<--a>"),
-    "brackets-in-arithmetic": ("N=32 P=2\nV=$(( $N / $P / 4 )); torchrun t.py $V $(( ($N / $P) % ${V} ))", "<4><0>"),
-}
+PRELUDE = (
+    "torchrun() { local a; shift; printf '['; for a in \"$@\"; do printf '<%s>' \"$a\"; done; echo ']'; }\n"
+    'export -f torchrun; exec() { "$@"; exit; }\n'
+)
 
 
 def read(text: str, **settings: str) -> Script:
@@ -132,6 +49,11 @@ def test_construct(name: str) -> None:
             env={"LC_ALL": "C.UTF-8"},
         )
         assert shown(read(text)) == done.stdout
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_what_depends_on_the_run_is_not_known(text: str) -> None:
+    assert not only(read(f"{text}\ntorchrun t.py $V")).arguments[0].known
 
 
 def test_lines_are_of_the_assignment_or_the_flag() -> None:

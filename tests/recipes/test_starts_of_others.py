@@ -78,6 +78,11 @@ def test_options_of_a_launcher_that_are_not_known_may_name_any_machines(tmp_path
         ("bash pretrain_llama.sh 8", 1, "starts a script that is not at hand; pretrain_llama.sh"),
         ("echo a\nsbatch --nodes 4 train.slurm", 2, "train.slurm is to be judged by itself"),
         ("ARGS=(--num-layers 8\n --micro-batch-size 1)", 0, "a part of a training"),
+        ('OPTIONS="--micro_batch_size 2 --lr 1"', 0, "a part of a training"),
+        ("llm-finetune job.yaml", 1, "is not followed"),
+        ("echo later\nexit 1\ncolossalai run --nproc_per_node 8 benchmark.py -c 7b", 2, "the script ends here"),
+        ("START='nemo llm pretrain -y' bash x.sh", 1, "is not followed"),
+        ('for size in "$@"; do\n  sbatch train_$size.sh\ndone', 2, "train_.*is to be judged by itself"),
     ],
 )
 def test_what_may_train_is_never_passed_over(text: str, line: int, said: str, tmp_path: Path) -> None:
@@ -94,6 +99,9 @@ def test_what_may_train_is_never_passed_over(text: str, line: int, said: str, tm
         "echo torchrun pretrain.py\n# accelerate launch train.py",
         "pip install deepspeed\nps aux | grep pretrain_gpt.py",
         'exec "$@"',
+        'for name in "$@"; do\n  bash download.sh $name\ndone',
+        'C="python main.py --tasks a"\nif [[ -n $5 ]]; then C=""; fi\n$C',
+        "llm-finetune eval job.yaml",
         "python tools/upload.py --repo x",
         "cat train.sh",
     ],
@@ -169,6 +177,15 @@ def test_a_script_that_is_started_is_followed_with_its_words(tmp_path: Path) -> 
         recipes(tmp_path, "bash inner.sh $SIZE")
 
 
+@pytest.mark.parametrize("text", ["cd inner && bash train.sh", "cd $(dirname $0)/inner; source train.sh"])
+def test_a_script_begins_where_cd_leads(text: str, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "train.sh").write_text(f"cd ..\nbash other.sh\n{TRAIN}\n")
+    (tmp_path / "other.sh").write_text("ls\n")
+    (recipe,) = recipes(tmp_path, text)
+    assert recipe.devices_per_node == 8
+
+
 def test_files_that_read_each_other_end(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("source b.sh\n")
     (tmp_path / "b.sh").write_text("source a.sh\n")
@@ -236,6 +253,9 @@ def test_files_of_trainers_that_are_known_are_refused_by_name(text: str, name: s
         "train: {micro_batch_size: 4}\noptim: {name: adam}\n",
         "model: gpt\ndata: {global_batch_size: 4}\n",
         "run: |\n  cd x\n  torchrun train.py --lr 1\n",
+        "model_name_or_path: x\ndataset_name: y\nlearning_rate: 1.0e-4\n",
+        "defaults:\n  - optimizer: adamw\n  - model: llama\n",
+        "train_micro_batch_size: 8\nnum_episode: 2\nreference: {generation_batch_size: 4}\n",
     ],
 )
 def test_what_trains_in_no_framework_that_is_known_is_not_passed_over(text: str, tmp_path: Path) -> None:
@@ -252,10 +272,13 @@ def test_what_trains_in_no_framework_that_is_known_is_not_passed_over(text: str,
         "max_num_batched_tokens: 4\nmodel: x\n",
         "train_batch_size: 4\nzero_optimization: {stage: 2}\noptimizer: {type: Adam}\n",
         "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n",
+        '{"text": "a"}\n{"text": "b"}\n',
+        '{"snr": Infinity, "score": NaN}\n',
+        "tasks: [mmlu]\nbatch_size: 4\nmax_steps: 3\n",
     ],
 )
 def test_what_trains_nothing_is_passed_over(text: str, tmp_path: Path) -> None:
-    file = tmp_path / "x.yaml"
+    file = tmp_path / ("x.json" if text.startswith("{") else "x.yaml")
     file.write_text(text, encoding="utf-8")
     with pytest.raises(NoRecipeError):
         read_recipe(file)

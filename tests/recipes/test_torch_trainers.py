@@ -178,3 +178,39 @@ def test_firefly(mode: str, task: str, rank: int | None, options: dict[str, str]
 def test_a_name_that_says_save_or_data_may_still_decide(flag: str, is_passed: bool, tmp_path: Path) -> None:
     recipe = read(tmp_path, "run.sh", LMFLOW, WORDS=flag)
     assert is_passed == (not [remark for remark in recipe.remarks if remark.severity == "error"])
+
+
+@pytest.mark.parametrize(
+    ("script", "is_bound"),
+    [("train_lora.py", True), ("sft.py --lora_alpha 16", True), ("train_lora.py --lora_r 8", False), ("sft.py", False)],
+)
+def test_adapters_without_a_rank_are_priced_as_all_weights_at_most(script: str, is_bound: bool, tmp_path: Path) -> None:
+    words = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 1 --bf16 --max_length 512"
+    recipe = read(tmp_path, "run.sh", f"torchrun --nproc_per_node 8 {script} {words}\n")
+    assert is_bound == ("upper-bound" in {remark.rule for remark in recipe.remarks})
+
+
+DEEPSPEED = """deepspeed --num_gpus 8 train.py --model_name_or_path meta-llama/Meta-Llama-3-8B --learning_rate 1e-5 \\
+ --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --bf16 --max_seq_length 512 --deepspeed ds.json
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "steps", "outcome", "lines"),
+    [
+        ("2", "4", "fits", []),
+        ('"auto"', '"auto"', "fits", []),
+        ("4", "4", "refused", [2]),
+        ("4", "2", "refused", [2, 3]),
+    ],
+)
+def test_deepspeed_differs_from_the_trainer(
+    batch: str, steps: str, outcome: str, lines: list[int], tmp_path: Path
+) -> None:
+    keys = f'"train_micro_batch_size_per_gpu": {batch},\n"gradient_accumulation_steps": {steps},'
+    (tmp_path / "ds.json").write_text(f'{{\n{keys}\n"zero_optimization": {{"stage": 3}}}}\n', encoding="utf-8")
+    (tmp_path / "run.sh").write_text(DEEPSPEED, encoding="utf-8")
+    (checked,) = check_files([str(tmp_path / "run.sh")], Asked(hardware="h100-sxm-80g", nodes=1), Gates())
+    assert checked.outcome == outcome
+    remarks = [remark for remark in checked.remarks if remark.rule == "contradiction"]
+    assert [remark.place and remark.place.line for remark in remarks] == lines

@@ -1,5 +1,6 @@
 """Configurations that a script writes itself, and keys of NeMo on a command line."""
 
+import posixpath
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.recipe import Recipe
+from simulator.recipes.shell.script import read_script
 from tests.recipes.seeds import rules
 
 TRAINER = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --model_max_length 4096 --bf16"
@@ -232,7 +234,7 @@ def test_words_behind_a_redirection_are_read(tmp_path: Path) -> None:
         ("ln -sf template.json ds.json", "ds.json"),
         ("sed 's/STAGE/$A/' template.json > x; A=3; envsubst < x > ds.json", "A"),
         ("jq . template.json > ds.json 2> log", "ds.json"),
-        ("sed s/STAGE/3/ template.json >> ds.json", "ds.json"),
+        ("sed s/STAGE/3/ template.json >> absent.json; cp absent.json ds.json", "absent.json"),
         ("sed s/STAGE/3/ template.json | jq . > ds.json", "ds.json"),
         ("jq . template.json | tee ds.json", "ds.json"),
         ("sed s/STAGE/3/ absent.json > ds.json", "absent.json"),
@@ -247,3 +249,124 @@ def test_what_is_made_of_a_template_may_be_unknown(command: str, cause: str, tmp
     (folder / "ds.json").write_text(JSON, encoding="utf-8")  # an older one, which the script replaces
     recipe = read(folder, f"{command}\n{LAUNCH}")
     assert [unknown.name for unknown in recipe.unknowns if "zero_stage" in unknown.affects] == [cause]
+
+
+DISK = {"conf.sh": "HID=1\n", "sub/conf.sh": "HID=2\n"}
+
+
+@pytest.mark.parametrize(
+    ("script", "hidden"),
+    [
+        ('if [ "$X" = 1 ]; then echo HID=8 > conf.sh; fi', "?"),
+        ('if [ "$X" = 1 ]; then echo HID=8 > conf.sh; else echo HID=4 > conf.sh; fi', "?"),
+        ('if [ "$X" = 1 ]; then echo HID=8 > conf.sh; else echo HID=8 > conf.sh; fi', "8"),
+        ('[ "$X" = 1 ] && rm conf.sh', "?"),
+        ("case $X in a) echo HID=8 > conf.sh;; esac", "?"),
+        ("for f in $X; do echo HID=8 > conf.sh; done", "?"),
+        ("echo HID=8 >> conf.sh", "8"),
+        ("echo OTHER=8 >> conf.sh", "1"),
+        ("rm conf.sh; echo HID=8 >> conf.sh", "8"),
+        ("echo OTHER=8 | tee -a conf.sh > /dev/null", "1"),
+        ("echo HID=8 | sed s/8/9/ >> conf.sh", "9"),
+        ("echo HID=4 > conf.sh; (cd sub; echo HID=8 > conf.sh)", "4"),
+        ("echo HID=4 > conf.sh; cd sub; echo HID=8 > conf.sh; cd ..", "4"),
+        ("cd sub; echo HID=8 > conf.sh", "8"),
+        ("cd sub", "2"),
+        ("cd sub && echo HID=8 > conf.sh && cd -", "1"),
+        ("pushd sub; echo HID=8 > conf.sh; popd", "1"),
+        ("cd sub; echo HID=8 > ../conf.sh; cd ..", "8"),
+        ("echo HID=8 > sub/conf.sh; cd sub", "8"),
+        ("ROOT=$PWD; cd sub; echo HID=8 > $ROOT/conf.sh; cd ..", "8"),
+        ("ROOT=$(pwd); cd sub; echo HID=8 > conf.sh; cd $ROOT", "1"),
+        ("cd sub; HERE=$(pwd); cd ..; echo HID=8 > $HERE/conf.sh; cd sub", "8"),
+        ("cd sub; HERE=$PWD; cd ..; echo HID=8 > $HERE/conf.sh", "1"),
+        ("cd $X", "1"),
+        ("cd $X; echo HID=8 > conf.sh", "8"),
+        ("echo HID=8 > conf.sh; cd $X", "?"),
+        ("echo HID=8 > $X/conf.sh", "?"),
+        ("echo HID=8 > $X/conf.sh; cd $X", "8"),
+        ("mkdir -p out && cat > out/conf.sh <<E\nHID=8\nE\ncd out", "8"),
+        ("cd sub && cat > conf.sh <<E\nHID=8\nE\n", "8"),
+        ('if [ "$X" = 1 ]; then cd sub; fi; echo HID=8 > conf.sh', "8"),
+        ('if [ "$X" = 1 ]; then cd sub; fi; echo HID=8 > conf.sh; cd $Y', "?"),
+        ("w() { cd sub; echo HID=8 > conf.sh; }; (w)", "1"),
+        ("> conf.sh", ""),
+        (": > conf.sh", ""),
+        ("true > conf.sh", ""),
+        ("2> conf.sh", ""),
+        (": 2> conf.sh", ""),
+        (": &> conf.sh", ""),
+        (": >& conf.sh", ""),
+        ("python gen.py 2> conf.sh", "?"),
+        ("echo a 2>&1", "1"),
+        ("echo HID=8 > conf.sh 2>&1", "8"),
+        ("echo x > conf.sh; > conf.sh; echo HID=8 >> conf.sh", "8"),
+        ("sed s/1/8/ conf.sh > conf.sh", ""),
+        ("cat conf.sh | sed s/1/8/ > conf.sh", "?"),
+        ("sed s/1/8/ < conf.sh > conf.sh", ""),
+        ("cp -n sub/conf.sh conf.sh", "1"),
+        ("cp -n sub/conf.sh new.sh; cp new.sh conf.sh", "2"),
+        ("cp -t . sub/conf.sh", "2"),
+        ("cp --target-directory=. sub/conf.sh", "2"),
+        ("install -m 644 sub/conf.sh conf.sh", "2"),
+        ("cp -r sub/. .", "?"),
+        ("cp -r sub/* .", "?"),
+        ("cp sub/* .", "?"),
+        ("cp sub/{conf.sh,other.sh} .", "2"),
+        ("cp sub/conf.sh{,.bak}; cp sub/conf.sh.bak conf.sh", "2"),
+        ("cp -rf sub/conf.sh conf.sh", "2"),
+        ("cp -u sub/conf.sh conf.sh", "?"),
+        ("ln -sf sub/conf.sh conf.sh", "?"),
+        ("rm -rf sub; cd sub", "?"),
+        ("rm conf.sh", "?"),
+        ("rm -f *.sh", "?"),
+        ("rm -f *.log", "1"),
+        ("mv sub d; cd d", "?"),
+        ("mv sub d; cd sub", "?"),
+        ("mv sub/conf.sh conf.sh", "2"),
+        ("mv sub/conf.sh conf.sh; cp sub/conf.sh conf.sh", "?"),
+        ("mv conf.sh a.sh; cp a.sh conf.sh", "1"),
+        ("rsync -a sub/ .", "?"),
+        ("cp conf.sh $OUT/", "1"),
+        ("cp -r sub $OUT", "1"),
+        ("cp $SRC/conf.sh .", "?"),
+        ("find . -name '*.sh' -exec sed -i s/1/8/ {} \\;", "?"),
+        ("find . -name '*.py' -exec sed -i s/1/8/ {} \\;", "1"),
+        ("find sub -name '*.sh' -exec sed -i s/1/8/ {} +", "1"),
+        ("grep -rl 1 . | xargs sed -i s/1/8/", "?"),
+        ("sed -i s/1/8/ *.sh", "?"),
+        ("sed -i s/1/8/ sub/*.sh", "1"),
+        ("for f in *.sh; do sed -i s/1/8/ $f; done", "?"),
+        ("for f in conf.sh sub/conf.sh; do sed -i s/1/8/ $f; done", "8"),
+        ("for f in $(ls *.sh); do sed -i s/1/8/ $f; done", "?"),
+        ("python - <<E\nopen('conf.sh', 'w').write('HID=8')\nE\n", "?"),
+        ("python - <<E\nprint(open('conf.sh').read())\nE\n", "1"),
+        ("python - conf.sh <<E\nimport sys; open(sys.argv[1], 'w').write('HID=8')\nE\n", "?"),
+        ("python -c \"open('conf.sh', 'w').write('HID=8')\"", "?"),
+        ("python -c \"import json; print(json.load(open('conf.sh')))\"", "1"),
+        ("python make.py --output conf.sh", "?"),
+        ("python make.py --output=conf.sh", "?"),
+        ("python make.py -o conf.sh", "?"),
+        ("python make_conf.py conf.sh", "?"),
+        ("python tool.py --config conf.sh", "1"),
+        ("python update.py --config conf.sh --output other.sh", "1"),
+        ("jq .a conf.sh > t && mv t conf.sh", "?"),
+        ("echo HID=8 > t && mv t conf.sh", "8"),
+        ("yq -i .a=1 conf.sh", "?"),
+        ("curl -o conf.sh http://x/y", "?"),
+        ("wget http://x/conf.sh", "?"),
+        ("git checkout conf.sh", "?"),
+        ("echo HID=8 > conf.sh; git checkout conf.sh", "?"),
+        ("tee conf.sh <<< HID=8", "8"),
+        ("tee conf.sh <<< HID=8 > /dev/null", "8"),
+        ("echo 'echo HID=8 > conf.sh' > w.sh; bash w.sh", "8"),
+        ("X=$(echo HID=8 > conf.sh; echo 1)", "8"),
+        ("w() { echo HID=8 > conf.sh; echo conf.sh; }; F=$(w)", "8"),
+    ],
+)
+def test_a_file_is_as_the_script_left_it(script: str, hidden: str) -> None:
+    """`?` is a text that only the run knows; the others are what bash passes."""
+    text = f'{script}\nHID=\nsource ./conf.sh\ntorchrun pretrain_gpt.py --hidden-size "$HID"\n'
+    launches = read_script(text, "run.sh", {}, {}, lambda name, _: DISK.get(posixpath.normpath(name))).launches
+    (size,) = (launch.arguments[1] for launch in launches if launch.script.text == "pretrain_gpt.py")
+    assert (size.text if size.known else "?") == hidden

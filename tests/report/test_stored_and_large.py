@@ -41,9 +41,9 @@ def test_ranges_of_many_layouts_are_priced_together(monkeypatch: pytest.MonkeyPa
     blocks: list[int] = []
     alone = uncertainty.relative_variances
 
-    def counted(kind: Any, scenario: Any, block: Any, part: Any) -> Any:
-        blocks.append(len(block))
-        return alone(kind, scenario, block, part)
+    def counted(kind: Any, pricing: Any, part: Any) -> Any:
+        blocks.append(len(pricing))
+        return alone(kind, pricing, part)
 
     monkeypatch.setattr(uncertainty, "relative_variances", counted)
     ranking = simulator.rank(**QUESTION, top=200, variants=True)

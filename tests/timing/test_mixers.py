@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from simulator.cost.memory.activations import layer_bytes
+from simulator.cost.operations.blocks import cast
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import summed
 from simulator.cost.operations.work import Work, layer_work
 from simulator.question.scenario.scenario import Scenario
 from tests.memory.test_families import DELTA, MAMBA
+from tests.memory.test_this_years_mixers import KIMI
 from tests.scenario.cases import only, pricing, scenario_of, small_dense
 
 LIGHTNING: dict[str, Any] = {"mixers": ("lightning",), "chunk_tokens": 8}
@@ -79,10 +81,25 @@ def test_lightning_attention() -> None:
     assert exchanged(work) == 2 * (3 * 64 + 64)
 
 
+def test_what_kimi_delta_holds_for_a_moment() -> None:
+    """Queries, keys and decays of 2 x 16, values as wide."""
+    assert scan_temporary(asked(KIMI)) == 2 * (3 * 32 + 32)
+
+
+@pytest.mark.parametrize(("recipe", "moved"), [("nvfp4", 2 * 2 + 2 * 0.5625), ("mxfp4", 2 + 2 * 0.53125)])
+def test_what_casts_to_4_bits_move(recipe: str, moved: float) -> None:
+    """A 16-bit input read, for NVFP4 twice; it and its transpose written, with a scale for 16 or 32 numbers."""
+    scenario = scenario_of(small_dense(), "b200-sxm", precision="fp4", options={"fp4_recipe": recipe})
+    assert [one.amount for one in cast(conditions_of(scenario), 100.0, "whole")] == [100 * moved]
+
+
 def test_filtered_attention() -> None:
     """The filter's products at the width of the hidden state, 2 h h / 2 each of two."""
     filtered, plain = (work_of(asked(changes)) for changes in ({"mixers": ("filtered",)}, {}))
     assert filtered.core_flops - plain.core_flops == 2 * 2 * 64 * 64
+    # Two convolutions read and write 8 h in all, the norm 2 h, of 2 bytes; neither is a product of a weight.
+    assert sum(filtered.moved.values()) - sum(plain.moved.values()) == 2 * (8 + 2) * 64
+    assert filtered.shapes == plain.shapes
 
 
 @pytest.mark.parametrize("changes", [DELTA, MAMBA, LIGHTNING])

@@ -29,7 +29,8 @@ def shaped(ranks: int, chunks: int, micro_batches: int, **switches: Any) -> Pric
     # A cluster of any size: the formulas do not ask whether it fills nodes.
     scenario = replace(scenario_of(model), global_batch_size=micro_batches)
     scenario = replace(scenario, framework=replace(scenario.framework, **switches))
-    here = pricing(scenario, pipeline_parallel=ranks, data_parallel=1, virtual_stages=chunks)
+    block = pricing(scenario, pipeline_parallel=ranks, data_parallel=1, virtual_stages=chunks).block
+    here = Pricing(scenario, block)  # of its own: that of an equal question is shared
     vars(here)["contents"] = replace(here.contents, kind=np.arange(ranks), ranks=np.ones((ranks, 1)))
     return here
 

@@ -29,6 +29,20 @@ def exchanged(answer: Priced) -> float:
     return only(answer.step.data_parallel)
 
 
+@pytest.mark.parametrize(("zero_stage", "name"), [(1, "data_exposed"), (2, "shard_exposed")])
+def test_which_share_of_hidden_exchanges_shows(zero_stage: int, name: str) -> None:
+    model = small_dense(hidden_size=2048, intermediate_size=8192)
+
+    def seconds(**changes: float) -> float:
+        values = replace(ROUND, time=replace(ROUND.time, **changes))
+        options = {"overlap_grad_reduce": "true"}
+        scenario = scenario_of(model, coefficients=values, seq_length=4096, global_batch_size=32, options=options)
+        return exchanged(priced(scenario, zero_stage=zero_stage))
+
+    (other,) = {"data_exposed", "shard_exposed"} - {name}
+    assert seconds(**{other: 0.5}) == seconds() < seconds(**{name: 0.5})
+
+
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("reduces", [True, False])
 @pytest.mark.parametrize("gathers", [True, False])
@@ -211,3 +225,24 @@ def test_broadcasts_start_one_after_the_other() -> None:
     more = [after - before for before, after in zip(found[:4], found[4:], strict=True)]
     # ZeRO 1 then reduces gradients to all ranks, as ZeRO 0 does: twice what it scatters.
     assert more == pytest.approx([0, 7 * 3.2e-3 + found[0] / 2, 7 * 3.2e-3, 0])
+
+
+def test_functional_collectives_take_as_long_where_nothing_overlaps() -> None:
+    def seconds(functional: str) -> float:
+        options = {"functional_collectives": functional, "tp_comm_overlap": "false"}
+        answer = priced(scenario_of(small_dense(), profile="torch", options=options), tensor_parallel=2)
+        return only(answer.step.parts(answer.pricing)["tensor_parallel"])
+
+    assert seconds("true") == pytest.approx(seconds("false"))
+
+
+def test_interleaved_chunks_hide_exchanges_behind_other_chunks() -> None:
+    """Two chunks on two ranks hide theirs behind half of the rank's own pass and one of the slowest, else its own."""
+    model = small_dense(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16)
+    quick = replace(ROUND.time, data_exposed=0.0, layer_overhead_seconds=0.0, launch_seconds=0.0)
+    options = {"overlap_grad_reduce": "true", "overlap_param_gather": "true"}
+    coefficients = replace(ROUND, time=quick)
+    scenario = scenario_of(model, options=options, coefficients=coefficients, seq_length=2, global_batch_size=32)
+    one, two = (priced(scenario, zero_stage=1, pipeline_parallel=2, virtual_stages=chunks) for chunks in (1, 2))
+    passes = (two.step.work.forward + two.step.work.backward)[:, 0]
+    assert exchanged(one) - exchanged(two) == pytest.approx(passes.max() - passes[0] / 2, rel=1e-9)

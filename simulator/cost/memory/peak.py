@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.derived import Pricing, of_work
+from simulator.cost.derived import Pricing, derived, of_work
 from simulator.cost.dtypes import FP32, element_bytes, parameter_dtype
 from simulator.cost.memory.activations import layer_input_bytes, score_bytes
 from simulator.cost.memory.fully_shard import idle_stream_bytes, sharded_moments, shards_by_unit
@@ -106,6 +106,7 @@ class MemoryByStage:
         }
 
 
+@derived
 def memory_by_stage(pricing: Pricing) -> MemoryByStage:
     """Price the memory of a block of layouts, in bytes."""
     scenario, contents, state = pricing.scenario, pricing.contents, training_state(pricing)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulator.cost.derived import Pricing
 from simulator.cost.pricing.estimate import Contribution, Coverage, Estimate
 from simulator.cost.pricing.price import Sized
 from simulator.cost.stages import usable_bytes
@@ -142,7 +143,7 @@ class Applied(NamedTuple):
         priced_too = np.flatnonzero(some[0] | some[1] | (probability <= EVEN))
         variances += np.inf
         if len(priced_too):
-            variances[priced_too] = relative_variances("memory", scenario, block.take(priced_too), part)
+            variances[priced_too] = relative_variances("memory", Pricing(scenario, block.take(priced_too)), part)
         result, other = (likely(variances, margins, spread) for spread in bounds)
         # The layout's own range matters only where the two results differ.
         for place, at in _places(block, np.flatnonzero(result != other)).items():

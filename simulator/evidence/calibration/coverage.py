@@ -59,7 +59,7 @@ class Distance(NamedTuple):
     share_of_source: float
     """Inverse of the number of sources of the family; 0 without any."""
     stack: bool
-    """Whether no row of the family ran the framework."""
+    """Whether no row of the family ran the framework, or none ran its operations on the same runtime."""
     doublings: float
     """Doublings of the devices beyond the rows of the framework."""
     features: tuple[str, ...]
@@ -91,7 +91,7 @@ class RowsCoverage:
         return Distance(
             device=self.sources == 0,
             share_of_source=1.0 / self.sources if self.sources else 0.0,
-            stack=name not in self.stacks,
+            stack=name not in self.stacks or scenario.framework.unmeasured_runtime,
             doublings=max(0.0, math.log2(scenario.devices / devices)) if devices else 0.0,
             features=tuple(beyond),
         )

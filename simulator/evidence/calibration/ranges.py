@@ -35,7 +35,8 @@ def numbers(scenario: Scenario, layout: Layout) -> dict[str, float]:
     }
 
 
-def words(scenario: Scenario, layout: Layout) -> dict[str, str]:
+@lru_cache(maxsize=16)
+def words(scenario: Scenario, layout: Layout) -> Mapping[str, str]:
     """Return the features of a run that are words, by name."""
     profile = scenario.framework
     return {
@@ -78,6 +79,7 @@ def usual_words(feature: str) -> tuple[str, ...]:
     return () if name == feature else tuple(sorted({str(getattr(profile, name)) for profile in PROFILES.values()}))
 
 
+@lru_cache(maxsize=16)
 def signature(scenario: Scenario, layout: Layout) -> str:
     """Return one line that two identical runs share."""
     sizes = f"{sizes_text(layout, 'tp', 'pp', 'cp', 'vpp', 'micro_batch_size')} gbs{scenario.global_batch_size}"

@@ -18,7 +18,6 @@ from simulator.evidence.calibration.coverage import Distance
 from simulator.evidence.calibration.store import FittedPart
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients.values import CoefficientKind, priors, replaced
-from simulator.question.scenario.block import LayoutBlock
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
@@ -34,11 +33,11 @@ def unit_of(kind: CoefficientKind, scenario: Scenario, layout: Layout, variance:
     return Unit(sort, math.sqrt(variance), part.noise_by.get(sort, part.noise), distance)
 
 
-def relative_variances(kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart) -> Vector:
+def relative_variances(kind: CoefficientKind, pricing: Pricing, part: FittedPart) -> Vector:
     """Return the relative variance of each prediction of a block by the coefficients' covariance."""
-    slopes, memory = _slopes(kind, scenario, block, part)
+    slopes, memory = _slopes(kind, pricing, part)
     variance = np.maximum(np.einsum("ni,ij,nj->n", slopes, part.covariance, slopes), 0.0)
-    if kind == "memory" and scenario.hardware.communicator_buffer_bytes is not None:
+    if kind == "memory" and pricing.scenario.hardware.communicator_buffer_bytes is not None:
         every = len(slopes[0]) + 1
         outside = np.max(memory.outside.total / memory.device, axis=0)[::every]  # of the fullest rank, unmoved
         variance = variance + (UNMEASURED_OUTSIDE * outside) ** 2
@@ -49,18 +48,16 @@ def time_slopes(scenario: Scenario, layouts: Sequence[Layout], part: FittedPart)
     """Return the slopes of each layout's logarithmic step time by the coefficients, shape (layouts, coefficients)."""
     slopes = np.zeros((len(layouts), len(part.names)))
     for positions, pricing in pricings_of(scenario, layouts):
-        slopes[positions] = _slopes("time", scenario, pricing.block, part)[0]
+        slopes[positions] = _slopes("time", pricing, part)[0]
     return slopes
 
 
-def _slopes(
-    kind: CoefficientKind, scenario: Scenario, block: LayoutBlock, part: FittedPart
-) -> tuple[Matrix, MemoryByStage]:
+def _slopes(kind: CoefficientKind, pricing: Pricing, part: FittedPart) -> tuple[Matrix, MemoryByStage]:
     """Return the slopes of each logarithmic prediction by the coefficients, and the memory they were priced with.
 
     The block is priced once with as many copies of each layout as coefficients, each copy with one coefficient moved.
     """
-    known = priors(kind)
+    known, scenario, block = priors(kind), pricing.scenario, pricing.block
     steps = np.array([1e-3 * (known[name].high - known[name].low) for name in part.names])
     centre = part.vector[:, None]
     values = np.hstack([centre, centre + np.diag(steps)])
@@ -69,10 +66,11 @@ def _slopes(
         scenario, coefficients=replaced(scenario.coefficients, kind, part.names, np.tile(values, len(block)))
     )
     # Every copy has its own coefficients, so none can be shared.
-    tiled = block.take(np.repeat(np.arange(len(block), dtype=np.intp), copies))
+    each = np.repeat(np.arange(len(block), dtype=np.intp), copies)
+    tiled = Pricing(moved, block.take(each))
     # Time reads only figures of memory that no time coefficient moves.
-    memory = memory_by_stage(Pricing(moved if kind == "memory" else scenario, tiled))
-    figures = np.max(memory.device, axis=0) if kind == "memory" else step_seconds(Pricing(moved, tiled), memory).total
+    memory = memory_by_stage(tiled) if kind == "memory" else memory_by_stage(pricing).take(each)
+    figures = np.max(memory.device, axis=0) if kind == "memory" else step_seconds(tiled, memory).total
     figures = figures.reshape(len(block), copies)
     return np.log(figures[:, 1:] / figures[:, :1]) / steps, memory
 
@@ -94,10 +92,10 @@ def layout_variances(
     """Return `relative_variances` of any layouts, in their order."""
     variances = [0.0] * len(layouts)
     for positions, pricing in pricings_of(scenario, layouts):
-        block = pricing.block
-        for start in range(0, len(block), _AT_ONCE):
-            some = np.arange(start, min(start + _AT_ONCE, len(block)))
-            for index, variance in zip(some, relative_variances(kind, scenario, block.take(some), part), strict=True):
+        for start in range(0, len(pricing), _AT_ONCE):
+            some = np.arange(start, min(start + _AT_ONCE, len(pricing)))
+            members = pricing if len(some) == len(pricing) else pricing.take(some)
+            for index, variance in zip(some, relative_variances(kind, members, part), strict=True):
                 variances[positions[index]] = float(variance)
     return variances
 

@@ -45,6 +45,7 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
     if configured is not None:
         remark_keys(arguments, _unread(configured.keys), "deepspeed")
     for key in configured.keys if configured else ():
+        _compare(arguments, key, configured.file if configured else "")
         if not _is_taken(key) or key.dotted in arguments.entries or not key.values:
             continue
         text = key.values[0].text
@@ -53,6 +54,23 @@ def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
         values = (known_value(_count(text), key.line),) if key.values[0].known and key.name in _COUNTS else key.values
         arguments.add(key.dotted, values, key.line, configured.file if configured else "")
     return True
+
+
+_OF_TRAINER: Final = {
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+"""Keys whose value the Trainer compares with a flag of its own, which it takes for `auto`."""
+
+
+def _compare(arguments: Arguments, key: Key, file: str) -> None:
+    """Remark a batch that differs from the Trainer's: it raises ValueError (transformers v4.57, `fill_match`)."""
+    own = arguments.entry(_OF_TRAINER[key.dotted]) if key.dotted in _OF_TRAINER else None
+    text = key.values[0].text if key.values and key.values[0].known else ""
+    if own is None or own.causes or not text.isdecimal() or not own.text.isdecimal() or int(text) == int(own.text):
+        return
+    message = f"{key.dotted} {text} of DeepSpeed's configuration against {own.spelled} {own.text}: the Trainer stops"
+    arguments.remark_line("contradiction", "error", message, key.line, file=file, fix=f"{key.dotted}: auto")
 
 
 _BY_HIDDEN_SIZE: Final = frozenset(["stage3_prefetch_bucket_size", "reduce_bucket_size"])

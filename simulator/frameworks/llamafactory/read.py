@@ -26,7 +26,6 @@ from simulator.frameworks.values import PlainValue
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
 _SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
 _DEFAULTS: Final = ("finetuning_type=lora", "cutoff_len=2048")
-_TRAINS: Final = ("pt", "sft")
 
 
 def is_file(names: Collection[str]) -> bool:
@@ -93,9 +92,6 @@ def _read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
     deepspeed = add_deepspeed(arguments, launch) or nested
     if launch is None and not deepspeed:
         note_unsharded(arguments)
-    stage = arguments.text("stage", "stage")
-    if stage not in (None, *_TRAINS):
-        arguments.not_modelled(f"stage {stage[:20]}: a second model or another loss is not modelled", "stage")
     if not arguments.any_switch("packing", "packing", "neat_packing"):
         note_samples(arguments, "cutoff_len")
     run = trainer_run(arguments, deepspeed=deepspeed)

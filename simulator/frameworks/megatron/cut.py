@@ -81,7 +81,8 @@ def _active_layers(idle: frozenset[int], layers: int, chunks: int) -> list[int]:
 def _described(arguments: Arguments, text: str, pipeline: int) -> Cut:
     """Parse `--pipeline-model-parallel-layout`: E embedding, t layer, m next-token layer, L loss, | between chunks."""
     name = "pipeline-model-parallel-layout"
-    chunks = _expanded(arguments, text.strip("\"' ").replace(",", "").replace(" ", "")).split("|")
+    # Megatron-LM's own tests write the backslashes of a shell.
+    chunks = _expanded(arguments, re.sub(r"[\\, ]", "", text.strip("\"' "))).split("|")
     if any(re.search(r"[^EtmL]", chunk) for chunk in chunks) or len(chunks) % pipeline:
         raise arguments.refusal(arguments.entry(name), f"must be E, t, m and L in a multiple of {pipeline} parts")
     if "E" not in chunks[0] or "L" not in chunks[-1] or any("m" in chunk for chunk in chunks[:-1]):

@@ -6,6 +6,7 @@ import re
 from pathlib import PurePath
 from typing import Final
 
+from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.framework import Extension, Framework, LaunchForm, RecipeWriter
 from simulator.frameworks.launch import LaunchCommand
@@ -39,7 +40,12 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     task = arguments.entry("task") if script.name == "main.py" else None
     if task is not None and task.causes:
         arguments.need(task.causes, "model")
-    return read(arguments, launch.environment, own=True)
+    try:
+        return read(arguments, launch.environment, own=True)
+    except InputError as error:
+        if reason:
+            raise UnsupportedError(f"{arguments.file}:{launch.line}: {reason}") from error
+        raise
 
 
 def no_decoder(title: str) -> str:

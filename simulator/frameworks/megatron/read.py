@@ -26,6 +26,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     `environment` is None where the recipe does not state it; `own` says that Megatron-LM itself reads the flags, so
     that its defaults apply. Raises InputError for an invalid value.
     """
+    special.drop_idle_exports(arguments)
     count_layers(arguments)
     targets = take(arguments)
     layers: int | None = targets.get("model.num_hidden_layers")
@@ -62,6 +63,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
         lora_rank=rank,
         options={**(special.usual_dispatch(arguments) if own else {}), **part(targets, "option")},
         layout=layout,
-        unpriced_bytes=special.sharding_room(arguments, targets, stated.get("vocab_size")),
+        unpriced_bytes=special.sharding_room(arguments, targets, stated.get("vocab_size"))
+        + special.bias_room(arguments, targets),
         virtual_stage_layers=cut.layers_per_chunk,
     )

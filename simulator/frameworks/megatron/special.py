@@ -13,6 +13,7 @@ from typing import Final
 from simulator.cost.dtypes import FP32, HALF
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.megatron.captured import set_captured
+from simulator.frameworks.names import plain
 from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.take import Targets
 from simulator.frameworks.values import PlainValue
@@ -29,6 +30,10 @@ _FSDP_TYPES: Final = (
     "megatron-fsdp-main-grads-dtype",
     "megatron-fsdp-grad-comm-dtype",
 )
+_POST_TRAINING: Final = "megatron/post_training/arguments.py"
+_CORE: Final = re.compile(r"core_v(\d+\.\d+\.\d+)", re.ASCII)
+_SWITCHED: Final = [0, 15, 3]
+"""First core in which post-training has a switch of its own."""
 _QUEUE: Final = 1e9
 _LARGEST_TABLE: Final = 262_144
 _LARGEST_HIDDEN: Final = 16_384
@@ -141,6 +146,34 @@ def sharding_room(arguments: Arguments, targets: Targets, vocabulary: object) ->
     arguments.forget("sharding_buffers")
     queue = FP32 * layer if doubled else (FP32 + HALF / 2.0) * max(_QUEUE, 2.0 * layer)
     return queue + (2.0 * FP32 + HALF) * table
+
+
+def bias_room(arguments: Arguments, targets: Targets) -> float:
+    """Return the most bytes of the table that `--use-alibi-mask` adds to the scores: 8-byte numbers of every head.
+
+    Pai-Megatron-Patch a098ca5, megatron_patch/model/baichuan/language_model.py: of the tokens' type, on every rank.
+    """
+    on = arguments.switch("position_bias", "use-alibi-mask")
+    arguments.forget("position_bias")
+    sequence: int = targets.get("workload.seq_length", 0)
+    heads: int = targets.get("model.num_attention_heads", 0)
+    return 8.0 * heads * sequence**2 if on else 0.0
+
+
+def drop_idle_exports(arguments: Arguments) -> None:
+    """Drop the flags of post-training where nothing switches it on.
+
+    From core_v0.15.3 on, pretrain_gpt.py and model_provider.py read them only beside `--modelopt-enabled`, which a
+    loaded checkpoint or a teacher implies (megatron/post_training/utils.py); before, the flags themselves switch it on.
+    """
+    switches = ("modelopt-enabled", "load", "export-kd-teacher-load")
+    if arguments.bags or any(arguments.has(name) or plain(name) in arguments.maybe for name in switches):
+        return
+    flags = [flag for name in arguments.entries if (flag := arguments.table.get(name)) and flag.file == _POST_TRAINING]
+    cores = [match[1].split(".") for flag in flags if (match := _CORE.match(flag.first))]
+    if any([*map(int, core)] >= _SWITCHED for core in cores):
+        for flag in flags:
+            arguments.entries.pop(flag.name)
 
 
 def _set_recompute(arguments: Arguments, targets: Targets, layers: int | None, chunks: int) -> None:

@@ -19,6 +19,11 @@ from simulator.frameworks.remarks import Remark
 from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import Cause, known_value
 
+_BATCHES: Final = {"train_micro_batch_size_per_gpu": "micro-batch-size", "train_batch_size": "global-batch-size"}
+"""Keys of the engine, which counts micro batches by them, and the flags by which Megatron loads its samples.
+
+Neither is compared with the other: megatron/training.py of 00caa0e, `_create_ds_config_dict`.
+"""
 _BY_EMBEDDINGS: Final = "type:transformer|embedding"
 _STAGE: Final = re.compile(r"([0-3])(?:\.0*)?")
 
@@ -54,7 +59,9 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
     stated = _stated_stage(arguments)
     entry = arguments.entry("deepspeed-config")
     written = launch.written(entry.text) if launch is not None and entry is not None else None
-    files = [cause for cause in (written.causes if written is not None else ()) if cause.name.endswith(SUFFIXES)]
+    bare = written is not None and not written.text.lstrip().startswith("{")
+    causes = written.causes if written is not None else ()
+    files = [cause for cause in causes if bare or cause.name.endswith(SUFFIXES)]
     files += entry.causes if entry is not None and written is None else ()
     # A generated file, one from an absent template or of an unknown name may state more than the stage: compression.
     arguments.note(files, ("zero_stage",))
@@ -79,6 +86,12 @@ def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) 
         offload = "optimizer_tensorwise" if device.lower() not in OFF else layout.offload
         context = layout.context_parallel * split
         layout = dataclasses.replace(layout, zero_stage=sharded, offload=offload, context_parallel=context)
+    for name, flag in _BATCHES.items():
+        theirs, own = keys.entry(name), arguments.entry(flag)
+        both = [entry.text for entry in (theirs, own) if entry is not None and not entry.causes]
+        if len(set(both)) > 1 and all(map(str.isdecimal, both)):
+            message = f"{name} {both[0]} of DeepSpeed's configuration beside --{flag} {both[1]} is not modelled"
+            arguments.not_modelled(message, flag, fix=f"the same {name} and --{flag}")
     arguments.remarks += keys.remarks
     if stage > 1:
         message = (

@@ -48,6 +48,7 @@ def extended(arguments: Arguments, run: AskedRun, _: LaunchCommand | None) -> As
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in release_options(release)
     }
     own |= _kept_tensors(facts) | _recomputed(facts) | _trained(arguments) | _kernels(facts) | _overlapped(facts)
+    own |= _runtime(arguments)
     _remark_unpriced(facts)
     options = own | dict(run.options)
     options |= _exchange(facts, run, options)
@@ -56,8 +57,8 @@ def extended(arguments: Arguments, run: AskedRun, _: LaunchCommand | None) -> As
 
 def is_mindspeed(arguments: Arguments) -> bool:
     """Whether a run has flags that only MindSpeed has, and not DeepSpeed's engine."""
-    own = table_of("mindspeed").keys() - table_of("megatron", "pai", "flagscale").keys()
-    return not arguments.has("deepspeed") and not own.isdisjoint(arguments.entries)
+    own, others = table_of("mindspeed"), table_of("megatron", "pai", "flagscale")
+    return not arguments.has("deepspeed") and any(name in own and name not in others for name in arguments.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +297,23 @@ def _trained(arguments: Arguments) -> Options:
     # MindSpeed-LLM 015ce048, mindspeed_llm/tasks/posttrain/orm/orm_model.py: the inherited output layer stays, without
     # gradients.
     return own | ({"score_head": "true", "unused_output_layer": "true"} if stage in _SCORES else {})
+
+
+def _runtime(arguments: Arguments) -> Options:
+    """Return the switch of MindSpore, which runs the same Python code.
+
+    MSAdapter maps PyTorch's functions to MindSpore's operators one by one (Ascend/MindSpeed-Core-MS,
+    docs/develop_guide.md), so what a step keeps is the same; the pool and the kernels' workspaces are its own.
+    """
+    runtime = arguments.text("unmeasured_runtime", "ai-framework") or "pytorch"
+    arguments.forget("unmeasured_runtime")
+    if runtime == "mindspore":
+        message = "--ai-framework mindspore: no run on it was measured; priced as on PyTorch, in a wider range"
+        arguments.remark("not-modelled", "warning", message, "ai-framework")
+        return {"unmeasured_runtime": "true"}
+    if runtime != "pytorch":
+        arguments.not_modelled(f"--ai-framework {runtime[:20]}: allowed are pytorch and mindspore", "ai-framework")
+    return {}
 
 
 def _overlapped(facts: _Facts) -> Options:

@@ -51,7 +51,7 @@ def read_neox(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     table = table_of("neox")
     own = {key.dotted.replace("-", "_"): key for key in keys}
     for name, text in arguments.settings.items():
-        if name not in own and (name in _PRECISION_KEYS or (name in table and table[name].sets)):
+        if name not in own and (name in (*_PRECISION_KEYS, "vocab_file") or (name in table and table[name].sets)):
             own[name] = Key(tuple(name.split(".")), (known_value(text, 1),), 1, text)
             arguments.used.add(name)
     for name, key in own.items():

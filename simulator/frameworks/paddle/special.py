@@ -185,9 +185,9 @@ def usual_options(arguments: Arguments) -> dict[str, str]:
 
     `fuse_rms_norm` is on by default: erniekit/hparams/model_args.py of ERNIEKit 1.3.0.
     """
-    own = table_of("paddleformers").keys() - table_of("paddlenlp").keys()
-    is_stated = own.isdisjoint(arguments.entries) or "fused_rms_norm" in arguments.incomplete
-    return {} if is_stated else {"fused_rms_norm": "true"}
+    own, others = table_of("paddleformers"), table_of("paddlenlp")
+    is_later = any(name in own and name not in others for name in arguments.entries)
+    return {"fused_rms_norm": "true"} if is_later and "fused_rms_norm" not in arguments.incomplete else {}
 
 
 def _has_fp8_experts(arguments: Arguments) -> bool:

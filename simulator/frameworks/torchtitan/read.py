@@ -15,7 +15,8 @@ from simulator.cost.dtypes import FP32
 from simulator.cost.operations.sums import total_parameters
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.documents import Key, beside, keys_of, read_document
+from simulator.frameworks.configuration import configuration_path
+from simulator.frameworks.documents import Key, keys_of, read_document
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.run import AskedRun
@@ -59,7 +60,7 @@ def take_words(arguments: Arguments, launch: LaunchCommand, _: Sequence[PlainVal
     if place.causes or written is not None:
         arguments.need(place.causes or (written.causes if written is not None else ()), "model")
     else:
-        path = beside(arguments.file, place.text, place.value_line)
+        path = configuration_path(launch, arguments.file, place.text, place.value_line)
         add_keys(arguments, str(path), keys_of(path, read_document(path)))
     arguments.entries |= flags
 

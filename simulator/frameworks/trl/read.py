@@ -35,6 +35,8 @@ _PREFERENCE: Final = re.compile(
     r"(?<![a-z])(dpo|kto|orpo|simpo|cpo|ppo|grpo|rloo|reward(?:_model(?:ing)?)?|rm)(?=v?\d*(?![a-z0-9]))"
 )
 """Names of scripts and folders of training on preferences or rewards."""
+_SAYS_ADAPTERS: Final = ("use_lora", "use_peft", "finetuning_type", "train_mode")
+"""Words that state whether adapters are trained."""
 _LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "max_seq_len", "cutoff_len", "block_size")
 
 
@@ -118,7 +120,12 @@ def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: 
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
     arguments.forget("task_type")
     kind = named[1] if named else "dpo" if arguments.has("max_prompt_length", "precompute_ref_log_probs") else ""
-    return purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
+    run = purposed_run(arguments, kind, deepspeed=deepspeed, padded=padded)
+    adapters = next((name for name in (*arguments.entries, title) if "lora" in name.lower()), "")
+    if run.lora_rank is None and adapters and not arguments.has(*_SAYS_ADAPTERS):
+        message = f"{adapters[:60]}: adapters may be trained, of a rank that is not stated; all weights are priced"
+        arguments.remark("upper-bound", "warning", message)
+    return run
 
 
 def _add_mode(arguments: Arguments) -> None:

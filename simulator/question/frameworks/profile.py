@@ -183,6 +183,7 @@ class FrameworkProfile(Switches):
     warm_up_whole_batch: bool = TABLED
     splits_last_backward: bool = TABLED
     mtp: bool = TABLED
+    unmeasured_runtime: bool = TABLED
 
 
 def switches() -> tuple[dataclasses.Field[Any], ...]:

@@ -55,6 +55,7 @@ DEFAULT: StackName = "default"
 _BY_NAME = {stack.name: stack for stack in STACKS}
 
 
+@lru_cache(maxsize=16)
 def stacks_of(framework: str) -> tuple[Stack, ...]:
     """Return the named stacks of a framework."""
     return tuple(stack for stack in STACKS if stack.framework == framework)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, Literal, assert_never
 
 from simulator.errors import InputError
@@ -89,8 +90,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Raise InputError, naming the field, for values that no layout has."""
-        for field in FIELDS:
-            field.check(getattr(self, field.name))
+        for check, value in zip(_CHECKS, _VALUES(self), strict=True):
+            check(value)
         modules = self.recompute_modules
         # In the order of the table, so that equal sets are equal layouts.
         object.__setattr__(self, "recompute_modules", tuple(word for word in RECOMPUTE_MODULES if word in modules))
@@ -125,6 +126,7 @@ class Layout:
 
 FIELDS = settings_of(Layout)
 """Fields of a layout, in order."""
+_CHECKS, _VALUES = [field.check for field in FIELDS], attrgetter(*(field.name for field in FIELDS))
 SPLIT = tuple(field for field in FIELDS if field.split)
 PER_BLOCK = tuple(field for field in FIELDS if field.per_block)
 """Fields that all layouts of a block share."""

@@ -66,13 +66,16 @@ class InputSetting(NamedTuple):
 
     def check(self, value: object) -> None:
         """Raise InputError, naming the field, for a value that is not allowed."""
+        kind = self.kind
+        if kind == "count" and type(value) is int and 1 <= value <= LARGEST_COUNT:
+            return  # most values of most layouts
         if value is None and self.default is None:
             return
-        if self.kind == "count":
+        if kind == "count":
             check_count(self.name, value, max(self.high, LARGEST_COUNT))
-        elif self.kind == "flag":
+        elif kind == "flag":
             check_choice(self.name, value, (False, True))
-        elif self.kind == "words":
+        elif kind == "words":
             for word in value if isinstance(value, tuple) else (value,):
                 check_choice(self.name, word, self.choices)
         elif self.choices:

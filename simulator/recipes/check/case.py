@@ -95,7 +95,7 @@ def case_of(recipe: Recipe, asked: Asked, like: Case | None = None) -> Case | Bl
         # Only its flags cut a launch's layers.
         cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
         layout = replace(layout, stage_layers=cut, chunk_layers=())
-    layout, unsharded = _as_sharded(joint, replace(layout, virtual_stages=_virtual_stages(joint, layout)))
+    layout, unsharded = _as_sharded(joint, _with_virtual_stages(joint, layout))
     scenario, whole = _with_whole_heads(scenario, layout)
     remarks = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(joint, scenario, layout))
     return Case(recipe=recipe, asked=asked, model=model, scenario=scenario, layout=layout, remarks=tuple(remarks))
@@ -409,19 +409,19 @@ def _same_cluster(joint: _Joint) -> bool:
     return asked.nodes is None and asked.devices is None and ":" not in asked.hardware and not asked.layout
 
 
-def _virtual_stages(joint: _Joint, layout: Layout) -> int:
-    """Return chunks per rank; layers that do not divide give a number that the rule on virtual stages refuses."""
+def _with_virtual_stages(joint: _Joint, layout: Layout) -> Layout:
+    """Return a layout with its chunks per rank; of layers that do not divide, a number that their rule refuses."""
     asked, cut = named(joint.asked.layout), layout.stage_layers
     chunk = asked.get("layers_per_virtual_stage")
     if chunk is None and "virtual_stages" not in asked:
         chunk = joint.recipe.virtual_stage_layers
     if chunk is None or layout.pipeline_parallel == 1:
-        return layout.virtual_stages
+        return layout
     count = max(-(-max(cut) // int(chunk)), 1)
     if any(layers % chunk for layers in cut):
         while max(cut) % count == 0:
             count += 1
-    return count
+    return replace(layout, virtual_stages=count)
 
 
 def _options(joint: _Joint, layout: Layout, machines: Cluster) -> dict[str, str]:

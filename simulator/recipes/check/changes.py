@@ -70,11 +70,15 @@ def _further(candidates: Iterable[_Try], changes: int, marks: frozenset[Mark]) -
 
 def _best(tries: _Tries, limit: int) -> Iterator[Change]:
     """Yield the fastest of each kind of change, fastest first."""
-    seen: set[frozenset[str]] = set()
+    fastest: dict[frozenset[str], Change] = {}
     for candidate, change in sorted(tries, key=lambda pair: (-pair[1].speed_ratio, pair[1].options)):
-        if candidate.axes not in seen and len(seen) < limit:
-            seen.add(candidate.axes)
-            yield replace(change, estimate=with_intervals(candidate.case.scenario, [change.estimate])[0])
+        if len(fastest) < limit:
+            fastest.setdefault(candidate.axes, change)
+    estimates: dict[int, Estimate] = {}
+    for scenario in {change.case.scenario for change in fastest.values()}:
+        same = [change.estimate for change in fastest.values() if change.case.scenario == scenario]
+        estimates |= zip(map(id, same), with_intervals(scenario, same), strict=True)
+    yield from (replace(change, estimate=estimates[id(change.estimate)]) for change in fastest.values())
 
 
 def _distinct(candidates: Iterable[_Try]) -> list[_Try]:
@@ -94,7 +98,7 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
     reference = base.throughput.tokens_per_second_per_device
     for candidate, bare in _within_memory(candidates):
         case = candidate.case
-        if bare.verdict != "fits" or not bare.memory.fits or findings(case.launch(marks), bare.violations):
+        if not bare.memory.fits or findings(case.launch(marks), ()):
             continue
         # Intervals are costly: without this gate only shown changes get them.
         estimate = bare if gates.min_fit_probability is None else with_intervals(case.scenario, [bare])[0]
@@ -107,7 +111,7 @@ def _fitting(base: Estimate, marks: frozenset[Mark], gates: Gates, candidates: I
 
 
 def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]]:
-    """Yield the candidates that fit by their memory with their full estimates; skip those that raise."""
+    """Yield the candidates that break no rule and fit, with their estimates; skip those that raise."""
     together: dict[Any, list[_Try]] = {}
     for candidate in candidates:
         scenario = candidate.case.scenario
@@ -123,7 +127,7 @@ def _within_memory(candidates: Iterable[_Try]) -> Iterator[tuple[_Try, Estimate]
 
 
 def _priced(members: list[_Try]) -> list[tuple[_Try, Estimate]]:
-    """Return the candidates of one question that fit by their memory, with their estimates."""
+    """Return the candidates of one question that break no rule and fit, with their estimates."""
     layouts = [member.case.layout for member in members]
     estimates = fitting_estimates(members[0].case.scenario, layouts)
     return [(members[position], estimates[position]) for position in sorted(estimates)]

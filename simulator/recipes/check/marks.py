@@ -14,11 +14,15 @@ _PATTERNS: dict[Mark, re.Pattern[str]] = {
     # Snapshots are named by date; 0.12 dates from spring 2025.
     "megatron-before-0.12": re.compile(r"^[^#\n]*Megatron-LM-2([34]\d{4}|50[12]\d\d)\b", re.MULTILINE),
 }
+_NAMES = ("pretrain_llama.py", "Megatron-LM-2")
+"""Texts without which no pattern matches."""
 
 
 def marks_of(file: str) -> frozenset[Mark]:
     """Return the marks in a recipe's text, comments left out; empty where it cannot be read."""
     text = text_of(file)
+    if not any(name in text for name in _NAMES):
+        return frozenset()
     return frozenset(mark for mark, pattern in _PATTERNS.items() if pattern.search(text))
 
 

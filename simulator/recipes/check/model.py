@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Literal, get_origin
 
 from pydantic import ValidationError, create_model
@@ -85,9 +86,14 @@ def recipe_model(
         values["sources"] = {}
     _head_size(base, shapes, values)
     model = validated(f"{recipe.file}: model", ModelSpec, values)
-    if layers is not None:
-        model = model.with_layers(layers)
+    model = _shared(model if layers is None else model.with_layers(layers))
     return model, tuple(_remarks(base, model, recipe, fields))
+
+
+@lru_cache(maxsize=64)
+def _shared(model: ModelSpec) -> ModelSpec:
+    """Return one object for equal models: caches by model find it without comparing all fields."""
+    return model
 
 
 _NEEDED = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
+from simulator.cost.stages import usable_bytes
 from simulator.errors import SimulateError
 from simulator.recipes.check.case import Case
 
@@ -36,28 +38,37 @@ def _longest(case: Case) -> int | None:
     pieces = 2 * layout.context_parallel * layout.tensor_parallel if layout.context_parallel > 1 else 1
     unit = math.lcm(_TOKENS, pieces)
 
-    def fits(count: int) -> bool:
-        try:
-            scenario = replace(case.scenario, seq_length=count * unit)
-            return bool(size(pricing_of(scenario, layout)).verdict[0] == FITS)
-        except SimulateError:
-            return False
+    full = case.scenario.coefficients.memory.starved_from
 
-    longest = _last(fits, max(case.scenario.seq_length // unit, 1), _LONGEST // unit)
+    def share(count: int) -> float:
+        """Return the memory needed over that which fits; infinite where the sequence is refused or the host full."""
+        try:
+            sized = size(pricing_of(replace(case.scenario, seq_length=count * unit), layout))
+        except SimulateError:
+            return math.inf
+        usable = usable_bytes(case.scenario, sized.memory.contents)[sized.binding_stage[0], 0]
+        needed = float(sized.need_bytes[0] / usable / full)
+        return min(needed, 1.0) if sized.verdict[0] == FITS else needed if needed > 1.0 else math.inf
+
+    longest = _last(share, max(case.scenario.seq_length // unit, 1), _LONGEST // unit)
     return longest * unit if longest else None
 
 
-def _last(fits: Callable[[int], bool], start: int, most: int) -> int:
-    """Return the last number for which `fits`, which holds up to some number; 0 where it never does."""
-    low, high = 0, min(start, most)
-    while fits(high):
-        low = high
-        if high == most:
-            return most
-        high = min(2 * high, most)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+def _last(share: Callable[[int], float], start: int, most: int) -> int:
+    """Return the last number with a share up to 1, of shares that grow with the number; 0 where there is none."""
+    low, high, number, before = 0, most + 1, min(start, most), (0, math.inf)
+    for tries in itertools.count(1):
+        value = share(number)
+        low, high = (number, high) if value <= 1.0 else (low, number)
+        if high - low <= 1:
+            break
+        # Memory is nearly linear in the tokens: the line through two shares leads to the place, else halving does.
+        slope = (value - before[1]) / (number - before[0])
+        if 0.0 < slope < math.inf and tries % 4:
+            aim = number + math.floor((1.0 - value) / slope)
+        else:
+            aim = (low + high) // 2 if high <= most else 2 * number
+        number, before = min(max(aim, low + 1), high - 1), (number, value)
     return low
 
 

@@ -99,12 +99,21 @@ def _add_opaque(arguments: Arguments, word: Value) -> None:
             arguments.entries.setdefault(name, []).extend(entries_by_path[0])
         else:
             arguments.maybe[name] = arguments.maybe.get(name, frozenset()) | word.causes
-            before = arguments.entries.get(name, ())[-1:]
             flag = arguments.table.get(name)
-            stays = texts - {None} == {entry.text for entry in before} or (flag is not None and flag.kind == "switch")
-            if before and not stays:
-                # Set before, and set anew on some paths only.
-                arguments.entries[name].append(replace(before[0], values=(word,)))
+            for other in _names(arguments, name) & arguments.entries.keys():
+                before = arguments.entries[other][-1:]
+                switch = flag is not None and flag.kind == "switch"
+                same = name == other if switch else texts - {None} == {entry.text for entry in before}
+                if before and not same:
+                    # Set before, and set anew on some paths only.
+                    arguments.entries[other].append(replace(before[0], values=(word,)))
+
+
+def _names(arguments: Arguments, name: str) -> set[str]:
+    """Return a flag's name and all of its other names."""
+    flag, aliases = arguments.table.get(name), arguments.table.aliases
+    meant = {name, *(other for other, _ in (flag.aliases() if flag is not None else ()))}
+    return meant | {other.name for target in meant for other, _ in aliases.get(target, ())}
 
 
 def _only_arguments(word: Value) -> bool:

@@ -75,7 +75,9 @@ def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:
     """Whether a launch sets keys of NeMo on its command line; veRL has similar keys."""
-    if any(value.text.startswith("actor_rollout_ref.") for value in launch.arguments):
+    if launch.script.text.startswith("verl.") or any(
+        value.text.startswith("actor_rollout_ref.") for value in launch.arguments
+    ):
         return False
     return sum(_OVERRIDE.match(value.text) is not None for value in launch.arguments) >= 2
 

@@ -28,7 +28,7 @@ from simulator.frameworks.home import asking, reading_within, require_inside, us
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
-from simulator.recipes.readers.documented import documented_launch
+from simulator.recipes.readers.documented import documented_launch, documented_settings
 from simulator.recipes.readers.job import job_script
 from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_args, read_model_args
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
@@ -186,12 +186,14 @@ def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe
     """Return the recipe of a configuration file in a framework's form; None where that cannot read it."""
     file = str(document.path)
     arguments = Arguments(file, registry.table(name, form), complete=form.complete)
-    arguments.settings = document.settings
+    stated, remarks = documented_settings(document.path)
+    arguments.settings = {**stated, **document.settings}
     run = registry.read_file(form, arguments, document.keys)
     if run is None:
         return None
     counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
     recipe = recipe_of(run, file, dialect=form.dialect, **counts)
+    recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
     return with_network(recipe, (*document.keys, *arguments.keys_beside)), arguments.used
 
 
@@ -201,7 +203,7 @@ def _of_other(path: Path, trainer: str) -> UnsupportedError:
 
 def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
     """Return the error for a file that no reader takes, by whether anything in it trains."""
-    if trains := settings_of_training(names, str(path)):
+    if trains := settings_of_training({*names, *names_in(text)}, str(path)):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
     if line := command_line(text):
         message = f"{path}:{line}: a command within a configuration file; give the script that it starts"
@@ -231,13 +233,15 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     except NoRecipeError as idle:
         return idle
     trains = settings_of_training(names, str(path))
-    return error if trains or not _OTHER_KIND.search(str(error)) else _unread(path, text, names)
+    other = not text.strip() or _OTHER_KIND.search(str(error))
+    return error if trains or not other else _unread(path, text, names)
 
 
 _OTHER_KIND: Final = re.compile(
-    r"must hold a mapping|more than one YAML document|\((?:!|python/)[^()]*\) is not allowed"
+    r"must hold a mapping|more than one YAML document|\((?:!|python/)[^()]*\) is not allowed|not valid JSON: Extra data"
+    r"|is not a finite number"
 )
-"""Errors of valid YAML or JSON files that are no configurations."""
+"""Errors of YAML or JSON files that are no configurations, such as lines of JSON or results."""
 
 
 _LAUNCH_WORK: Final = 1_000_000
@@ -248,7 +252,9 @@ def _read_shell(
     path: Path, text: str, settings: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[Recipe, ...]:
     file = str(path)
-    whole = _CONTINUED.sub(r"\1\n", text.replace("\r\n", "\n"))
+    whole = text.replace("\r\n", "\n")
+    if whole.rstrip().endswith("\\"):
+        whole = _CONTINUED.sub(r"\1\n", whole)
     script = _script(whole, file, settings, environment)
     recipes = []
     passed: list[TrainingCommand] = []

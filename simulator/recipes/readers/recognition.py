@@ -33,9 +33,10 @@ _BATCH: Final = re.compile(
     r"(?:\w*_)?(?:batch_?size|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
 )
 _RATE: Final = re.compile(r"(?:\w*_)?(?:lr|learning_rate|optimizer|optim|adam_beta1)(?:_config|_name|_type)?")
+_LENGTH: Final = re.compile(r"(?:num_|max_|total_|train_)*(?:epochs?|iters|episodes?|duration)|(?:max|train)_steps")
 _MODEL: Final = re.compile(r"model(?:_name(?:_or_path)?|_path|_config|_type|_id)?|base_model|pretrained_model\w*|arch")
 _IDLE: Final = re.compile(
-    r"eval\w*|inference\w*|infer|generat\w*|serv(?:e|ing)|quant\w*|tasks?|benchmark\w*|predict\w*|export|convert\w*"
+    r"eval[a-z]*|inference[a-z]*|infer|generat[a-z]*|serv(?:e|ing)|quant\w*|tasks?|benchmark\w*|predict\w*|export|convert\w*"
 )
 """Names of files, folders and sections for evaluation, generation, serving or conversion."""
 _OTHER_BATCH: Final = re.compile(r"eval|valid|test|infer|generat|rollout|reward|ref_|max_num|num_batched|cache")
@@ -43,7 +44,9 @@ _PROGRAM: Final = (
     r"torchrun[ \t\\]|accelerate[ \t]+launch|torch\.distributed\.(?:run|launch)\b|paddle\.distributed\.launch\b"
     r"|deepspeed[ \t]+(?:--?[a-z]|[\w./${}-]{1,200}\.py)|composer[ \t]+[\w./${}-]{1,200}\.py"
     r"|(?:llamafactory-cli|axolotl|xtuner|oumi)[ \t]+train\b|(?:swift|megatron)[ \t]+(?:pt|sft|rlhf)\b"
-    r"|trl[ \t]+(?:sft|dpo|kto|grpo|reward)\b|tune[ \t]+run\b|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
+    r"|trl[ \t]+(?:sft|dpo|kto|grpo|reward)\b|(?:tune|colossalai)[ \t]+run\b|msrun[ \t]+--"
+    r"|(?:litgpt|nemo[ \t]+llm)[ \t]+(?:pretrain|finetune)"
+    r"|[a-z]+-(?:pretrain|finetune)[ \t]+(?!eval)[\w./${}-]|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
 )
 _PYTHON: Final = (
     r"(?:pretrain|finetune|fine_tune|(?<![a-z])train(?!ing_data|ed|_data)|(?<![a-z])(?:sft|dpo|grpo))[\w-]{0,80}\.py\b"
@@ -111,19 +114,20 @@ def names_in(text: str) -> set[str]:
 
 
 def settings_of_training(names: Iterable[str], path: str) -> str:
-    """Return a batch size and another setting of training, as `a and b`; empty where the keys have no such pair.
+    """Return two settings of training, as `a and b`; empty where the keys have no such pair.
 
-    In a file whose `path` or keys indicate evaluation, only a learning rate or an optimizer counts as the other
-    setting.
+    A batch size, a learning rate or optimizer, a model, and with a batch size the length of training are such settings;
+    in a file whose `path` or keys indicate evaluation only the first two.
     """
     parts = {part.lower().replace("-", "_") for name in names for part in name.split(".")}
     batch = next((name for name in sorted(parts) if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)), "")
     rate = next((name for name in sorted(parts) if _RATE.fullmatch(name)), "")
     model = next((name for name in sorted(parts) if _MODEL.fullmatch(name)), "")
+    length = next((name for name in sorted(parts) if batch and _LENGTH.fullmatch(name)), "")
     words = {*re.split(r"[/\\._-]", path.lower()), *parts}
     idle = any(_IDLE.fullmatch(word) for word in words)
-    beside = rate or ("" if idle else model)
-    return f"{batch} and {beside}" if batch and beside else ""
+    settings = [name for name in (batch, rate, *(() if idle else (model, length))) if name]
+    return " and ".join(settings[:2]) if len(settings) > 1 else ""
 
 
 def command_line(text: str, judged: Collection[int] = ()) -> int:
@@ -144,7 +148,8 @@ def command_line(text: str, judged: Collection[int] = ()) -> int:
 
 
 _FLAG: Final = re.compile(
-    r"(?<![\w-])--(?:micro-batch-size|global-batch-size|per_device_train_batch_size|train-iters|train-samples)(?![\w-])"
+    r"(?<![\w-])--(?:micro[_-]batch[_-]size|global[_-]batch[_-]size|per_device_train_batch_size|train[_-](?:iters|samples))"
+    r"(?![\w-])"
 )
 _TRAINING_NAME: Final = re.compile(r"(?<![a-z])(?:pre|post)?train(?!ed|_data|_tok)|tun(?:e|ing)(?!d)|sft|dpo|grpo|ppo")
 

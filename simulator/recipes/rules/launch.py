@@ -68,6 +68,11 @@ class LaunchFacts:
         return self.recipe is not None and self.recipe.dialect == "megatron-shell"
 
     @property
+    def is_core(self) -> bool:
+        """Whether Megatron-core builds the layers for sure; NeMo 1 has its own, unless told `mcore_gpt`."""
+        return self.recipe is None or self.recipe.dialect not in ("nemo-yaml", "nemo-shell")
+
+    @property
     def is_laid_out(self) -> bool:
         """Whether the recipe states its whole layout."""
         return self.recipe is not None and self.recipe.layout is not None

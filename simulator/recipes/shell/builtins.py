@@ -8,16 +8,17 @@ from typing import Final
 
 from simulator.recipes.shell.capture import echo_output, expr_output, printf_output
 from simulator.recipes.shell.conditions import Test, Truth
+from simulator.recipes.shell.files import WILD, Files
 from simulator.recipes.shell.includes import include
-from simulator.recipes.shell.values import Cause, Value, hole, joined, split_fields, text_value
+from simulator.recipes.shell.machine import MAXIMUM_CALLS, items_of
+from simulator.recipes.shell.machine import words as words_of
+from simulator.recipes.shell.parameters import NAME, read, set_options, shift
+from simulator.recipes.shell.values import Cause, Value, hole, joined, open_causes, split_fields, text_value
 from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.words import Words
 
 WITHOUT_EFFECT: Final = frozenset(
     [
-        "cd",
-        "pushd",
-        "popd",
         "mkdir",
         "rm",
         "cp",
@@ -26,7 +27,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "touch",
         "chmod",
         "chown",
-        "pwd",
         "env",
         "ls",
         "tee",
@@ -55,8 +55,6 @@ WITHOUT_EFFECT: Final = frozenset(
     ]
 )
 """Commands assumed to succeed and to change nothing that matters."""
-NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-"""A name that can be assigned."""
 
 
 def _eval(runner: Walk, argv: list[Value], line: int) -> Truth:
@@ -64,53 +62,34 @@ def _eval(runner: Walk, argv: list[Value], line: int) -> Truth:
     return runner.evaluate(joined(part for value in argv[1:] for part in (value, space)), line)
 
 
-def _exit(runner: Walk, _argv: list[Value], line: int) -> Truth:
+def _exit(runner: Walk, argv: list[Value], line: int) -> Truth:
     runner.machine.state.flow = "exit"
     runner.machine.state.exit_line = line
-    return True
+    return _status(runner, argv)
+
+
+def _status(runner: Walk, argv: list[Value]) -> Truth:
+    """Return the status that `exit` or `return` states, or that of the command before."""
+    if len(argv) < 2 or argv[1].text == "$?":
+        return runner.machine.last
+    return argv[1].text == "0" if argv[1].known else argv[1].causes
 
 
 def _leave(runner: Walk, argv: list[Value], _line: int) -> Truth:
-    word = argv[0].text
-    runner.machine.state.flow = "return" if word == "return" else "break" if word == "break" else "continue"
-    if word == "return" and len(argv) > 1 and argv[1].known:
-        return argv[1].text == "0"
+    word, state = argv[0].text, runner.machine.state
+    state.flow = "return" if word == "return" else "break" if word == "break" else "continue"
+    if word == "return":
+        return _status(runner, argv)
+    state.levels = int(argv[1].text) if len(argv) > 1 and argv[1].text in ("2", "3", "4") else 1
     return True
-
-
-def _set(runner: Walk, argv: list[Value], _line: int) -> Truth:
-    for number, value in enumerate(argv):
-        if value.text == "--":
-            runner.machine.state.positional = tuple(argv[number + 1 :])
-            runner.machine.state.shifted = 0
-            break
-    return True
-
-
-def _shift(runner: Walk, argv: list[Value], _line: int) -> Truth:
-    count = argv[1].text if len(argv) > 1 else "1"
-    runner.machine.shift(min(int(count), 1000) if count.isascii() and count.isdigit() and len(count) < 5 else 1)
-    return True
-
-
-def _read(runner: Walk, argv: list[Value], line: int) -> Truth:
-    """Follow `read X`, and `getopts` without known parameters: the names are unknown unless standard input is known."""
-    cause = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
-    text = runner.stdin
-    if argv[0].text == "read" and text is not None and text.known:
-        return _read_text(runner, argv, text.text.split("\n")[0], line)
-    for value in argv[1:]:
-        if NAME.fullmatch(value.text):
-            runner.machine.assign(value.text, hole(f"${value.text}", line, cause), line)
-    return cause
 
 
 def _getopts(runner: Walk, argv: list[Value], line: int) -> Truth:
     """Follow `getopts SPEC NAME`: the next option of the parameters; without known parameters as `read`."""
     machine = runner.machine
-    parameters = machine.state.positional
-    if parameters is None or len(argv) != 3 or not (argv[1].known and argv[2].known):
-        return _read(runner, argv, line)
+    parameters = tuple(argv[3:]) or machine.state.positional
+    if parameters is None or len(argv) < 3 or open_causes(parameters) or not (argv[1].known and argv[2].known):
+        return read(runner, argv, line)
     stood = [machine.state.variables.get(name) for name in ("OPTIND", _WITHIN)]
     index, within = (int(at.text) if isinstance(at, Value) and at.text.isdecimal() else 1 for at in stood)
     word = parameters[index - 1] if 0 < index <= len(parameters) else text_value("", line)
@@ -140,14 +119,38 @@ _WITHIN: Final = "getopts position"
 """Position of `getopts` within a word of several options, stored under a name that no script can set."""
 
 
-def _read_text(runner: Walk, argv: list[Value], text: str, line: int) -> Truth:
-    """Follow `read A B <<< "text"`."""
-    names = [value.text for value in argv[1:] if NAME.fullmatch(value.text)]
-    separators = runner.prefix.get("IFS")
-    marks = re.escape(separators.text) if separators is not None and separators.known and separators.text else r" \t"
-    words = re.split(rf"[{marks}]+", text.strip(" \t"), maxsplit=max(len(names) - 1, 0))
-    for number, name in enumerate(names):
-        runner.machine.assign(name, text_value(words[number].strip() if number < len(words) else "", line), line)
+def _cd(runner: Walk, argv: list[Value], line: int) -> Truth:
+    """Follow `cd`, `pushd` and `popd`; the folder is known where its path is."""
+    machine, files = runner.machine, runner.machine.state.files
+    words = [value.text for value in argv[1:] if not re.fullmatch(r"-[PLen]|--", value.text)]
+    before = words_of(items_of(machine.lookup("PWD", line)))
+    target = words[0] if words else "~"
+    if target == "-":
+        target = words_of(items_of(machine.lookup("OLDPWD", line))).text
+    if argv[0].text == "pushd":
+        files.stack = (*files.stack, files.folder)[-MAXIMUM_CALLS:]
+    if argv[0].text == "popd":
+        files.folder, files.stack = files.stack[-1] if files.stack else f"$(popd {line})", files.stack[:-1]
+    else:
+        files.folder = files.path(target)
+    machine.assign("OLDPWD", before, line)
+    machine.assign("PWD", _present(files, line), line)
+    return True
+
+
+def _present(files: Files, line: int) -> Value:
+    """Return the present folder as `pwd` prints it."""
+    start = hole("$PWD", line, [Cause(line, "PWD")])
+    if not files.folder:
+        return start
+    if not WILD.search(files.folder) and files.folder[0] not in "/~":
+        return joined([start, text_value(f"/{files.folder}", line)])
+    return hole(files.folder, line, [Cause(line, "$(pwd)")])
+
+
+def _pwd(runner: Walk, _argv: list[Value], line: int) -> Truth:
+    files = runner.machine.state.files
+    runner.machine.prints(_present(files, line) if files.folder else None)
     return True
 
 
@@ -157,7 +160,7 @@ def _echo(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 
 def _printf(runner: Walk, argv: list[Value], line: int) -> Truth:
-    if len(argv) > 2 and argv[1].text == "-v":
+    if len(argv) > 3 and argv[1].text == "-v":
         text = printf_output(argv[3:], line)
         if NAME.fullmatch(argv[2].text):
             name = argv[2].text
@@ -168,7 +171,7 @@ def _printf(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 
 def _cat(runner: Walk, argv: list[Value], _line: int) -> Truth:
-    runner.machine.prints(runner.stdin if len(argv) == 1 else None)
+    runner.machine.prints(runner.stdin.text if len(argv) == 1 else None)
     return True
 
 
@@ -193,20 +196,22 @@ def _test(runner: Walk, argv: list[Value], line: int) -> Truth:
 
 
 BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
+    **dict.fromkeys(("cd", "pushd", "popd"), _cd),
     "eval": _eval,
     "exit": _exit,
     "return": _leave,
     "break": _leave,
     "continue": _leave,
-    "set": _set,
-    "shift": _shift,
-    "read": _read,
+    "set": set_options,
+    "shift": shift,
+    "read": read,
     "getopts": _getopts,
-    "mapfile": _read,
-    "readarray": _read,
+    "mapfile": read,
+    "readarray": read,
     "source": include,
     ".": include,
     "test": _test,
+    "pwd": _pwd,
     "echo": _echo,
     "printf": _printf,
     "cat": _cat,

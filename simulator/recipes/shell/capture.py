@@ -16,7 +16,7 @@ from simulator.recipes.shell.walk import Walk
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_SPEAKING: Final = frozenset(["echo", "printf", "cat", "expr"])
+_SPEAKING: Final = frozenset(["echo", "printf", "cat", "expr", "pwd"])
 SILENT: Final = frozenset(
     ["cd", "mkdir", "rm", "cp", "mv", "ln", "touch", "chmod", "sleep", "set", "shopt", "trap", ":", "true"]
 )
@@ -33,15 +33,16 @@ def captured(runner: Walk, node: Node) -> Value | None:
     statements = [child for child in node.named_children if child.type != "comment"]
     if not statements or not _speaks(runner, statements[0]):
         return None
-    outer = machine.state, machine.output, machine.conditions, len(machine.calls)
+    outer = machine.state, machine.output, machine.conditions, machine.left, len(machine.calls)
     output = Output(len(machine.conditions))
-    machine.state, machine.output = machine.state.fork(), output
+    machine.state, machine.output, machine.left = machine.state.fork(), output, []
     try:
         runner.all(statements)
     except (InputError, UndecidedError):
         output.whole = False
-    machine.state, machine.output, machine.conditions = outer[:3]
-    del machine.calls[outer[3] :]
+    outer[0].files = machine.state.files.copy(outer[0].files.folder, outer[0].files.stack)
+    machine.state, machine.output, machine.conditions, machine.left, calls = outer
+    del machine.calls[calls:]
     return _without_end(joined(output.parts)) if output.whole else None
 
 
@@ -69,6 +70,8 @@ def echo_output(argv: Sequence[Value], line: int) -> Value | None:
 
 def printf_output(words: Sequence[Value], line: int) -> Value | None:
     """Return the output of `printf` for a format and its arguments; None for a format that is not read."""
+    if words and words[0].text[:1] == "-":  # an option, which a format is too that begins so
+        words = words[1:] if words[0].text == "--" else ()
     if not words or not words[0].known or len(words) > _MAXIMUM_ARGUMENTS:
         return None
     rest = list(words[1:])
@@ -78,6 +81,8 @@ def printf_output(words: Sequence[Value], line: int) -> Value | None:
         before = len(rest)
         for text in parts:
             charge(_PART_WORK)
+            if text in ("%d", "%i") and rest and rest[0].known and not re.fullmatch(r"0|-?[1-9]\d*", rest[0].text):
+                return None
             if text in ("%s", "%d", "%i"):
                 pieces.append(rest.pop(0) if rest else EMPTY)
             elif text in ("%%", "\\n", "\\t", "\\\\"):

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.recipes.shell.machine import Machine, is_outside
+from simulator.recipes.shell.patterns import matches
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, could_match, hole, split_fields
-from simulator.recipes.shell.words import Words, filled, matches
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, could_match, hole, joined, split_fields
+from simulator.recipes.shell.words import Words, filled
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -34,6 +35,8 @@ _NUMERIC: Final = {
     "-lt": lambda a, b: a < b,
     "-le": lambda a, b: a <= b,
 }
+_SIGNS: Final = ("--", "-", "++", "+", "~")
+"""Signs that the parser takes for operators at the start of a word."""
 _BINARY: Final = frozenset({"=", "==", "!=", "=~", "<", ">", "-nt", "-ot", "-ef", *_NUMERIC})
 
 
@@ -66,8 +69,14 @@ def test_truth(machine: Machine, source: Source, node: Node) -> Truth:
     double = opening == "[["
     words = Words(machine, source)
     tokens: list[Value] = []
+    end = -1
     for leaf in _leaves(node):
-        value = _pattern(source, leaf) if leaf.type == "regex" else words.value(leaf)
+        value = _pattern(source, leaf) if leaf.type == "regex" else words.pattern(leaf)
+        is_part = leaf.is_named or source.raw(leaf) in _SIGNS
+        before, end = end, leaf.end_byte if is_part else -1
+        if is_part and leaf.start_byte == before:  # `*"a"*` and `--tp` are one word
+            tokens[-1] = joined([tokens[-1], value])
+            continue
         tokens += [value if value.pieces else EMPTY] if double else split_fields(value)
     return Test(machine, words, tokens, line, double=double).truth()
 
@@ -184,8 +193,7 @@ class Test:
         if operator in _NUMERIC:
             if causes:
                 return causes
-            first, second = (self._words.integer(value, self._line) for value in (left, right))
-            return first is not None and second is not None and _NUMERIC[operator](first, second)
+            return self._ordered(left, operator, right)
         if operator in ("=", "==", "!="):
             equal = self._equal(left, right)
             return negated(equal) if operator == "!=" else equal
@@ -194,6 +202,18 @@ class Test:
         if operator in ("<", ">") and not causes:
             return (left.text < right.text) == (operator == "<") and left.text != right.text
         return causes or self._asked(f"{left.text} {operator} {right.text}")
+
+    def _ordered(self, left: Value, operator: str, right: Value) -> Truth:
+        """Compare numbers: decimal ones in `[ ]`, where other text is an error; arithmetic in `[[ ]]`."""
+        if not self._double:
+            texts = [left.text.strip(), right.text.strip()]
+            decimal = all(re.fullmatch(r"[-+]?\d{1,18}", text, re.ASCII) for text in texts)
+            return decimal and bool(_NUMERIC[operator](*map(int, texts)))
+        first, second = (self._words.number_or_causes(value, self._line) for value in (left, right))
+        if isinstance(first, int) and isinstance(second, int):
+            return bool(_NUMERIC[operator](first, second))
+        causes = frozenset[Cause]().union(*(part for part in (first, second) if isinstance(part, frozenset)))
+        return causes or False
 
     def _equal(self, left: Value, right: Value) -> Truth:
         causes = left.causes | right.causes
@@ -205,7 +225,8 @@ class Test:
                 return left.text == right.text
             return causes if could_equal(left, right) else False
         if left.known:
-            return matches(left.text, right, self._machine.file)
+            matched = matches(left.text, right, self._machine.file)
+            return self._asked(f"{left.text} == {right.text}") if matched is None else matched
         return causes if could_match(left, right) else False
 
 

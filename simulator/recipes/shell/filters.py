@@ -12,9 +12,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
-from simulator.frameworks.launch import plain_path
 from simulator.recipes.shell.capture import echo_output, printf_output, without_tabs
-from simulator.recipes.shell.includes import text_of
+from simulator.recipes.shell.includes import left_in, text_of
 from simulator.recipes.shell.machine import Machine, items_of, words
 from simulator.recipes.shell.source import HOLES, Source
 from simulator.recipes.shell.values import EMPTY, Cause, Piece, TooLargeError, Value, hole, joined, text_value
@@ -36,13 +35,8 @@ _EXTENDED: Final = re.compile(r"(?<!\\)[(){}+?|]")
 """Signs of an extended pattern; in a basic one they are plain."""
 _SED_FLAG: Final = re.compile(r"(?P<extended>-[Er]|--regexp-extended)|(?P<in_place>-i.*|--in-place.*)")
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
-_CONFIGURATIONS: Final = (".json", ".yaml", ".yml", ".toml", ".sh")
-_IN_PLACE: Final = {"sed": r"-[A-Za-z]*i.*|--in-place.*", "perl": r"-[a-z]*i.*", "yq": r"-[a-z]*i|--inplace"}
-"""Flags by which a command edits the files that it names."""
-_WRITERS: Final = frozenset(["curl", "dd", "rm", "sponge", "truncate", "wget"])
-"""Commands that leave in a file that they name what nobody knows."""
-_COPIES: Final = frozenset(["cp", "mv", "ln", "install", "rsync"])
-_REDIRECTS: Final = frozenset([">", ">|", ">>", "&>", "&>>"])
+_REDIRECTS: Final = frozenset([">", ">|", ">>", "&>", "&>>", ">&"])
+_STREAM: Final = re.compile(r"\d+\Z|-\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +55,8 @@ class Writer:
 
     def __init__(self, reader: Words, source: Source, machine: Machine) -> None:
         self._reader, self._source, self._machine = reader, source, machine
+        self.inputs: dict[int, Value | None] = {}
+        """Text that each command of a pipeline reads, by its node; None where that is not known."""
 
     def here_document(self, node: Node) -> Value:
         """Return the text of a here document."""
@@ -72,19 +68,37 @@ class Writer:
         text = self._reader.heredoc(body, expands=not set(start) & set("'\"\\"))
         return without_tabs(text) if node.children[0].type == "<<-" else text
 
-    def write(self, node: Node) -> None:
-        """Keep what a pipeline, or a command with redirections, writes."""
+    def write(self, body: Node | None, parts: Sequence[Node] = ()) -> None:
+        """Keep what a pipeline, or a command with redirections, writes; the shell empties its files first."""
+        stages = _stages(body, parts)
+        outputs = [self._outputs(command, redirects) for command, redirects in stages]
+        for emptied in (target for targets in outputs for target in targets if not target.appends):
+            # Another command of a pipeline may read the file before it is emptied.
+            self._keep(emptied, EMPTY if len(stages) == 1 else None)
         text: Value | None = None
-        for command, redirects in _stages(node):
-            text = self._stage(command, redirects, text)
+        for (command, redirects), targets in zip(stages, outputs, strict=True):
+            text = self._stage(command, redirects, targets, text)
 
-    def _stage(self, command: Node, redirects: Sequence[Node], text: Value | None) -> Value | None:
+    def _outputs(self, command: Node | None, redirects: Sequence[Node]) -> list[_Target]:
+        """Return the files that a command's redirections write."""
+        targets: list[_Target] = []
+        for child in (*_children(command), *redirects):
+            if child.type == "file_redirect" and len(child.children) > 1:
+                operator, target = child.children[child.children[0].is_named :][:2]
+                words = self._reader.fields(target) if operator.type in _REDIRECTS else []
+                appends, errors = operator.type.endswith(">>"), self._source.raw(child)[0] in "023456789"
+                line = self._source.line(child.start_byte)
+                joins = operator.type == ">&"  # `2>&1`, unless a file follows
+                targets += [_Target(w, line, appends, errors) for w in words if not joins or not _STREAM.match(w.text)]
+        return targets
+
+    def _stage(
+        self, command: Node | None, redirects: Sequence[Node], targets: Sequence[_Target], text: Value | None
+    ) -> Value | None:
         """Keep what a command writes, and return what it prints; None for what is not known."""
-        line, reader = self._source.line(command.start_byte), self._reader
-        children = command.named_children if command.type == "command" else []
-        nodes = [child for child in children if "redirect" not in child.type]
-        targets: list[tuple[str, bool]] = []
-        for child in (*children, *redirects):
+        line, reader = self._source.line(command.start_byte) if command is not None else 0, self._reader
+        nodes = [child for child in _children(command) if "redirect" not in child.type]
+        for child in (*_children(command), *redirects):
             if child.type == "heredoc_redirect":
                 text = self.here_document(child)
             elif child.type == "herestring_redirect":
@@ -93,12 +107,11 @@ class Writer:
                 operator, target = child.children[child.children[0].is_named :][:2]
                 nodes += words_behind(child)
                 if operator.type == "<":
-                    text = joined(_content(word, self._machine, line) for word in reader.fields(target))
-                elif operator.type in _REDIRECTS and self._source.raw(child)[0] != "2":
-                    targets += [(word.text, operator.type.endswith(">>")) for word in reader.fields(target)]
-        first = command.child_by_field_name("name") if children else None
-        prints = self._printer(nodes, first)
-        written: Value | None = None
+                    text = joined(content(word, self._machine, line) for word in reader.fields(target))
+        if command is not None:
+            self.inputs[command.id] = text
+        prints = self._printer(nodes, command.child_by_field_name("name") if _children(command) and command else None)
+        written = EMPTY if command is None else None
         if prints is not None:
             prefix = {
                 self._source.raw(node.named_children[0]): reader.value(node.named_children[-1])
@@ -109,11 +122,24 @@ class Writer:
             with suppress(TooLargeError):
                 written = prints(_Call(argv[1:], text, prefix, self._machine, line))
             if argv[0].text == "tee":
-                appends = any(word.text == "-a" for word in argv)
-                targets += [(word.text, appends) for word in argv[1:] if word.text[:1] != "-"]
-        for name, appends in targets:
-            _keep(self._machine, name, written, line, appends=appends)
+                appends = any(word.text in ("-a", "--append") for word in argv)
+                files = [word for word in argv[1:] if word.text[:1] != "-"]
+                targets = [*targets, *(_Target(word, line, appends) for word in files)]
+        for written_file in targets:
+            # What a command reports as an error is known where it does nothing.
+            self._keep(written_file, written if not written_file.errors or written is EMPTY else None)
         return written
+
+    def _keep(self, target: _Target, text: Value | None) -> None:
+        """Keep the text of a file, or of its end; None for one that nobody knows."""
+        files, name = self._machine.state.files, target.word.text
+        starts = not target.appends or files.removed(name)
+        before = EMPTY if starts else text_of(self._machine, target.word, target.line)
+        for spelling in spellings(target.word):
+            files.change(spelling, target.line)
+        with suppress(TooLargeError):
+            if text is not None and before is not None:
+                files.write(name, joined([before, text]))
 
     def _printer(self, nodes: list[Node], first: Node | None) -> Callable[[_Call], Value | None] | None:
         """Return what prints as a command does; `sudo` in front is dropped from its nodes."""
@@ -123,28 +149,45 @@ class Writer:
         return _PRINTED.get(PurePath(self._source.raw(first)).name) if first is not None else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A file that a command writes."""
+
+    word: Value
+    line: int
+    appends: bool
+    errors: bool = False
+    """Whether it holds what the command reports as errors."""
+
+
+def _children(command: Node | None) -> Sequence[Node]:
+    """Return the parts of a simple command; none of a group."""
+    return command.named_children if command is not None and command.type == "command" else ()
+
+
 def words_behind(redirect: Node) -> list[Node]:
     """Return the words of a command that stand behind a redirection of it."""
     return redirect.children[2 + redirect.children[0].is_named :]
 
 
-_PipelineStage = tuple["Node", Sequence["Node"]]
+_PipelineStage = tuple["Node | None", Sequence["Node"]]
 
 
-def _stages(node: Node) -> list[_PipelineStage]:
+def _stages(node: Node | None, parts: Sequence[Node] = ()) -> list[_PipelineStage]:
     """Return the commands of a pipeline, or the one command, each with its redirections."""
-    if node.type == "pipeline":
-        return [stage for child in node.named_children for stage in _stages(child)]
-    if node.type != "redirected_statement":
-        return [(node, ())]
-    *before, (command, redirects) = _stages(node.children[0])
-    nested = [part for child in node.children if child.type == "heredoc_redirect" for part in child.children]
+    stages: list[_PipelineStage] = [(node, ())]
+    if node is not None and node.type == "pipeline":
+        stages = [stage for child in node.named_children for stage in _stages(child)]
+    elif node is not None and node.type == "redirected_statement":
+        stages = _stages(node.children[0], node.children[1:])
+    *before, (command, redirects) = stages
+    nested = [part for child in parts if child.type == "heredoc_redirect" for part in child.children]
     piped = [stage for child in nested if child.type == "pipeline" for stage in _stages(child)]
-    return [*before, (command, [*redirects, *node.children[1:], *nested]), *piped]
+    return [*before, (command, [*redirects, *parts, *nested]), *piped]
 
 
 def _cat(call: _Call) -> Value | None:
-    texts = [call.text if word.text == "-" else _content(word, call.machine, call.line) for word in call.words]
+    texts = [call.text if word.text == "-" else content(word, call.machine, call.line) for word in call.words]
     if any(word.text[:1] == "-" != word.text for word in call.words) or None in texts:
         return None
     return joined(text for text in texts if text is not None) if texts else call.text
@@ -167,7 +210,7 @@ def _envsubst(call: _Call) -> Value | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Edits:
+class SedEdits:
     """What `sed` is asked for."""
 
     edits: list[Value]
@@ -176,7 +219,7 @@ class _Edits:
     """Of `extended`, `in_place`."""
 
 
-def _edits(argv: Sequence[Value]) -> _Edits | None:
+def sed_edits(argv: Sequence[Value]) -> SedEdits | None:
     """Return what the words of `sed` ask for; None for a flag that is not followed."""
     edits: list[Value] = []
     files: list[Value] = []
@@ -195,18 +238,18 @@ def _edits(argv: Sequence[Value]) -> _Edits | None:
             return None
         else:
             files.append(word)
-    return _Edits(edits or files[:1], files if edits else files[1:], frozenset(flags))
+    return SedEdits(edits or files[:1], files if edits else files[1:], frozenset(flags))
 
 
 def _sed(call: _Call) -> Value | None:
-    asked = _edits(call.words)
+    asked = sed_edits(call.words)
     if asked is None or "in_place" in asked.flags:
         return None
     text = _cat(replace(call, words=asked.files))
-    return None if text is None else _edited(text, asked)
+    return None if text is None else edited(text, asked)
 
 
-def _edited(text: Value, asked: _Edits) -> Value | None:
+def edited(text: Value, asked: SedEdits) -> Value | None:
     """Return the text after commands `s/TEXT/other/` or `s/TEXT.*/other/g`; None for others of `sed`."""
     for edit in asked.edits:
         script, holes = _marked(edit.pieces)
@@ -275,53 +318,30 @@ def _unmarked(text: str, holes: Mapping[str, Piece], line: int) -> list[Piece]:
     return [holes.get(part) or Piece(part, line, quoted=True) for part in HOLES.split(text) if part]
 
 
-def _content(file: Value, machine: Machine, line: int) -> Value:
+def spellings(word: Value) -> list[str]:
+    """Return the names that a word may stand for, by the branch that the script takes; its own last."""
+    parts = [piece.text for piece in word.pieces]
+    for number, piece in enumerate(word.pieces):
+        if piece.alternatives:
+            others = ["".join([*parts[:number], part.text, *parts[number + 1 :]]) for part in piece.alternatives]
+            return [*others, word.text]
+    return [word.text]
+
+
+def content(file: Value, machine: Machine, line: int) -> Value:
     """Return the text of a file as the script has left it; what nobody knows where it is not at hand."""
-    text = machine.state.files.get(plain_path(file.text))
-    if text is None:
-        text = text_of(machine, file, line)
+    text = left_in(machine, file, line)
     return hole(file.text, line, file.causes or [Cause(line, file.text)]) if text is None else text
 
 
 _PRINTED: Final[Mapping[str, Callable[[_Call], Value | None]]] = {
+    ":": lambda _call: EMPTY,
     "cat": _cat,
     "echo": lambda call: echo_output([EMPTY, *call.words], call.line),
     "envsubst": _envsubst,
     "printf": lambda call: printf_output(call.words, call.line),
     "sed": _sed,
     "tee": lambda call: call.text,
+    "true": lambda _call: EMPTY,
 }
 """What a command prints."""
-
-
-def change_files(argv: Sequence[Value], machine: Machine, line: int) -> None:
-    """Keep what a command makes of the files that it edits, copies or moves."""
-    name, named = PurePath(argv[0].text).name, [word for word in argv[1:] if word.text[:1] != "-"]
-    if name == "sudo" and named:
-        change_files(argv[argv.index(named[0]) :], machine, line)
-    elif name in _WRITERS:
-        for path in {plain_path(word.text.rpartition("=")[2]) for word in argv[1:]} & machine.state.files.keys():
-            _keep(machine, path, None, line)
-    elif name in _COPIES:
-        target = named.pop().text if named else ""
-        for source in named:
-            # Whether the target is a folder is not known: the file is kept under both names.
-            paths = [target, str(PurePath(target, PurePath(source.text).name))]
-            paths = [path for path in paths if path.endswith(_CONFIGURATIONS)]
-            text = _content(source, machine, line) if name in ("cp", "mv") and paths else None
-            for path in paths:
-                _keep(machine, path, text, line)
-    elif name in _IN_PLACE and any(re.fullmatch(_IN_PLACE[name], word.text) for word in argv[1:]):
-        asked = _edits(argv[1:]) if name == "sed" else None
-        for file in named if asked is None else asked.files:
-            _keep(machine, file.text, None if asked is None else _edited(_content(file, machine, line), asked), line)
-
-
-def _keep(machine: Machine, name: str, text: Value | None, line: int, *, appends: bool = False) -> None:
-    """Keep the text of a file, or of its end; None for one that nobody knows."""
-    name = plain_path(name)
-    before = machine.state.files.get(name) if appends else EMPTY
-    machine.state.files[name] = hole(name, line, [Cause(line, name)])
-    with suppress(TooLargeError):
-        if text is not None and before is not None:
-            machine.state.files[name] = joined([before, text])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.frameworks.home import asking
-from simulator.frameworks.launch import plain_path
+from simulator.frameworks.home import asking, path_set_by_user
 from simulator.recipes.shell.conditions import Truth
+from simulator.recipes.shell.files import WILD, Files
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine, NotFollowed
-from simulator.recipes.shell.values import Piece, Value
+from simulator.recipes.shell.values import Cause, Piece, Value
 from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
 
@@ -26,7 +27,8 @@ _LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")
 _FARTHEST: Final = 64
 """Most words before a script."""
 _SURROUNDINGS: Final = re.compile(
-    r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|setvars|set_env|modules?\b|venv|^/dev/)"
+    r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|mamba|setvars|set_env|modules?\b|venv|^/dev/|ssh-agent|pyenv"
+    r"|spack|lmod|direnv)"
 )
 """Scripts that set up compilers, libraries or Python."""
 
@@ -43,19 +45,23 @@ def _folder(piece: Piece) -> str:
     return "." if own else "\0"
 
 
+def disk_folder(files: Files) -> str:
+    """Return the present folder from the script's own on, where names on disk begin; empty where it is not known."""
+    folder = files.folder
+    own = WILD.match(folder)
+    if own is not None and _OWN_FOLDER.search(own[0]):
+        folder = f".{folder[own.end() :]}"
+    return "" if folder.startswith(("/", "~")) or WILD.search(folder) else folder
+
+
 def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
     """Follow `source FILE ARGUMENTS`; a file that cannot be read makes the variables that it may set unknown."""
     machine = runner.machine
-    if len(argv) < 2 or _SURROUNDINGS.search(argv[1].text):
+    if len(argv) < 2 or (_SURROUNDINGS.search(argv[1].text) and argv[1].text != "/dev/stdin"):
         return True
-    text = text_of(machine, argv[1], line)
+    text = runner.stdin.text if argv[1].text == "/dev/stdin" else text_of(machine, argv[1], line)
     if text is None:
-        name = _name_below(argv[1])[:100]
-        fix = asking(name, is_file=True) if name else "--set NAME=VALUE"
-        remark = f"{argv[1].text[:100]} is not read: what it sets is not known"
-        machine.remark("not-read", "warning", remark, line, fix)
-        machine.unread = True
-        machine.may_be_set(line)
+        unread(machine, argv[1].text, (), line, _name_below(argv[1])[:100])
         if _LAUNCHES.search(name := _shown_name(argv[1])):
             machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
         return True
@@ -66,6 +72,16 @@ def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
     if len(argv) > 2:
         machine.state.positional, machine.state.shifted = outer
     return truth
+
+
+def unread(machine: Machine, shown: str, causes: Iterable[Cause], line: int, name: str = "") -> None:
+    """Make the variables unknown that a statement may set whose text is not known; `name` is that of a file."""
+    if any(_SURROUNDINGS.search(cause.name) for cause in causes):
+        return
+    fix = asking(name, is_file=True) if name else "--set NAME=VALUE"
+    machine.remark("not-read", "warning", f"{shown[:100]} is not read: what it sets is not known", line, fix)
+    machine.unread = True
+    machine.may_be_set(line)
 
 
 def started_script(argv: Sequence[Value]) -> int:
@@ -96,12 +112,11 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
         machine.not_followed.setdefault(name, NotFollowed(line, "with words that only the run knows", text.text))
         return None
     launches = len(runner.launches)
-    state = machine.state.fork()
-    state.variables = {name: value for name, value in state.variables.items() if name in state.exported}
-    state.functions, state.positional, state.shifted = {}, tuple(argv[1:]), 0
+    state = machine.state.started(tuple(argv[1:]))
     outer, machine.state = machine.state, state
     calls, machine.calls = machine.calls, [""] * len(machine.calls)
     truth = runner.include(text)
+    outer.files = machine.state.files.copy(outer.files.folder, outer.files.stack)
     machine.state, machine.calls = outer, calls
     if len(runner.launches) == launches:
         machine.not_followed.setdefault(name, NotFollowed(line, "that starts no training by these words", text.text))
@@ -120,14 +135,33 @@ def _begins_known(value: Value) -> bool:
 
 def text_of(machine: Machine, target: Value, line: int) -> Value | None:
     """Return the text of a file that a command names, every line of it at the line of the command; None without one."""
-    name = _name_below(target)
-    written = machine.state.files.get(plain_path(target.text))
-    text = machine.open_file(name, line) if name and written is None else None
-    if text is None and (written is None or not any(piece.known for piece in written.pieces)):
+    text = left_in(machine, target, line)
+    if text is None or (text.pieces and not any(piece.known for piece in text.pieces)):
         return None
     if len(machine.calls) >= MAXIMUM_CALLS:
-        name = PurePath(name).name[:60]
+        name = PurePath(_name_below(target)).name[:60]
         raise InputError(f"{machine.file}:{line}: {name} reads itself, or files read each other too deep")
-    if text is None:
-        return written
-    return Value((Piece(text, line),) if text else ())
+    return text
+
+
+def left_in(machine: Machine, target: Value, line: int) -> Value | None:
+    """Return the text of a file as the script has left it, a hole where only the run knows it; None without one."""
+    name, files = _name_below(target), machine.state.files
+    folder = disk_folder(files) if target.pieces and target.pieces[0].known else ""
+    if not name and "$" not in (place := files.path(target.text)):
+        name = place  # `$PWD/name`
+    disk = partial(on_disk, machine, folder, name, line)
+    text = files.text(target.text, disk) if path_set_by_user(name) is None else None
+    return disk() if text is None else text
+
+
+def on_disk(machine: Machine, folder: str, name: str, line: int) -> Value | None:
+    """Return the text of a file on disk, in the folder that the script is in; None without one."""
+    names = [name]
+    if folder and name[:1] not in ("", "/", "~"):
+        # Above the folder that the script starts in, or in the script's own, the start is a guess.
+        names = [f"{folder}/{name}", *names][: 1 + folder.startswith(".")]
+    for place in names if name.strip("/") else ():
+        if (text := machine.open_file(place, line)) is not None:
+            return Value((Piece(text, line),) if text else ())
+    return None

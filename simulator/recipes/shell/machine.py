@@ -13,8 +13,11 @@ from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.recipe import Place, Remark, Severity
 from simulator.recipes.shell.example import Example
+from simulator.recipes.shell.files import Files, joined_files
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import (
+    BLANKS,
+    BREAK,
     EMPTY,
     Cause,
     Value,
@@ -23,6 +26,7 @@ from simulator.recipes.shell.values import (
     hole,
     joined,
     one_of,
+    open_causes,
     text_value,
 )
 
@@ -94,22 +98,33 @@ class State:
     variables: dict[str, Content] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     functions: dict[str, Function] = field(default_factory=dict)
-    files: dict[str, Value] = field(default_factory=dict)
-    """Text of the files that the script wrote, by name."""
+    files: Files = field(default_factory=Files)
+    """Files as the script left them."""
     positional: tuple[Value, ...] | None = None
     """Positional parameters; None while they are the command line's unknown ones."""
     shifted: int = 0
     flow: Flow = ""
     exit_line: int = 0
+    levels: int = 1
+    """Loops that `break` or `continue` leaves."""
+    exports_all: bool = False
+    """Whether every assigned variable is exported, after `set -a`."""
 
     def fork(self) -> State:
         """Return a copy for another path."""
-        charge(_ENTRY_WORK * (1 + sum(map(len, (self.variables, self.exported, self.functions, self.files)))))
+        charge(_ENTRY_WORK * (1 + sum(map(len, (self.variables, self.exported, self.functions)))))
         other = copy.copy(self)
         other.variables = dict(self.variables)
         other.exported = set(self.exported)
         other.functions = dict(self.functions)
-        other.files = dict(self.files)
+        other.files = self.files.copy()
+        return other
+
+    def started(self, positional: tuple[Value, ...]) -> State:
+        """Return the state of a shell that this one starts: its exported variables, functions and files."""
+        other = self.fork()
+        other.variables = {name: value for name, value in other.variables.items() if name in self.exported}
+        other.positional, other.shifted = positional, 0
         return other
 
 
@@ -139,29 +154,41 @@ class Machine:
         self.steps = 0
         self.calls: list[str] = []
         self.shadowed: list[dict[str, list[Content]]] = []  # before each function's local variables
+        # Paths that left a function or a loop under a condition that only the run decides.
+        self.left: list[tuple[State, frozenset[Cause]]] = []
+        # Whether the last command succeeded.
+        self.last: bool | frozenset[Cause] = True
+        # Options `A`, `i`, `l`, `n`, `u` of declared variables, whose assignments mean more than their text.
+        self.attributed: dict[str, str] = {}
+        # Current depth of nested choices of a command's text.
         self.choices = 0
-        """Current depth of nested choices of a command's text."""
+        # How the current command distributes the processes that it starts.
         self.spread: Mapping[str, Value] = {}
-        """How the current command distributes the processes that it starts."""
         self._remarks: dict[Remark, None] = {}
+        # Output of the commands; None where it is not captured.
         self.output: Output | None = None
-        """Output of the commands; None where it is not captured."""
+        # Return the text of a file by its name below the script's folder or one above; None without one.
         self.open_file: Callable[[str, int], str | None] = lambda _name, _line: None
-        """Return the text of a file by its name below the script's folder or one above; None without one."""
+        # Whether an included file is missing, which may set any variable that is set nowhere else.
         self.unread = False
-        """Whether an included file is missing, which may set any variable that is set nowhere else."""
+        # Scripts that are started but not followed to a training, by name.
         self.not_followed: dict[str, NotFollowed] = {}
-        """Scripts that are started but not followed to a training, by name."""
+        # Variables assumed to be set, because the script ends without them.
         self.required: frozenset[str] = frozenset()
-        """Variables assumed to be set, because the script ends without them."""
+        # Variables that were read as unset, in order.
         self.asked_unset: list[str] = []
-        """Variables that were read as unset, in order."""
+        # Variables whose absence made the script end.
         self.ended_without: set[str] = set()
-        """Variables whose absence made the script end."""
+        # Lists whose items were set individually.
         self.keyed: set[str] = set()
-        """Lists whose items were set individually."""
+        # Return the output of the command in a `$( )`; None where it is not known.
         self.capture: Callable[[Source, Node], Value | None] = lambda _source, _node: None
-        """Return the output of the command in a `$( )`; None where it is not known."""
+        self._by_number = self._stated_parameters()
+        """Parameters that the user set individually; those after the last of them are unknown, not missing."""
+
+    def _stated_parameters(self) -> tuple[Value, ...] | None:
+        """Start with the parameters that the user or the example sets; return those set individually."""
+        settings, example = self.settings, self.example
         settings_by_name = {
             int(n): text for n, text in settings.items() if n.isascii() and n.isdigit() and n[0] != "0" and len(n) < 4
         }
@@ -169,13 +196,13 @@ class Machine:
         if example is not None:
             self.used_settings |= example.used_settings
             settings_by_name = {**example.words, **settings_by_name}
-        self._by_number = self._numbered_parameters(settings_by_name) if settings_by_name else None
-        """Parameters that the user set individually; those after the last of them are unknown, not missing."""
-        if self._by_number is not None:
-            self.state.positional = self._by_number
-        elif "@" in settings:
+        if settings_by_name:
+            self.state.positional = self._numbered_parameters(settings_by_name)
+            return self.state.positional
+        if "@" in settings:
             self.used_settings.add("@")
             self.state.positional = tuple(text_value(word, 0, quoted=True) for word in _split(settings["@"]))
+        return None
 
     def _numbered_parameters(self, words: Mapping[int, str]) -> tuple[Value, ...]:
         """Return parameters by number; those without a word are unknown."""
@@ -205,7 +232,7 @@ class Machine:
         """Record the output of a command; None where it is not known."""
         if self.output is None:
             return
-        if text is None or len(self.conditions) != self.output.depth:
+        if text is None or self.left or len(self.conditions) != self.output.depth:
             self.output.whole = False
         else:
             self.output.parts.append(text)
@@ -228,6 +255,8 @@ class Machine:
 
     def _never_set(self, name: str, line: int) -> Content:
         """Return the content of a variable that nothing sets before."""
+        if name in ("IFS", "OPTIND"):
+            return text_value(BLANKS if name == "IFS" else "1", line)
         outside = not self.unread and name not in self.required
         if outside and name in self.own_names and not _FROM_OUTSIDE.fullmatch(name):
             return None
@@ -253,10 +282,12 @@ class Machine:
             counted = name.isdigit() and name != "0" and len(name) <= _MOST_DIGITS
             shown = str(int(name) + self.state.shifted) if counted else name
             return self.preset(shown, line) or hole(f"${name}", line, [Cause(line, shown)], filled=name == "#")
-        if name == "#":
-            return text_value(str(len(parameters)), line)
         if name in ("@", "*"):
             return parameters
+        end = int(name) if name != "#" and len(name) <= _MOST_DIGITS else None
+        if name == "#" or open_causes(parameters, end):
+            causes = open_causes(parameters, end)
+            return hole(f"${name}", line, causes, filled=not end) if causes else text_value(str(len(parameters)), line)
         number = int(name) if len(name) <= _MOST_DIGITS else len(parameters) + 1
         if number == 0:
             return hole("$0", line, [Cause(line, "0")], filled=True)
@@ -291,7 +322,17 @@ class Machine:
         """Set a variable; the user's setting of that name replaces an unknown value."""
         if isinstance(content, Value) and not content.known and (setting := self.preset(name, line)) is not None:
             content = setting
+        elif (letters := self.attributed.get(name, "A")) != "A" and not (letters == "i" and _is_number(content)):
+            content = hole(f"${name}", line, [Cause(line, name)])
+        if self.state.exports_all:
+            self.state.exported.add(name)
         self.state.variables[name] = content
+
+    @property
+    def separators(self) -> str:
+        """Characters that separate words: IFS, as far as the script sets it."""
+        content = self.state.variables.get("IFS")
+        return content.text if isinstance(content, Value) and content.known else BLANKS
 
     def may_be_set(self, line: int) -> None:
         """Make all known variables unknown, except paths, because a missing file may set them."""
@@ -307,24 +348,38 @@ class Machine:
             return {}
         start = f"{name}["
         charge(_ENTRY_WORK * len(self.state.variables))
-        return {
+        items = {
             key[len(start) : -1]: content
             for key, content in self.state.variables.items()
             if key.startswith(start) and isinstance(content, Value)
         }
+        return dict(sorted(items.items(), key=lambda item: int(item[0]))) if all(map(str.isdecimal, items)) else items
 
     def assign_element(self, name: str, key: str, content: Value, line: int) -> None:
         """Set one item of a list."""
         items = self.state.variables.get(name)
+        if isinstance(items, Value) and not items.known:
+            return  # a list of which nobody knows the items
         number = int(key) if re.fullmatch(r"\d{1,6}", key, re.ASCII) else -1
         charge(_ENTRY_WORK * len(items) if isinstance(items, tuple) else 0)
-        if isinstance(items, tuple) and name not in self.keyed and 0 <= number <= len(items):
+        if isinstance(items, tuple) and 0 <= number < len(items) + (name not in self.keyed):
             self.state.variables[name] = (*items[:number], content, *items[number + 1 :])
             return
         if not isinstance(items, tuple):
             self.assign(name, () if items is None else (items,), line)
         self.keyed.add(name)
         self.assign(f"{name}[{key}]", content, line)
+
+    def unset_element(self, name: str, key: str, line: int) -> None:
+        """Unset one item of a list; a list with a gap is not followed."""
+        items = self.state.variables.get(name)
+        if f"{name}[{key}]" in self.state.variables:
+            del self.state.variables[f"{name}[{key}]"]
+        elif isinstance(items, tuple) and items and name not in self.keyed and key in ("-1", str(len(items) - 1)):
+            self.state.variables[name] = items[:-1]
+        elif items:
+            self.forget(name)
+            self.assign(name, hole(f"${{{name}}}", line, [Cause(line, f"unset {name}[{key}]")]), line)
 
     def forget(self, name: str) -> None:
         """Drop the items of a list that were set individually."""
@@ -342,37 +397,53 @@ class Machine:
     def join(self, states: Iterable[State], causes: frozenset[Cause], line: int) -> None:
         """Continue after several paths, of which the run takes one."""
         every = list(states)
-        charge(_ENTRY_WORK * sum(len(state.variables) + len(state.files) for state in every) * 4)
+        charge(_ENTRY_WORK * sum(len(state.variables) + len(state.files.texts) for state in every) * 4)
         for state in every:
             if state.flow == "exit":
                 self.exits.setdefault(state.exit_line, causes)
-        going = [state for state in every if not state.flow] or every
+        going = [state for state in every if not state.flow] or [s for s in every if s.flow != "exit"] or every
+        aside = [state for state in every if state.flow not in ("exit", going[0].flow)]
+        self.left += [(state, causes) for state in aside]
+        going = [state for state in going if state.flow == going[0].flow]
         merged = going[0].fork()
         for name in {name for state in going for name in state.variables}:
             merged.variables[name] = self._merged(name, going, causes, line)
-        for name in {name for state in going for name in state.files}:
-            texts = [state.files[name] for state in going if name in state.files]
-            same = all(alike(text, texts[0]) for text in texts)
-            merged.files[name] = texts[0] if same else one_of(texts, name, texts[0].line, causes)
+        merged.files = joined_files([state.files for state in going], causes, line)
         for state in going[1:]:
             merged.exported |= state.exported
             merged.functions |= state.functions
-            if not _same(state.positional, merged.positional) or state.shifted != merged.shifted:
-                merged.positional, merged.shifted = None, 0
+            if not same_content(state.positional, merged.positional) or state.shifted != merged.shifted:
+                opened = any(state.positional is not None for state in going)
+                merged.positional, merged.shifted = (open_words(causes, line) if opened else None), 0
         self.state = merged
+
+    def rejoin(self, flow: Flow, line: int) -> frozenset[Cause]:
+        """Continue with the paths that left this function, loop or round by `flow` too; return what they depend on."""
+        left = [path for path in self.left if path[0].flow == flow and path[0].levels == 1]
+        every = frozenset[Cause]().union(*(causes for _, causes in left))
+        if left:
+            self.left = [path for path in self.left if path[0].flow != flow or path[0].levels != 1]
+            for state, _ in left:
+                state.flow = ""
+            self.join([self.state, *(state for state, _ in left)], every, line)
+        return every
 
     def _merged(self, name: str, states: list[State], causes: frozenset[Cause], line: int) -> Content:
         contents: list[Content] = []
         for state in states:
             self.state = state
             contents.append(self.lookup(name, line))
-        if all(_same(contents[0], other) for other in contents[1:]):
+        if all(same_content(contents[0], other) for other in contents[1:]):
             return contents[0]
         values = [content if isinstance(content, Value) else words(content) for content in contents]
         if (setting := self.preset(name, line)) is not None:
             return setting
         place = next((value.line for value in values if value.line), line)
         return one_of(values, f"${name}", place, causes)
+
+
+def _is_number(content: Content) -> bool:
+    return isinstance(content, Value) and re.fullmatch(r"0|-?[1-9]\d*", content.text, re.ASCII) is not None
 
 
 def _split(text: str) -> list[str]:
@@ -388,9 +459,14 @@ def items_of(content: Content) -> tuple[Value, ...]:
     return content if isinstance(content, tuple) else () if content is None else (content,)
 
 
+def open_words(causes: frozenset[Cause], line: int) -> tuple[Value, ...]:
+    """Return parameters of which nobody knows the number."""
+    return (hole("$@", line, causes).inserted(quoted=False),)
+
+
 def words(content: tuple[Value, ...] | None) -> Value:
     """Return an array's items as one value that splits between them."""
-    space = text_value(" ", 0).inserted(quoted=False)
+    space = Value((BREAK,))
     return joined(part for number, item in enumerate(content or ()) for part in ((space, item) if number else (item,)))
 
 
@@ -403,7 +479,8 @@ def _placed(value: Value, line: int) -> Value:
     return text_value(value.text, line) if value.known else hole(value.text, line, value.causes)
 
 
-def _same(left: Content, right: Content) -> bool:
+def same_content(left: Content, right: Content) -> bool:
+    """Whether two variables have the same content; unset and empty are the same."""
     if isinstance(left, Value) and isinstance(right, Value):
         return alike(left, right)
     if isinstance(left, tuple) and isinstance(right, tuple):

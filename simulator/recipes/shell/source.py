@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 _MAXIMUM_DEPTH: Final = 120
-_MAXIMUM_NODES: Final = 400_000
 _MAXIMUM_BYTES: Final = 1 << 16
 _CHUNK_BYTES: Final = 256
 _MAXIMUM_REREADS: Final = 30_000
@@ -32,6 +31,12 @@ _HOLE_BASE: Final = 0xF0000
 """First of the private characters that stand for holes in a text that is parsed again."""
 _HOLE_LIMIT: Final = 0xFFFFD
 _WIDE: Final = re.compile(r"[^\x00-\xff]")
+_LINE_END: Final = re.compile(rb"[ \t]*(?:#[^\n]*)?\n")
+_TWO_ASSIGNMENTS: Final = re.compile(rb"^[ \t]*\w+\+?=[^\n]*[ \t]\w+\+?=", re.MULTILINE)
+_ESCAPED_BLANK: Final = re.compile(rb"((?:^|[^\\])(?:\\\\)*)\\[ \t](?![ \t]*\n)", re.MULTILINE)
+"""A blank with a backslash in front, which the parser would take for the end of a word."""
+_JOINED_LINES: Final = re.compile(rb"^([^#\n]*[^\s\\#])\\\n(?=\S)(?!\w+\n)", re.MULTILINE)
+"""The end of a line within a word; a comment has none, and the end of a here document stands alone."""
 _MASKS: Final = {2: "\u00b7", 3: "\u00b7x", 4: "\u00b7\u00b7"}
 """Replacement of a character, by its number of bytes."""
 HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
@@ -92,12 +97,14 @@ class Source:
         pieces_of_text: list[Piece] = []
         while start < end:
             place = bisect.bisect_right(self._starts, start)
-            stop = min(end, self._starts[place] if place < len(self._starts) else end)
-            pieces_of_text += self._line_pieces(self.text(start, stop), self.line(start), quoted=quoted)
+            stop = min(end, self._starts[place]) if place < len(self._starts) else end
+            pieces_of_text += self._line_pieces(self.text(start, stop), self._lines[place - 1], quoted=quoted)
             start = stop
         return pieces_of_text
 
     def _line_pieces(self, text: str, line: int, *, quoted: bool) -> list[Piece]:
+        if not self._holes:
+            return [Piece(text, line, quoted=quoted)] if text else []
         parts = []
         for number, part in enumerate(HOLES.split(text)):
             if number % 2:
@@ -115,18 +122,23 @@ class Source:
                 raise InputError(f"{self.file}: more than {most} '{mark.decode()}'; not a launch script")
         root = self._parse(self.data)
         wrong = self._check(root)
-        if wrong is None:
+        ends = self._line_ends(root)
+        if wrong is None and not ends:
             return root
-        refusal, spelled = self._refusal(wrong), respelled(self.data)
-        if spelled != self.data:
-            root = self._parse(spelled)
-            if self._check(root) is None:
-                return root
-        raise refusal
+        spelled = bytearray(self.data)
+        for end in ends:
+            spelled[end] = ord(";")
+        refusal = None if wrong is None else self._refusal(wrong)
+        for text in (bytes(spelled), respelled(bytes(spelled))):
+            if text != self.data:
+                root = self._parse(text)
+                if self._check(root) is None:
+                    return root
+        raise refusal or NotShellError(f"{self.file}: not a shell script that can be read")
 
     def _parse(self, text: bytes) -> Node:
         """Return the tree of a text. Raises InputError where parsing takes too long."""
-        left, data = _MAXIMUM_REREADS + len(text) // _CHUNK_BYTES, _masked(text)
+        left, data = _MAXIMUM_REREADS + len(text) // _CHUNK_BYTES, _masked(_plain_escapes(text))
         charge(_READ_WORK * (len(text) // _CHUNK_BYTES))
 
         def read(offset: int, _point: object) -> bytes:
@@ -144,18 +156,14 @@ class Source:
         return tree.root_node
 
     def _check(self, root: Node) -> Node | None:
-        """Return the first node that could not be parsed. Raises InputError for a tree too deep or too large."""
-        cursor = root.walk()
-        depth = count = 0
-        wrong: Node | None = None
+        """Return the first node that could not be parsed. Raises InputError for a tree too deep."""
+        charge(_NODE_WORK * root.descendant_count)
+        cursor, depth, wrong, is_whole = root.walk(), 0, None, not root.has_error
         while True:
-            node = cursor.node
-            count += 1
-            charge(_NODE_WORK)
-            if depth > _MAXIMUM_DEPTH or count > _MAXIMUM_NODES:
-                line = self.line(node.start_byte) if node else 1
-                raise InputError(f"{self.file}:{line}: nested too deep, or too long, for a launch script")
-            if node is not None and (node.is_error or node.is_missing) and wrong is None:
+            if depth > _MAXIMUM_DEPTH:
+                line = self.line(cursor.node.start_byte) if cursor.node else 1
+                raise InputError(f"{self.file}:{line}: nested too deep for a launch script")
+            if not is_whole and wrong is None and (node := cursor.node) and (node.is_error or node.is_missing):
                 wrong = node
             if cursor.goto_first_child():
                 depth += 1
@@ -164,6 +172,19 @@ class Source:
                 if not cursor.goto_parent():
                     return wrong
                 depth -= 1
+
+    def _line_ends(self, root: Node) -> list[int]:
+        """Return the ends of lines of assignments, `A=1 B=2`, that the parser joins to the command on the next line."""
+        ends: list[int] = []
+        nodes = [root] if _TWO_ASSIGNMENTS.search(self.data) else []
+        while nodes:
+            node = nodes.pop()
+            charge(_NODE_WORK)
+            children = node.named_children
+            nodes.extend(child for child in children if child.named_child_count)
+            before = [child.end_byte for child in children[:-1] if child.type == "variable_assignment"]
+            ends += [end for end in before if node.type == "command" and _LINE_END.match(self.data, end)]
+        return ends
 
     def _refusal(self, node: Node) -> InputError:
         line = self.line(node.start_byte)
@@ -174,6 +195,11 @@ class Source:
         line = self.line(node.start_byte)
         near = self.node_text(node).strip().split("\n")[0][:40]
         return NotShellError(f"{self.file}:{line}: not a shell script that can be read, from '{near}' on")
+
+
+def _plain_escapes(text: bytes) -> bytes:
+    """Return the text with plain signs for escapes within words that the parser would take for the end of a word."""
+    return _JOINED_LINES.sub(rb"\1..", _ESCAPED_BLANK.sub(rb"\1..", text))
 
 
 def _masked(data: bytes) -> bytes:

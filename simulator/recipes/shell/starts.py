@@ -37,7 +37,7 @@ class DocumentedStart:
     """`digest` of that file's text."""
     words: list[str]
     """Arguments in order, after `NAME=value` for exported variables; for a configuration file, `NAME=value` of its
-    variables and `--flag=value` of added flags."""
+    variables and `--flag=value` of added flags. An empty argument is `''` in the table."""
 
     @property
     def exported(self) -> dict[str, str]:
@@ -75,6 +75,6 @@ def _starts() -> Mapping[str, Sequence[DocumentedStart]]:
         rows = list(csv.reader(stream))[1:]
     starts: dict[str, list[DocumentedStart]] = {}
     for name, version, page, file, mark, words in rows:
-        start = DocumentedStart(name, version, page, file, mark, words.split())
+        start = DocumentedStart(name, version, page, file, mark, [word.replace("''", "") for word in words.split()])
         starts.setdefault(PurePath(start.file).name, []).append(start)
     return starts

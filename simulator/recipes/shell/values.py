@@ -6,8 +6,9 @@ branch carries its alternatives.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +24,8 @@ from simulator.frameworks.values import (
 )
 
 __all__ = [
+    "BLANKS",
+    "BREAK",
     "EMPTY",
     "MAXIMUM_CHARACTERS",
     "MAXIMUM_PIECES",
@@ -36,11 +39,14 @@ __all__ = [
     "hole",
     "joined",
     "one_of",
+    "open_causes",
     "split_fields",
+    "splitter",
     "text_value",
 ]
 
-_BLANKS: Final = re.compile(r"([ \t\n]+)")
+BLANKS: Final = " \t\n"
+"""Characters that separate words unless the script sets IFS."""
 _MAXIMUM_ALTERNATIVES: Final = 16
 _MAXIMUM_ALTERNATIVE_PIECES: Final = 4096
 
@@ -74,16 +80,30 @@ class Value(PlainValue):
 
     pieces: tuple[Piece, ...] = ()
 
-    def inserted(self, *, quoted: bool) -> Value:
-        """Return the value as an expansion inserts it, inside or outside quotes."""
-        return Value(tuple(piece.tagged(splits=not quoted, quoted=quoted) for piece in self.pieces))
+    def inserted(self, *, quoted: bool, is_item: bool = False) -> Value:
+        """Return the value as an expansion inserts it, inside or outside quotes; an item of a list stays open."""
+        return Value(
+            tuple(
+                piece.tagged(splits=not quoted or (is_item and piece.splits and not piece.known), quoted=quoted)
+                for piece in self.pieces
+            )
+        )
+
+    @property
+    def open(self) -> bool:
+        """Whether the value may be several words, or none: it has an unknown part outside of quotes."""
+        return any(piece.splits and not piece.known for piece in self.pieces)
 
 
 EMPTY: Final = Value()
+BREAK: Final = Piece(" ", 0, splits=True)
+"""The end of an item of a list, which ends a word whatever IFS is."""
 
 
 def text_value(text: str, line: int, *, quoted: bool = False) -> Value:
     """Return known text that starts on `line`, one piece per line."""
+    if "\n" not in text:
+        return Value((Piece(text, line, quoted=quoted),) if text else ())
     parts = text.split("\n")
     ends = [part + "\n" for part in parts[:-1]] + parts[-1:]
     return Value(tuple(Piece(part, line + n, quoted=quoted) for n, part in enumerate(ends) if part))
@@ -130,6 +150,12 @@ def _flattened(value: Value) -> tuple[Value, ...]:
     if len(value.pieces) == 1 and value.pieces[0].alternatives:
         return value.pieces[0].alternatives
     return (value,)
+
+
+def open_causes(items: Sequence[Value], end: int | None = None) -> frozenset[Cause]:
+    """Return why the number of a list's first `end` words is not known; empty where it is."""
+    charge(LOOK_WORK * len(items))
+    return frozenset().union(*(item.causes for item in items[:end] if item.open))
 
 
 def definitely_filled(value: Value) -> bool:
@@ -204,19 +230,29 @@ def _could_be(value: Value, text: str) -> bool:
     return True
 
 
-def split_fields(value: Value) -> list[Value]:
+@functools.lru_cache(maxsize=32)
+def splitter(separators: str) -> re.Pattern[str]:
+    """Return the expression, one group, of what separates words: white space, or one other sign within white space."""
+    blanks = "".join(mark for mark in BLANKS if mark in separators)
+    marks = "".join(re.escape(mark) for mark in dict.fromkeys(separators) if mark not in BLANKS)
+    blank = f"[{blanks}]" if blanks else "(?!)"
+    return re.compile(f"({blank}*[{marks}]{blank}*|{blank}+)" if marks else f"({blank}+)")
+
+
+def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
     """Return the words of a value; a quoted part makes a word even if it is empty."""
     words: list[Value] = []
     current: list[Piece] = []
     open_word = False
     for piece in value.pieces:
-        if not piece.splits or not piece.known:
-            open_word = True
+        splits = piece.splits and piece.known
+        if piece is not BREAK and not (splits and separators):
+            open_word = open_word or not splits or piece.text != ""
             current.append(piece)
             continue
-        for number, part in enumerate(_BLANKS.split(piece.text)):
-            if number % 2:  # white space
-                if open_word:
+        for number, part in enumerate(splitter(BLANKS if piece is BREAK else separators).split(piece.text)):
+            if number % 2:  # what separates
+                if open_word or part.strip(BLANKS):
                     words.append(Value(tuple(current)))
                 current, open_word = [], False
             elif part:

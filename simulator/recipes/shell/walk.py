@@ -6,15 +6,18 @@ import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
 from simulator.recipes.shell.conditions import Truth, test_truth
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.machine import Machine, State
+from simulator.recipes.shell.machine import Machine, State, same_content
+from simulator.recipes.shell.patterns import matches
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.values import EMPTY, Cause, Value, could_match, hole
-from simulator.recipes.shell.words import Words, matches
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_match, hole, joined
+from simulator.recipes.shell.words import Words
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -22,6 +25,16 @@ if TYPE_CHECKING:
 _MAXIMUM_ROUNDS: Final = 256
 _ENDLESS: Final = re.compile(r"true|:|\[\[?\s+(?:1|true)\s+\]\]?|\(\(\s*1\s*\)\)")
 """Conditions of loops that only their body ends."""
+_STARTS: Final = re.compile(r"\.(?:py|sh|slurm|sbatch)\b|\b(?:train|sft|pretrain|finetune)\b")
+"""Parts of a loop's body that may start a training."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """Standard input of a command, or of all commands of a group: each takes what the one before left."""
+
+    text: Value | None = None
+    """Text that is left; None where it is not known."""
 
 
 class Walk(ABC):
@@ -35,10 +48,7 @@ class Walk(ABC):
         self.source = source
         self.root = source.root
         self.launches = launches
-        self.stdin: Value | None = None
-        """Standard input of the current command, where the script states it."""
-        self.prefix: Mapping[str, Value] = {}
-        """Assignments in front of the current command."""
+        self.stdin = Stream()
         self._words = Words(machine, source)
 
     @abstractmethod
@@ -52,10 +62,14 @@ class Walk(ABC):
     def all(self, nodes: Iterable[Node]) -> Truth:
         """Run statements until one leaves the sequence; return the last one's truth."""
         truth: Truth = True
-        for node in nodes:
+        statements = list(nodes)
+        for node, after in itertools.zip_longest(statements, statements[1:]):
             if self.machine.state.flow:
                 break
-            if node.is_named and node.type != "comment":
+            if node.is_named and node.type != "comment" and after is not None and after.type == "&":
+                self._apart(partial(self.run, node))  # a shell of its own
+                truth = True
+            elif node.is_named and node.type != "comment":
                 truth = self.run(node)
         return truth
 
@@ -65,7 +79,8 @@ class Walk(ABC):
         if node.type == "command" and self.source.data.startswith(b"((", node.start_byte):
             return test_truth(self.machine, self.source, node)  # as older grammars have `(( ))`
         statement = self.statements.get(node.type)
-        return statement(node) if statement else True
+        self.machine.last = statement(node) if statement else True
+        return self.machine.last
 
     def _line(self, node: Node) -> int:
         return self.source.line(node.start_byte)
@@ -93,50 +108,82 @@ class Walk(ABC):
         return truth
 
     def _apart(self, run: Callable[[], Truth]) -> Truth:
-        before = self.machine.state
-        self.machine.state = before.fork()
+        before, left = self.machine.state, self.machine.left
+        self.machine.state, self.machine.left = before.fork(), []
         truth = run()
-        before.files |= self.machine.state.files
-        self.machine.state = before
+        before.files = self.machine.state.files.copy(before.files.folder, before.files.stack)
+        self.machine.state, self.machine.left = before, left
         return truth
+
+    def _some_rounds(self, run: Callable[[], bool], causes: frozenset[Cause], line: int) -> Truth:
+        """Follow a loop of nobody knows how many rounds: what a second round changes has no known value."""
+        return self._branches((lambda: self._unsettle(run, causes, line), lambda: True), causes, line)
+
+    def _unsettle(self, run: Callable[[], bool], causes: frozenset[Cause], line: int) -> None:
+        """Follow a round, and forget what another one would change."""
+        again, machine = run(), self.machine
+        first, left, launches = machine.state, machine.left, len(self.launches)
+        if not again:
+            return
+        machine.state, machine.left = first.fork(), []
+        run()
+        second, machine.state, machine.left = machine.state, first, left
+        del self.launches[launches:]
+        for name, content in second.variables.items():
+            if not same_content(content, first.variables.get(name)):
+                machine.assign(name, hole(f"${name}", line, causes), line)
 
     # Choices and loops.
 
     def _case(self, node: Node) -> Truth:
         subject = self._words.value(node.named_children[0])
-        items = [child for child in node.children if child.type == "case_item"]
-        possible: list[Node] = []
-        certain = False
-        for item in items:
-            matches = [self._matches(subject, choice) for choice in _choices(item)]
-            if any(match is True for match in matches):
-                possible.append(item)
-                certain = True
+        return self._case_items(subject, [child for child in node.children if child.type == "case_item"], node)
+
+    def _case_items(self, subject: Value, items: Sequence[Node], node: Node) -> Truth:
+        """Follow the items of `case` that the subject may match."""
+        possible: list[int] = []
+        own = Cause(self._line(node), f"case {subject.text[:60]}")
+        certain, causes = False, subject.causes | {own}
+        for number, item in enumerate(items):
+            patterns = [joined(map(self._words.pattern, choice)) for choice in _choices(item)]
+            causes = causes.union(*(pattern.causes for pattern in patterns))
+            answers = [self._matches(subject, pattern) for pattern in patterns]
+            if any(answer is not False for answer in answers):
+                possible.append(number)
+            if certain := any(answer is True for answer in answers):
                 break
-            if any(match is None for match in matches):
-                possible.append(item)
-        if certain and len(possible) == 1:
-            return self._case_body(possible[0])
-        if not possible:
+        paths: list[Callable[[], Truth]] = [
+            lambda number=number: self._case_body(subject, items, number, node)  # type: ignore[misc]
+            for number in possible
+        ]
+        if certain and len(paths) == 1:
+            return paths[0]()
+        if not paths:
             return True
-        paths: list[Callable[[], object]] = [lambda item=item: self._case_body(item) for item in possible]  # type: ignore[misc]
         if not certain:
             paths.append(lambda: True)
-        return self._branches(paths, subject.causes, self._line(node))
+        return self._branches(paths, causes - {own} or causes, self._line(node))
 
-    def _matches(self, subject: Value, choice: Node) -> bool | None:
-        value = self._words.value(choice)
+    def _matches(self, subject: Value, value: Value) -> bool | None:
         if not value.known:
             return None
-        if value.text == "*":
+        if value.text == "*" and not value.pieces[0].quoted:
             return True
         if subject.known:
             return matches(subject.text, value, self.machine.file)
         return None if could_match(subject, value) else False
 
-    def _case_body(self, item: Node) -> Truth:
+    def _case_body(self, subject: Value, items: Sequence[Node], number: int, node: Node) -> Truth:
+        """Follow an item, and after `;&` the next one, after `;;&` those of the next that match."""
+        item = items[number]
         start = next((i for i, child in enumerate(item.children) if child.type == ")"), 0)
-        return self.all(item.children[start + 1 :])
+        truth = self.all(item.children[start + 1 :])
+        end = item.children[-1].type
+        if self.machine.state.flow or end not in (";&", ";;&") or number + 1 == len(items):
+            return truth
+        if end == ";&":
+            return self._case_body(subject, items, number + 1, node)
+        return self._case_items(subject, items[number + 1 :], node)
 
     def _for(self, node: Node) -> Truth:
         name = self.source.raw(node.named_children[0])
@@ -150,14 +197,14 @@ class Walk(ABC):
             raise InputError(f"{self.machine.file}:{line}: a loop over more than {_MAXIMUM_ROUNDS} words")
         if not all(value.known for value in values):
             causes = frozenset(cause for value in values for cause in value.causes)
-            if self._over_arguments(causes):
-                return True
 
-            def once() -> None:
+            def once() -> bool:
                 self.machine.assign(name, hole(f"${name}", line, causes), line)
-                self._body(body)
+                return self._body(body)
 
-            return self._branches((once, lambda: True), causes, line)
+            if self._over_arguments(causes):
+                return self._unasked(once, body, causes)
+            return self._some_rounds(once, causes, line)
         for value in values:
             self.machine.assign(name, value, line)
             if not self._body(body):
@@ -168,26 +215,49 @@ class Walk(ABC):
         """Run one round of a loop; return whether another may follow."""
         self.all(body.children)
         state = self.machine.state
-        if state.flow in ("break", "continue"):
-            again = state.flow == "continue"
+        if state.flow == "continue" and state.levels == 1:
             state.flow = ""
-            return again
+        self.machine.rejoin("continue", self._line(body))
+        state = self.machine.state
+        if state.flow in ("break", "continue"):
+            state.flow, state.levels = (state.flow, state.levels - 1) if state.levels > 1 else ("", 1)
+            return False
         return not state.flow
 
+    def loop(self, node: Node, follow: Callable[[Node], Truth]) -> Truth:
+        """Follow a loop, and continue with the paths that break out of it too."""
+        machine = self.machine
+        outer, machine.left = machine.left, []
+        truth = follow(node)
+        machine.rejoin("break", self._line(node))
+        for state, _ in machine.left:
+            state.levels = max(state.levels - 1, 1)
+        machine.left = outer + machine.left
+        return truth
+
+    def is_endless(self, node: Node) -> bool:
+        """Whether only the body of a `while` loop ends it."""
+        return _ENDLESS.fullmatch(self.source.raw(node.named_children[0])) is not None
+
     def _while(self, node: Node) -> Truth:
-        body = node.named_children[-1]
-        line = self._line(node)
+        line, machine, body = self._line(node), self.machine, node.named_children[-1]
         until = node.children[0].type == "until"
-        # A watch loop: every round starts the same commands as the first.
-        endless = _ENDLESS.fullmatch(self.source.raw(node.named_children[0])) is not None
-        for _ in range(1 if endless else _MAXIMUM_ROUNDS):
+        endless = self.is_endless(node)
+        for _ in range(_MAXIMUM_ROUNDS):
             truth = self.all(node.children[1:-1])
             if isinstance(truth, frozenset):
                 if self._over_arguments(truth):
                     return True
-                return self._branches((lambda: self._body(body), lambda: True), truth, line)
+                return self._some_rounds(lambda: self._body(body), truth, line)
+            before, left = dict(machine.state.variables), len(machine.left)
             if truth == until or not self._body(body):
                 return True
+            if endless and len(machine.left) > left:
+                self._unsettle(lambda: self._body(body), machine.left[-1][1], line)
+                return True
+            after = machine.state.variables
+            if endless and len(after) == len(before) and all(same_content(before.get(n), after[n]) for n in after):
+                break  # a watch loop: every round starts the same commands as the first
         return self._endless(line)
 
     def _endless(self, line: int) -> Truth:
@@ -203,6 +273,14 @@ class Walk(ABC):
             self.machine.assumed_unset.setdefault(cause.name, cause.line)
         return over
 
+    def _unasked(self, run: Callable[[], Truth], body: Node, causes: frozenset[Cause]) -> Truth:
+        """Follow a round over arguments that nobody gave, where it starts a program; what it sets is forgotten."""
+        if _STARTS.search(self.source.raw(body)):
+            outer, self.machine.conditions = self.machine.conditions, (*self.machine.conditions, causes)
+            self._apart(run)
+            self.machine.conditions = outer
+        return True
+
     def _counted(self, node: Node) -> Truth:
         """Follow `for ((a; b; c))`."""
         line = self._line(node)
@@ -214,19 +292,21 @@ class Walk(ABC):
             self.machine.step(line)
             number = self._words.arithmetic_between(node, *condition, line)
             if not number.known:
-                return self._branches((lambda: self._body(body), lambda: True), number.causes, line)
+                return self._some_rounds(lambda: self._body(body), number.causes, line)
             if number.text == "0" or not self._body(body):
                 return True
             self._words.arithmetic_between(node, *step, line)
         return self._endless(line)
 
 
-def _choices(item: Node) -> list[Node]:
-    """Return the patterns of a case item."""
-    nodes = []
+def _choices(item: Node) -> list[list[Node]]:
+    """Return the patterns of a case item, each with its parts: `*"a"*` has three."""
+    choices: list[list[Node]] = [[]]
     for child in item.children:
         if child.type == ")":
             break
-        if child.is_named and child.type != "comment":
-            nodes.append(child)
-    return nodes
+        if child.type == "|":
+            choices.append([])
+        elif child.is_named and child.type != "comment":
+            choices[-1].append(child)
+    return [choice for choice in choices if choice]

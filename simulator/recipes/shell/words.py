@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
-from simulator.recipes.shell import arithmetic
+from simulator.recipes.shell import arithmetic, braces
 from simulator.recipes.shell.machine import Content, Machine, items_of, words
+from simulator.recipes.shell.patterns import edited
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.values import (
     EMPTY,
@@ -21,6 +21,7 @@ from simulator.recipes.shell.values import (
     definitely_filled,
     hole,
     joined,
+    open_causes,
     split_fields,
     text_value,
 )
@@ -47,16 +48,20 @@ _BRACED: Final = re.compile(
     re.ASCII,
 )
 _ESCAPE: Final = re.compile(r"\\(.?)", re.DOTALL)
+_ANSI: Final = re.compile(
+    r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|([abeEfnrtv\\'\"?]))"
+)
 _SET: Final = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 _NODE_WORK: Final = 40
 """Units of work of one syntax node."""
-_PATTERN_WORK: Final = 500
-"""Units of work of compiling one character of a pattern."""
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
 _IN_QUOTES: Final = frozenset('$`"\\')
-_ESCAPES: Final = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
+_ESCAPES: Final = {"a": "\a", "b": "\b", "e": "\33", "E": "\33", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_NAMED_BRACE: Final = re.compile(r"\$[A-Za-z_]\w*\{", re.ASCII)
+_PLAIN: Final = re.compile(r"[$`\"']")
+_JOINED: Final = re.compile(rb"(?:\\\n)*")
+"""What stands between two parts of one word: nothing, or ends of lines with a backslash."""
 _MAXIMUM_NAME: Final = 80
-_MAXIMUM_PATTERN: Final = 200
 
 
 class _UnknownError(Exception):
@@ -76,12 +81,45 @@ class Words:
 
     def fields(self, node: Node) -> list[Value]:
         """Return the words that a node expands to."""
-        return split_fields(self.value(node))
+        separators = self._machine.separators
+        parts = braces.expanded(self.value(node))
+        if len(parts) > 1 and _NAMED_BRACE.search(raw := self._source.raw(node)):  # `$X{1,2}` is `$X1 $X2`
+            line = self._source.line(node.start_byte)
+            return [hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])]
+        return [field for part in parts for field in split_fields(part, separators)]
+
+    def all_fields(self, nodes: Iterable[Node]) -> list[Value]:
+        """Return the words of nodes in a row; what nothing or a backslash at a line's end divides is one word."""
+        words: list[Value] = []
+        end = -1
+        for node in nodes:
+            fields = self.fields(node)
+            if words and fields and end >= 0 and _JOINED.fullmatch(self._source.data, end, self._begin(node)):
+                words[-1] = joined([words[-1], fields.pop(0)])
+            words += fields
+            end = node.end_byte
+        return words
 
     def value(self, node: Node) -> Value:
         """Return the node's expansion as one value, not yet split into words."""
         self._machine.step(self._source.line(node.start_byte))
+        if not node.child_count and node.type not in _EXPANDED:  # a bare word, as most are
+            charge(_NODE_WORK)
+            return Value(tuple(self._literal(node.start_byte, node.end_byte, quoted=False)))
         return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=False)))
+
+    def pattern(self, node: Node) -> Value:
+        """Return the expansion of a pattern, which the parser may take for plain text: `*$X*`."""
+        return self._reread(self.value(node), node.start_byte, node.end_byte)
+
+    def _reread(self, value: Value, start: int, end: int) -> Value:
+        """Return the value of a pattern between two bytes, parsed anew if expansions stand in it as plain text."""
+        if not any(
+            piece.known and not (piece.quoted or piece.splits) and _PLAIN.search(piece.text) for piece in value.pieces
+        ):
+            return value
+        inner = Source(self._machine.file, Value(tuple(self._source.pieces(start, end))))
+        return Words(self._machine, inner).value(inner.root)
 
     def heredoc(self, node: Node, *, expands: bool) -> Value:
         """Return the text of a here document."""
@@ -110,30 +148,35 @@ class Words:
             if not piece.known or "\\" not in piece.text:
                 yield piece
                 continue
-            text = _without_escapes(piece.text, quoted=quoted)
-            if text:
-                yield dataclasses.replace(piece, text=text)
+            yield from _without_escapes(piece, quoted=quoted)
 
     def _expanded(self, node: Node, *, quoted: bool) -> Value:  # noqa: PLR0911  one per kind of expansion
         """Return the value of one expansion."""
         kind = node.type
-        begin, line = self._begin(node), self._source.line(self._begin(node))
+        begin = self._begin(node)
+        line = self._source.line(begin)
         if kind in ("string", "translated_string"):
             return self._string(node, begin + (2 if kind == "translated_string" else 1), line)
+        if kind == "raw_string" and quoted:  # `"${X:-'a'}"`: plain signs
+            raw = self._source.text(begin, node.end_byte)
+            return hole(raw, line, [Cause(line, raw)]) if set(raw) & set("$`\\") else text_value(raw, line, quoted=True)
         if kind == "raw_string":
             return Value(
                 (*self._source.pieces(begin + 1, node.end_byte - 1, quoted=True), Piece("", line, quoted=True))
             )
         if kind == "ansi_c_string":
-            text = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), self._source.text(begin + 2, node.end_byte - 1))
-            return text_value(text, line, quoted=True)
+            text = _ANSI.sub(_ansi, self._source.text(begin + 2, node.end_byte - 1))
+            return joined([text_value(text, line, quoted=True), Value((Piece("", line, quoted=True),))])
         if kind == "arithmetic_expansion" or (kind == "command_substitution" and self._is_arithmetic(node, begin)):
             return self.arithmetic(node, line)
-        if kind in ("command_substitution", "process_substitution"):
+        if kind == "process_substitution":
+            name = " ".join(self._source.node_text(node).split())[:_MAXIMUM_NAME]
+            value = hole(name, line, [Cause(line, name)], filled=True)
+        elif kind == "command_substitution":
             value = self._command(node, line)
         elif kind == "simple_expansion":
             name = self._source.text(begin + 1, node.end_byte)
-            return self._inserted(self._name(name, line), quoted=quoted, apart=name == "@")
+            return self._inserted(self._first(name, self._name(name, line), line), quoted=quoted, apart=name == "@")
         else:
             return self._braced(node, begin, line, quoted=quoted)
         return value.inserted(quoted=quoted)
@@ -142,7 +185,7 @@ class Words:
         """Return text in double quotes; `"$@"` may be no word at all."""
         pieces = list(self._interpolated(node, start, node.end_byte - 1, quoted=True))
         inner = self._source.text(start, node.end_byte - 1)
-        if not pieces and re.fullmatch(r"\$@|\$\{(@|\w+\[@\])\}", inner):
+        if not pieces and re.fullmatch(r"\$@|\$\{!?(@|\w+\[@\])[^{}]*\}", inner):
             return EMPTY
         return Value((*pieces, Piece("", line, quoted=True)))
 
@@ -156,7 +199,9 @@ class Words:
         name = " ".join(self._source.node_text(node).split())
         name = name if len(name) <= _MAXIMUM_NAME else name[: _MAXIMUM_NAME - 3] + "..."
         setting = self._machine.preset(name, line)
-        return setting or self._machine.capture(self._source, node) or hole(name, line, [Cause(line, name)])
+        nested = "\\`" in self._source.raw(node)  # backquotes within backquotes
+        output = None if nested else self._machine.capture(self._source, node)
+        return setting or output or hole(name, line, [Cause(line, name)])
 
     def _name(self, name: str, line: int) -> Content:
         if name in ("?", "$", "!", "-", "_"):
@@ -169,8 +214,22 @@ class Words:
             return content.inserted(quoted=quoted)
         if not content:
             return EMPTY
-        items = words(tuple(item.inserted(quoted=quoted) for item in content))
-        return items if apart or not quoted else items.inserted(quoted=True)
+        if apart or not quoted:
+            empty = Value((Piece("", 0, quoted=True),)) if quoted else EMPTY
+            return words(
+                tuple(item.inserted(quoted=quoted, is_item=True) if item.pieces else empty for item in content)
+            )
+        if len(content) > 1 and (causes := open_causes(content)):
+            return hole("$*", content[0].line, causes)
+        between = text_value(self._machine.separators[:1], 0)
+        parts = (part for number, item in enumerate(content) for part in ((between, item) if number else (item,)))
+        return joined(parts).inserted(quoted=True)
+
+    def _first(self, name: str, content: Content, line: int) -> Content:
+        """Return what `$X` is: the first item of a list."""
+        if not isinstance(content, tuple) or name in ("@", "*"):
+            return content
+        return self.element(name, text_value("0", line), line)
 
     def _braced(self, node: Node, begin: int, line: int, *, quoted: bool) -> Value:
         """Return the value of `${...}` with its default, substring or replacement."""
@@ -182,6 +241,8 @@ class Words:
         content = self._name(name, line)
         if match["indirect"] and match["index"] is None:
             content = self._indirect(content, line)
+        elif match["index"] is None:
+            content = self._first(name, content, line)
         if match["index"] is not None:
             start = begin + len(raw[: match.start("index")].encode())
             index = Value(tuple(self._interpolated(node, start, start + len(match["index"].encode()), quoted=False)))
@@ -194,10 +255,13 @@ class Words:
             return self._defaulted(node, name, content, operator, operand_start, line, quoted=quoted)
         if match.end() != len(raw) - 1 or operator in ("^^", "^", ",,", ","):
             operand = Value(tuple(self._interpolated(node, operand_start, node.end_byte - 1, quoted=False)))
+            operand = self._reread(operand, operand_start, node.end_byte - 1)
             if isinstance(content, tuple) and operator == ":":
-                content = _slice(content, operand, first=int(name == "@"))
+                content = _slice(content, operand, first=int(name in ("@", "*")))
+            elif isinstance(content, tuple):
+                content = tuple(self._edited(item, operator, operand, raw, line) for item in content)
             else:
-                content = self._edited(self._inserted(content, quoted=quoted), operator, operand, raw, line)
+                content = self._edited(content or EMPTY, operator, operand, raw, line)
         return self._inserted(content, quoted=quoted, apart=apart)
 
     def _chosen(self, name: str, content: Content, index: Value, *, keys: bool) -> Content:
@@ -224,7 +288,10 @@ class Words:
         keyed = self._machine.elements(name)
         if key.text in keyed:
             return keyed[key.text]
-        number = self.integer(key, line)
+        number = None if "A" in self._machine.attributed.get(name, "") else self.number_or_causes(key, line)
+        before = open_causes(items, number if isinstance(number, int) and number >= 0 else None)
+        if before or isinstance(number, frozenset):
+            return hole(shown, line, before or (number if isinstance(number, frozenset) else ()))
         if number is None:
             return EMPTY if keyed or content is None else hole(shown, line, [Cause(line, shown)])
         inside = -len(items) <= number < len(items)
@@ -237,13 +304,14 @@ class Words:
 
     def _indirect(self, content: Content, line: int) -> Content:
         if isinstance(content, Value) and content.known and re.fullmatch(r"[A-Za-z_]\w*", content.text, re.ASCII):
-            return self._machine.lookup(content.text, line)
+            return self._first(content.text, self._machine.lookup(content.text, line), line)
         causes = content.causes if isinstance(content, Value) else frozenset()
         return hole("${!}", line, causes or [Cause(line, "!")])
 
     def _length(self, content: Content, raw: str, line: int) -> Value:
         if isinstance(content, tuple):
-            return text_value(str(len(content)), line)
+            causes = open_causes(content)
+            return hole(raw, line, causes, filled=True) if causes else text_value(str(len(content)), line)
         if content is not None and not content.known:
             return hole(raw, line, content.causes, filled=True)
         return text_value(str(len(content.text) if content else 0), line)
@@ -253,7 +321,7 @@ class Words:
     ) -> Value:
         """Return the value of `${X:-y}` and similar expansions. Raises UndecidedError for `${X:?}` unset."""
         empty = operator[0] == ":" and isinstance(content, Value) and content.known and not content.text
-        missing = empty or content == () or (not isinstance(content, tuple) and self._machine.unset(name, line))
+        missing = empty or content in (None, ()) or (not isinstance(content, tuple) and self._machine.unset(name, line))
         if operator[-1] == "+" and missing:
             return EMPTY
         if operator[-1] == "+" or (missing and operator[-1] in "-="):
@@ -275,10 +343,9 @@ class Words:
         if operator == ":":
             operand = self._ends(operand, line)
         causes = value.causes | operand.causes
-        if not causes and len(value.text) <= 4096 and len(operand.text) <= _MAXIMUM_PATTERN:
-            text = _edited_text(value.text, operator, operand.text)
-            if text is not None:
-                return text_value(text, value.line or line)
+        text = None if causes else edited(value.text, operator, operand)
+        if text is not None:
+            return text_value(text, value.line or line)
         return hole(raw, line, causes or [Cause(line, raw[:_MAXIMUM_NAME])])
 
     def _ends(self, operand: Value, line: int) -> Value:
@@ -328,11 +395,13 @@ class Words:
         except arithmetic.ArithmeticProblemError as problem:
             raise InputError(f"{self._machine.file}:{line}: arithmetic '{text.strip()[:60]}': {problem}") from problem
 
-    def integer(self, value: Value, line: int) -> int | None:
-        """Return a number as `-eq` reads it; None for other text."""
+    def number_or_causes(self, value: Value, line: int) -> int | frozenset[Cause] | None:
+        """Return a number as arithmetic reads it, or what it depends on; None for text that is no arithmetic."""
         try:
             return self._computed(value.text, line)
-        except (InputError, _UnknownError):
+        except _UnknownError as unknown:
+            return unknown.causes
+        except InputError:
             return None
 
 
@@ -349,12 +418,18 @@ def _splitting(value: Value) -> Value:
 
 
 def _slice(items: tuple[Value, ...], operand: Value, *, first: int) -> Content:
-    """Return `${A[@]:1:2}`; a hole for bounds that are not plain numbers."""
-    match = re.fullmatch(r"\s*(\d{1,6})\s*(?::\s*(\d{1,6})\s*)?", operand.text, re.ASCII)
-    if match is None:
+    """Return `${A[@]:1:2}`; a hole for bounds that are not plain numbers, and for one that takes in `$0`."""
+    match = re.fullmatch(r"\s*(-?\d{1,6})\s*(?::\s*(\d{1,6})\s*)?", operand.text, re.ASCII)
+    start = int(match[1]) if match else -1
+    start = start + len(items) if start < 0 else start - first
+    if match is None or (start < 0 and match[1][0] != "-"):
         return hole(operand.text, operand.line, operand.causes or [Cause(operand.line, operand.text[:_MAXIMUM_NAME])])
-    start = max(int(match[1]) - first, 0)
-    return items[start:] if match[2] is None else items[start : start + int(match[2])]
+    end = None if match[2] is None else start + int(match[2])
+    if causes := open_causes(items, None if match[1][0] == "-" else end if end is not None else start):
+        return hole(operand.text, operand.line, causes)
+    if start < 0:
+        return ()
+    return items[start:end]
 
 
 MAXIMUM_REFERENCES: Final = 8
@@ -374,65 +449,28 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
             stack.extend(reversed(top.children))
 
 
-def _without_escapes(text: str, *, quoted: bool) -> str:
-    """Return text with backslashes resolved; one at the end of a line joins it to the next."""
+def _without_escapes(piece: Piece, *, quoted: bool) -> Iterator[Piece]:
+    """Yield text with backslashes resolved; one at the end of a line joins it to the next."""
 
     def resolved(match: re.Match[str]) -> str:
         if match[1] == "\n":
             return ""
-        return match[0] if quoted and match[1] not in _IN_QUOTES else match[1]
+        return match[0] if match[1] not in _IN_QUOTES else match[1]
 
-    charge(20 * len(text))
-    return _ESCAPE.sub(resolved, text)
-
-
-def matches(text: str, pattern: Value, file: str) -> bool:
-    """Whether a shell pattern matches; its quoted parts are literal. Raises InputError for one that is too long."""
-    shown = "".join(re.sub(r"([*?[])", r"[\1]", p.text) if p.quoted else p.text for p in pattern.pieces)
-    if len(shown) > _MAXIMUM_PATTERN:
-        raise InputError(f"{file}:{pattern.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
-    return _compiled(shown, len(text))(text) is not None
+    charge(20 * len(piece.text))
+    if quoted:
+        parts = [_ESCAPE.sub(resolved, piece.text)]
+    else:
+        parts = ["" if part == "\n" else part for part in _ESCAPE.split(piece.text)]
+    for number, part in enumerate(parts):
+        if part:
+            yield dataclasses.replace(piece, text=part, quoted=quoted or number % 2 == 1)
 
 
-def _compiled(shown: str, characters: int) -> Callable[[str], object]:
-    """Return the matcher of a shell pattern; `characters` are those of all texts to be matched, and charged for.
-
-    Stars do not multiply the work: the text after a star is located once.
-    """
-    charge(_PATTERN_WORK * (10 + len(shown)) + characters * (1 + len(shown) // 4))
-    return re.compile(fnmatch.translate(shown), re.DOTALL).match
-
-
-def _edited_text(text: str, operator: str, operand: str) -> str | None:  # noqa: PLR0911  one per operator
-    """Return the edited text; None for an edit that is not read."""
-    if operator in ("^^", ",,") and not operand:
-        return text.upper() if operator == "^^" else text.lower()
-    if operator == ":":
-        match = re.fullmatch(r"(-?\d{1,6})(?::(-?\d{1,6}))?", operand, re.ASCII)
-        if match is None:
-            return None
-        start = int(match[1]) + (len(text) if match[1][0] == "-" else 0)
-        size = len(text) if match[2] is None else int(match[2])
-        return None if start < 0 else text[start:size] if size < 0 else text[start : start + size]
-    if operator in ("#", "##", "%", "%%"):
-        return _trimmed(text, operator, operand)
-    if operator in ("/", "//"):
-        old, _, new = operand.partition("/")
-        if re.search(r"[*?[]", old) or not old:
-            return None
-        return text.replace(old, new) if operator == "//" else text.replace(old, new, 1)
-    return None
-
-
-def _trimmed(text: str, operator: str, operand: str) -> str:
-    """Return the text without its shortest or longest matching prefix or suffix."""
-    pattern = _compiled(operand, len(text) * (len(text) + 1) // 2)
-    sizes = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
-    for size in sizes:
-        part = text[:size] if operator[0] == "#" else text[len(text) - size :]
-        if pattern(part):
-            return text[size:] if operator[0] == "#" else text[: len(text) - size]
-    return text
+def _ansi(match: re.Match[str]) -> str:
+    """Return the character of an escape in `$'...'`."""
+    code = int(match[1] or match[2] or match[3] or "0", 16) or int(match[4] or "0", 8)
+    return chr(min(code, 0xEFFFF)) if code else _ESCAPES.get(match[5], match[5] or "")
 
 
 def filled(value: Value) -> bool | None:

@@ -7,7 +7,7 @@ wrappers.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -64,19 +64,43 @@ _VARIABLES: Final = {
 """Variables that Slurm sets, by the quantity that a `#SBATCH` line requests."""
 
 
-def shell_text(argv: Sequence[Value]) -> Value | None:
-    """Return the text that a command passes to a shell: `srun … bash -c TEXT`, `ssh HOST TEXT`; None without one."""
+def changed(environment: Mapping[str, Value], argv: Sequence[Value]) -> dict[str, Value]:
+    """Return an environment as `env -u NAME`, `env -i` or `env NAME=VALUE` in front of a command change it."""
+    variables, inside = dict(environment), False
+    for number, word in enumerate(argv[:_FARTHEST]):
+        name, equals, _ = word.text.partition("=")
+        if not inside:
+            inside = name == "env"
+            if not inside and PurePath(word.text).name not in WRAPPERS and word.text[:1] != "-":
+                break
+        elif name in ("-u", "--unset") or argv[number - 1].text in ("-u", "--unset"):
+            variables.pop(word.text.rpartition("=")[2], None)
+        elif name in ("-i", "-", "--ignore-environment"):
+            variables.clear()
+        elif equals and name.isidentifier():
+            variables[name] = word.after(len(name) + 1)
+        elif name[:1] != "-":
+            break
+    return variables
+
+
+def shell_text(argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
+    """Return the text that a command passes to a shell, and the parameters behind it; None without one.
+
+    `srun … bash -c TEXT`, `ssh HOST TEXT`.
+    """
     first = PurePath(argv[0].text).name
     for number, value in enumerate(argv[:_FARTHEST]):
         if value.known and value.text.startswith("--wrap="):
-            return value.after(len("--wrap="))
+            return value.after(len("--wrap=")), ()
         if PurePath(value.text).name in SHELLS:
             place = number + 1
             while place < len(argv) - 1 and argv[place].known and argv[place].text.startswith("-"):
                 if re.fullmatch(r"-[a-z]*c", argv[place].text):
-                    return argv[place + 1]
+                    return argv[place + 1], argv[place + 3 :]
                 place += 1
-    return _remote(argv[1:]) if first in _REMOTE else None
+    remote = _remote(argv[1:]) if first in _REMOTE else None
+    return None if remote is None else (remote, ())
 
 
 def _remote(words: Sequence[Value]) -> Value | None:

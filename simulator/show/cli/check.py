@@ -89,6 +89,9 @@ def _check(**values: Any) -> None:
     ctx = click.get_current_context()
     if not values["files"]:
         raise click.UsageError("missing argument 'FILE...': name the recipes to judge, or a folder of them")
+    outside = [name for name in values if ctx.get_parameter_source(name) is click.core.ParameterSource.ENVIRONMENT]
+    if outside:
+        note(f"set by the environment: {', '.join(f'SIMULATE_{name.upper()}' for name in outside)}", quiet=False)
     before = None if values["baseline"] is None else read_baseline(values["baseline"])
     gates = _gates(values)
     environment = dict(os.environ) if values["from_environment"] else None
