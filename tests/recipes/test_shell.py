@@ -252,6 +252,17 @@ def test_loops_over_arguments_that_nobody_gave() -> None:
     assert set(script.assumed_unset) == {"@"}
 
 
+def test_parameters_that_are_not_known_are_any_number_of_words() -> None:
+    launch = only(read('f() { torchrun t.py $# "a$1"; }; f "$@"'))
+    assert not any(word.known for word in launch.arguments)
+
+
+def test_options_of_branches_make_no_more_of_a_command_that_starts_nothing() -> None:
+    flags = "".join(f"case $V{n} in a) F{n}=--nnodes=1;; b) F{n}=--nnodes=2;; esac; " for n in range(6))
+    assert not read(f"{flags} bench $F0 $F1 $F2 $F3 $F4 $F5").launches
+    assert len(read(f"{flags} torchrun $F0 t.py").launches) == 3
+
+
 def test_all_arguments_in_one_setting() -> None:
     text = 'torchrun t.py $# "$@" $2'
     assert words(only(read(text, **{"@": "--a 'b c' d"}))) == ["3", "--a", "b c", "d", "b", "c"]

@@ -24,9 +24,10 @@ DEEPEST_CHOICE: Final = 4
 
 def commands(argv: Sequence[Value]) -> list[list[Value]]:
     """Return the command once per text of the first undecided word up to its script; empty without such a word."""
+    starts = any(map(_starts, argv))
     for number, word in enumerate(argv[:_FARTHEST]):
         for text in (texts := _texts(word, whole=number == 0)):
-            if _LAUNCHES.search(text.text) or (number == 0 and any(map(_starts, argv))) or _is_option(text):
+            if _LAUNCHES.search(text.text) or (starts and (number == 0 or _is_option(text))):
                 return [[*argv[:number], *split_fields(text), *argv[number + 1 :]] for text in texts]
         if _is_end(word):
             break

@@ -41,9 +41,9 @@ class Files:
         return Files(self.folder if folder is None else folder, self.stack if stack is None else stack, {**self.texts})
 
     def path(self, name: str) -> str:
-        """Return a file's path from the folder that the script starts in."""
+        """Return a file's path from the folder that the script starts in; empty for devices such as /dev/null."""
         charge(10 * len(name))
-        if len(name) > _LONGEST:
+        if len(name) > _LONGEST or name.startswith("/dev/"):
             return ""
         start = _START.match(name)
         if start is None and not name.startswith(("/", "$", "`", "~")):
@@ -87,6 +87,8 @@ class Files:
         """
         path = self.path(name)
         charge(_ENTRY_WORK * (1 + len(self.texts)))
+        if not path:
+            return None
         others: list[Value] = []
         for other, text in reversed(self.texts.items()):
             if other == path:

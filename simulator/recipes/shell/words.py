@@ -211,7 +211,8 @@ class Words:
     def _inserted(self, content: Content, *, quoted: bool, apart: bool = False) -> Value:
         """Return a variable's content, or all items of a list; `apart` keeps quoted items separate words."""
         if isinstance(content, Value):
-            return content.inserted(quoted=quoted)
+            # `"$@"` of unknown parameters is any number of words.
+            return content.inserted(quoted=quoted and (content.known or not apart))
         if not content:
             return EMPTY
         if apart or not quoted:
