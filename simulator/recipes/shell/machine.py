@@ -397,7 +397,7 @@ class Machine:
     def join(self, states: Iterable[State], causes: frozenset[Cause], line: int) -> None:
         """Continue after several paths, of which the run takes one."""
         every = list(states)
-        charge(_ENTRY_WORK * sum(len(state.variables) + len(state.files.texts) for state in every) * 4)
+        charge(_ENTRY_WORK * sum(len(state.variables) + len(state.files.texts) for state in every))
         for state in every:
             if state.flow == "exit":
                 self.exits.setdefault(state.exit_line, causes)
@@ -406,7 +406,15 @@ class Machine:
         self.left += [(state, causes) for state in aside]
         going = [state for state in going if state.flow == going[0].flow]
         merged = going[0].fork()
-        for name in {name for state in going for name in state.variables}:
+        start = merged.variables
+        differing = dict.fromkeys(
+            name
+            for state in going[1:]
+            for name in {**start, **state.variables}
+            if name not in start or name not in state.variables or start[name] is not state.variables[name]
+        )
+        charge(_ENTRY_WORK * 4 * len(going) * len(differing))
+        for name in differing:
             merged.variables[name] = self._merged(name, going, causes, line)
         merged.files = joined_files([state.files for state in going], causes, line)
         for state in going[1:]:
