@@ -80,6 +80,8 @@ def test_options_of_a_launcher_that_are_not_known_may_name_any_machines(tmp_path
         ("ARGS=(--num-layers 8\n --micro-batch-size 1)", 0, "a part of a training"),
         ('OPTIONS="--micro_batch_size 2 --lr 1"', 0, "a part of a training"),
         ("llm-finetune job.yaml", 1, "is not followed"),
+        ("f() {\n  fairseq-train $DATA --arch x --lr 1\n}", 2, "is not followed"),
+        ("CUDA_VISIBLE_DEVICES=0 fairseq-hydra-train task.data=x", 1, "is not followed"),
         ("echo later\nexit 1\ncolossalai run --nproc_per_node 8 benchmark.py -c 7b", 2, "the script ends here"),
         ("START='nemo llm pretrain -y' bash x.sh", 1, "is not followed"),
         ('for size in "$@"; do\n  sbatch train_$size.sh\ndone', 2, "train_.*is to be judged by itself"),
@@ -191,8 +193,24 @@ def test_files_that_read_each_other_end(tmp_path: Path) -> None:
     (tmp_path / "b.sh").write_text("source a.sh\n")
     with pytest.raises(SimulateError, match="read each other too deep"):
         recipes(tmp_path, "source a.sh\n")
-    with pytest.raises(SimulateError, match="too deep"):
-        recipes(tmp_path, "bash train.sh\n")
+
+
+@pytest.mark.parametrize("words", ["", " now", " $((${1:-0} + 1))", " $1"])
+def test_a_job_that_submits_itself_again_ends(words: str, tmp_path: Path) -> None:
+    found = recipes(tmp_path, f"sbatch --begin=now+1hour train.sh{words}\n{TRAIN}\n")
+    assert {recipe.devices_per_node for recipe in found} == {8}
+    (tmp_path / "clean.slurm").write_text(f"sbatch --begin=now+6hour clean.slurm{words}\npython clean.py\n")
+    with pytest.raises(NoRecipeError):
+        read_recipe(tmp_path / "clean.slurm")
+
+
+@pytest.mark.parametrize("start", ["conda run -n torch", "uv run", "uv run --with x", "mamba run -p /env"])
+def test_a_program_that_enters_an_environment_starts_what_follows(start: str, tmp_path: Path) -> None:
+    (tmp_path / "inner.sh").write_text(f"{TRAIN}\n")
+    (recipe,) = recipes(tmp_path, f"{start} bash inner.sh")
+    assert recipe.devices_per_node == 8
+    (recipe,) = recipes(tmp_path, f"{start} {TRAIN}")
+    assert recipe.devices_per_node == 8
 
 
 # Bash that the grammar does not know.

@@ -46,7 +46,7 @@ _PROGRAM: Final = (
     r"|(?:llamafactory-cli|axolotl|xtuner|oumi)[ \t]+train\b|(?:swift|megatron)[ \t]+(?:pt|sft|rlhf)\b"
     r"|trl[ \t]+(?:sft|dpo|kto|grpo|reward)\b|(?:tune|colossalai)[ \t]+run\b|msrun[ \t]+--"
     r"|(?:litgpt|nemo[ \t]+llm)[ \t]+(?:pretrain|finetune)"
-    r"|[a-z]+-(?:pretrain|finetune)[ \t]+(?!eval)[\w./${}-]|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
+    r"|[a-z]+(?:-[a-z]+)?-(?:pretrain|finetune|train)[ \t]+(?!eval)[\w./\"${}-]|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
 )
 _PYTHON: Final = (
     r"(?:pretrain|finetune|fine_tune|(?<![a-z])train(?!ing_data|ed|_data)|(?<![a-z])(?:sft|dpo|grpo))[\w-]{0,80}\.py\b"

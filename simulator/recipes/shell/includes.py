@@ -108,9 +108,14 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     if text is None:
         machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
         return None
+    words = tuple(value.text for value in argv[1:])
+    again = [begun for whole, begun in machine.started if whole == text.text]
+    if again and (open_words or words in again or len(again) > 1):
+        return True  # a job that submits itself for later
     if open_words:
         machine.not_followed.setdefault(name, NotFollowed(line, "with words that only the run knows", text.text))
         return None
+    machine.started.append((text.text, words))
     launches = len(runner.launches)
     state = machine.state.started(tuple(argv[1:]))
     outer, machine.state = machine.state, state
@@ -118,6 +123,7 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     truth = runner.include(text)
     outer.files = machine.state.files.copy(outer.files.folder, outer.files.stack)
     machine.state, machine.calls = outer, calls
+    machine.started.pop()
     if len(runner.launches) == launches:
         machine.not_followed.setdefault(name, NotFollowed(line, "that starts no training by these words", text.text))
     return truth

@@ -84,6 +84,7 @@ def _machine(
         severity: Severity = "warning" if example.documented else "note"
         machine.remark("example-arguments", severity, example.message, example.line, "--set N=VALUE")
     machine.open_file = open_file
+    machine.started.append((text, ()))
     machine.capture = lambda source, node: captured(Runner(machine, source, []), node)
     return machine
 

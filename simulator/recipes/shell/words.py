@@ -258,7 +258,7 @@ class Words:
             operand = Value(tuple(self._interpolated(node, operand_start, node.end_byte - 1, quoted=False)))
             operand = self._reread(operand, operand_start, node.end_byte - 1)
             if isinstance(content, tuple) and operator == ":":
-                content = _slice(content, operand, first=int(name in ("@", "*")))
+                content = _slice(content, self._ends(operand, line), first=int(name in ("@", "*")))
             elif isinstance(content, tuple):
                 content = tuple(self._edited(item, operator, operand, raw, line) for item in content)
             else:
@@ -359,10 +359,11 @@ class Words:
         return joined([parts[0], colon, parts[1]] if len(parts) > 1 else parts)
 
     def arithmetic(self, node: Node, line: int) -> Value:
-        """Return the number of `$(( ))` or `(( ))`, or a hole that is some number."""
+        """Return the number of `$(( ))`, `(( ))` or `$[ ]`, or a hole that is some number."""
         raw = self._source.data[node.start_byte : node.end_byte]
-        opening = raw.index(b"((") + 2 if b"((" in raw else 0
-        pieces = self._interpolated(node, node.start_byte + opening, node.end_byte - 2, quoted=True)
+        old = raw.startswith(b"$[")
+        opening = 2 if old else raw.index(b"((") + 2 if b"((" in raw else 0
+        pieces = self._interpolated(node, node.start_byte + opening, node.end_byte - (1 if old else 2), quoted=True)
         return self.number(Value(tuple(pieces)), " ".join(self._source.node_text(node).split()), line)
 
     def number(self, expression: Value, shown: str, line: int) -> Value:

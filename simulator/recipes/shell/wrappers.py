@@ -22,7 +22,7 @@ WRAPPERS: Final = (
     frozenset(
         ["nohup", "exec", "time", "sudo", "env", "numactl", "stdbuf", "timeout", "nice", "taskset", "command", "setsid"]
     )
-    | frozenset(["coverage", "ray", "uv"])
+    | frozenset(["coverage", "ray", "uv", "conda", "mamba", "micromamba", "poetry", "pipenv"])
     | STARTERS
     | _REMOTE
     | _CONTAINERS
