@@ -41,7 +41,10 @@ _SHAPE: Final = (
 
 
 def by_name(name: str) -> tuple[str | None, bool]:
-    """Return the shipped model that a name or path means, and whether that is a guess."""
+    """Return the shipped model that a name or path means, and whether that is a guess.
+
+    The name of a series (`gpt3` for gpt3-175b) stands for its one shipped model only alone: `gpt3-sft` has any size.
+    """
     plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
     if not plain or len(plain) > 100:
         return None, False
@@ -49,7 +52,8 @@ def by_name(name: str) -> tuple[str | None, bool]:
     if shipped is not None:
         return shipped, False
     known = known_names("model")
-    starts = [word for word in known if plain.startswith(f"{word}-") and not _SIZE.match(plain, len(word) + 1)]
+    whole = (word for word in known if _SIZE.search(word) or not _SIZE.search(known[word]))
+    starts = [word for word in whole if plain.startswith(f"{word}-") and not _SIZE.match(plain, len(word) + 1)]
     start = max(starts, key=len, default="")
     if not start or _OTHER.search(plain, len(start)):
         return None, False

@@ -160,7 +160,7 @@ CASES = {
         "<b><c><c><d><2>",
     ),
     "parameters-in-turn": ("set -- a b c; for ((i=1; i<=$#; i=i+1)); do X=$X${@:$i:1}-; done; torchrun t.py $X", None),
-    "arithmetic-in-brackets": ("a=2; b=$[ a*3 ]; torchrun t.py $[a+1] $[$a*$b] x$[1]y \"$[b-1]\"", "<3><12><x1y><5>"),
+    "arithmetic-in-brackets": ('a=2; b=$[ a*3 ]; torchrun t.py $[a+1] $[$a*$b] x$[1]y "$[b-1]"', "<3><12><x1y><5>"),
     "comments-in-a-command": ("torchrun t.py --a 1 `# one` \\\n `# zwei: ü, $X` --b \\\n  `#three`\\\n --c", None),
     "dollar": ("torchrun t.py 'a'\\$ \"b$\" $ 1", None),
     "sourced-input": ("X=1; source /dev/stdin <<< 'X=2'; torchrun t.py $X", "<2>"),
@@ -188,6 +188,6 @@ UNKNOWN = [
     'V=2; eval "$(python settings.py)"',
     "V=2; source <(python settings.py)",
     "V=2; export $(cat .env)",
-    "eval \"V=\\$((3 - $UNSET))\"",
+    'eval "V=\\$((3 - $UNSET))"',
     "V=$[RANDOM%10+1]",
 ]

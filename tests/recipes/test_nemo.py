@@ -318,7 +318,8 @@ def test_weights_that_are_restored_name_the_model(tmp_path: Path) -> None:
     assert recipe.layout.expert_tensor_parallel == 8
     dense = read(RESTORED.replace("NAME", "mistral_7b"), tmp_path)
     assert (dense.model, dense.layout and dense.layout.expert_tensor_parallel) == ("mistral-7b-v0.1", 1)
-    assert read(RESTORED.replace("NAME", "ours"), tmp_path).model is None
+    for name in ("ours", "gpt3_sft", "mixtral_tuned"):  # a series is no model
+        assert read(RESTORED.replace("NAME", name), tmp_path).model is None
     shaped = read(TEXT.replace(": TP", ": 4") + "run: {model_train_name: mistral_7b}\n", tmp_path)
     assert (shaped.model, shaped.seq_length) == ("llama3-8b", 4096)
 

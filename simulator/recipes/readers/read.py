@@ -36,6 +36,8 @@ from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.recognition import (
     command_line,
     entry_of,
+    is_recorded,
+    line_of_flag,
     names_in,
     names_training,
     settings_of_training,
@@ -149,11 +151,14 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
     require_training_keys(str(path), keys)
     if answer := _as_documented(path, text, keys) or _by_format(document):
         return answer
-    if "zero_optimization" in content or "steps_per_print" in content:
+    if not content.keys().isdisjoint(_OF_DEEPSPEED):
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
         raise NoRecipeError(f"{path}: a configuration of accelerate names no model; give the script that names it")
-    raise _unread(path, text, names)
+    raise _unread(path, text, names, [str(name) for name in content])
+
+
+_OF_DEEPSPEED: Final = ("zero_optimization", "steps_per_print", "train_micro_batch_size_per_gpu")
 
 
 def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | None:
@@ -201,11 +206,13 @@ def _of_other(path: Path, trainer: str) -> UnsupportedError:
     return UnsupportedError(f"{path}: a file of {trainer}, which is not read; {_READ}")
 
 
-def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
+def _unread(path: Path, text: str, names: Collection[str], outer: Collection[str] | None = None) -> SimulateError:
     """Return the error for a file that no reader takes, by whether anything in it trains."""
-    if trains := settings_of_training({*names, *names_in(text)}, str(path)):
+    if path.suffix == ".json" and is_recorded(names):
+        return NoRecipeError(f"{path}: starts no training: the results of a run")
+    if trains := settings_of_training({*names, *names_in(text)}, str(path), outer):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
-    if line := command_line(text):
+    if line := command_line(text) or line_of_flag(text):
         message = f"{path}:{line}: a command within a configuration file; give the script that it starts"
         return _CommandWithinError(message)
     if "model_type" in names:
@@ -232,16 +239,20 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
         require_training_text(str(path), text)
     except NoRecipeError as idle:
         return idle
-    trains = settings_of_training(names, str(path))
+    if path.suffix == ".json" and is_recorded(names):
+        return NoRecipeError(f"{path}: starts no training: the results of a run")
     other = not text.strip() or _OTHER_KIND.search(str(error))
-    return error if trains or not other else _unread(path, text, names)
+    if not other or settings_of_training(names, str(path)) or command_line(text):
+        return error
+    line, _, why = str(error).removeprefix(str(path)).partition(": ")
+    return NoRecipeError(f"{path}{line}: starts no training, and cannot be read: {why}")
 
 
 _OTHER_KIND: Final = re.compile(
-    r"must hold a mapping|more than one YAML document|\((?:!|python/)[^()]*\) is not allowed|not valid JSON: Extra data"
-    r"|is not a finite number"
+    r"must hold a mapping|more than one YAML document| is not allowed|is not a finite number|duplicate key"
+    r"|not valid YAML|not valid JSON: (?!Exceeds)[A-Z]"
 )
-"""Errors of YAML or JSON files that are no configurations, such as lines of JSON or results."""
+"""Errors of YAML or JSON files that may be no configurations, such as lines of JSON, results, templates."""
 
 
 _LAUNCH_WORK: Final = 1_000_000
@@ -333,6 +344,10 @@ def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeErro
     )
 
 
+_ON_DEVICES: Final = re.compile(r"^#SBATCH[^\n]*\bg(?:pu|res)", re.MULTILINE)
+"""A job that asks for devices."""
+
+
 def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
     """Yield possible trainings that were not followed, with the setting or file that would help."""
     judged = {line for launch in script.launches for line in (launch.line, launch.script.line)}
@@ -341,7 +356,8 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         reason = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
         yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
-        if names_training(name) or "launch" in name or command_line(other.text):
+        spread = other.spread and _ON_DEVICES.search(text)
+        if spread or names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:
         yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"

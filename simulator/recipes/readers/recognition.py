@@ -30,11 +30,25 @@ _KEY: Final = re.compile(r"""^[ \t]*(?:-[ \t]+)?["']?([A-Za-z_][\w.-]{0,80})["']
 _LINE_WORK: Final = 10
 """Units of work per searched character."""
 _BATCH: Final = re.compile(
-    r"(?:\w*_)?(?:batch_?size|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
+    r"(?:\w*_)?(?:batch_?sizes?|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
 )
-_RATE: Final = re.compile(r"(?:\w*_)?(?:lr|learning_rate|optimizer|optim|adam_beta1)(?:_config|_name|_type)?")
-_LENGTH: Final = re.compile(r"(?:num_|max_|total_|train_)*(?:epochs?|iters|episodes?|duration)|(?:max|train)_steps")
+_TRAIN_BATCH: Final = re.compile(r"(?:\w*_)?train_(?:\w+_)?batch_size(?:_per_\w+)?")
+_RATE: Final = re.compile(r"(?:\w*_)?(?:lr|learning_rate)")
+_OPTIMIZER: Final = re.compile(r"(?:\w*_)?(?:optimizer|optim|adam_beta1)(?:_config|_name|_type)?")
+_SCHEDULE: Final = re.compile(
+    r"lr_(?:scheduler|decay|warmup)\w*|t_warmup|warmup_(?:ratio|updates|epochs|tokens)|weight_decay|max_update"
+)
+_LENGTH: Final = re.compile(
+    r"(?:num_|max_|total_|train_)*(?:epochs?|iters|episodes?|duration)|(?:max|train)_steps(?:_per_run)?|num_rollouts"
+)
+_SURE_LENGTH: Final = re.compile(r"train_(?:iters|samples|steps|tokens)|(?:num_train|train)_epochs|max_train_steps")
+_TRAINER: Final = re.compile(r"trainer(?:_kwargs)?")
+_TRAINING: Final = re.compile(r"train(?:ing|er)?_(?:args?|arguments|config|params|kwargs)")
 _MODEL: Final = re.compile(r"model(?:_name(?:_or_path)?|_path|_config|_type|_id)?|base_model|pretrained_model\w*|arch")
+_RECORDED: Final = frozenset(
+    ["total_time", "train_loss", "eval_loss", "log_history", "best_metric", "num_trainable_params", "total_flos"]
+)
+"""Keys of the results of a run, of which a configuration has none or one."""
 _IDLE: Final = re.compile(
     r"eval[a-z]*|inference[a-z]*|infer|generat[a-z]*|serv(?:e|ing)|quant\w*|tasks?|benchmark\w*|predict\w*|export|convert\w*"
 )
@@ -113,21 +127,35 @@ def names_in(text: str) -> set[str]:
     return set(_KEY.findall(text))
 
 
-def settings_of_training(names: Iterable[str], path: str) -> str:
-    """Return two settings of training, as `a and b`; empty where the keys have no such pair.
+def settings_of_training(names: Iterable[str], path: str, outer: Collection[str] | None = None) -> str:
+    """Return the settings by which a file trains, as `a and b`; empty where the keys have none.
 
-    A batch size, a learning rate or optimizer, a model, and with a batch size the length of training are such settings;
-    in a file whose `path` or keys indicate evaluation only the first two.
+    These are two of: a batch size, a learning rate, an optimizer, a schedule of rates, a length in training steps; and
+    with one of them a model, a section of a trainer, or with a batch size any length. In a file whose `path` or outermost
+    keys indicate evaluation only the first group counts. A batch size of training is enough.
     """
-    parts = {part.lower().replace("-", "_") for name in names for part in name.split(".")}
-    batch = next((name for name in sorted(parts) if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)), "")
-    rate = next((name for name in sorted(parts) if _RATE.fullmatch(name)), "")
-    model = next((name for name in sorted(parts) if _MODEL.fullmatch(name)), "")
-    length = next((name for name in sorted(parts) if batch and _LENGTH.fullmatch(name)), "")
-    words = {*re.split(r"[/\\._-]", path.lower()), *parts}
-    idle = any(_IDLE.fullmatch(word) for word in words)
-    settings = [name for name in (batch, rate, *(() if idle else (model, length))) if name]
+    parts = sorted({part.lower().replace("-", "_") for name in names for part in name.split(".")})
+
+    def first(pattern: re.Pattern[str]) -> str:
+        return next((name for name in parts if pattern.fullmatch(name)), "")
+
+    batch = next((name for name in parts if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)), "")
+    sure = [name for name in (batch, *map(first, (_RATE, _OPTIMIZER, _SCHEDULE, _SURE_LENGTH))) if name]
+    more = [name for name in map(first, (_MODEL, _TRAINING)) if name]
+    more += [name for name in map(first, (_LENGTH, _TRAINER)) if name and batch]
+    idle = any(_IDLE.fullmatch(word) for word in re.split(r"[/\\._-]", path.lower()))
+    if not idle and (trains := first(_TRAIN_BATCH)):
+        return " and ".join(dict.fromkeys((trains, *sure, *more)[:2]))
+    quiet = idle or any(_IDLE.fullmatch(name.lower()) for name in (parts if outer is None else outer))
+    if quiet and not first(_SCHEDULE):
+        more = []
+    settings = list(dict.fromkeys((*sure, *more)))
     return " and ".join(settings[:2]) if len(settings) > 1 else ""
+
+
+def is_recorded(names: Collection[str]) -> bool:
+    """Return whether the keys of a file are the results of a run."""
+    return len(_RECORDED.intersection(names)) > 1
 
 
 def command_line(text: str, judged: Collection[int] = ()) -> int:
@@ -158,6 +186,13 @@ def training_flag(text: str) -> str:
     """Return a flag that only trainings have, if a script names one outside comments; else empty."""
     match = _FLAG.search(_COMMENT.sub("", text))
     return match[0] if match else ""
+
+
+def line_of_flag(text: str) -> int:
+    """Return the line of a flag that only trainings have, outside comments; 0 without one."""
+    plain = _COMMENT.sub("", text)
+    match = _FLAG.search(plain)
+    return plain.count("\n", 0, match.start()) + 1 if match else 0
 
 
 def names_training(name: str) -> bool:

@@ -106,7 +106,8 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     text = text_of(machine, argv[0], line)
     name = _shown_name(argv[0])
     if text is None:
-        machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
+        spread = "starter" in machine.spread
+        machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand", spread=spread))
         return None
     words = tuple(value.text for value in argv[1:])
     again = [begun for whole, begun in machine.started if whole == text.text]

@@ -73,11 +73,12 @@ class NotFollowed:
     """A script that another one starts and that was not followed to a training."""
 
     line: int
-    """Line that starts it."""
     why: str
     """Why it was not followed, as the end of `starts a script`."""
     text: str = ""
     """Text of the script; empty where it is not available."""
+    spread: bool = False
+    """Whether it is started as several processes."""
 
 
 @dataclass(slots=True)
@@ -173,7 +174,7 @@ class Machine:
         self.unread = False
         # Scripts that are started but not followed to a training, by name.
         self.not_followed: dict[str, NotFollowed] = {}
-        # Texts of the scripts that are being followed, each with its arguments, the outermost first.
+        # Texts of the scripts being followed, each with its arguments.
         self.started: list[tuple[str, tuple[str, ...]]] = []
         # Variables assumed to be set, because the script ends without them.
         self.required: frozenset[str] = frozenset()

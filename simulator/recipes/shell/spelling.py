@@ -36,7 +36,7 @@ def respelled(data: bytes) -> bytes:
     text = bytearray(_ENDS.sub(rb"\1;", _BASE.sub(rb"\1+", data)))
     for match in _PART.finditer(data):
         end = data.find(b"}", match.end(), match.end() + _LONGEST)
-        _blank(text, match.end(), end, b"${")
+        _blank(text, match.end(), end, b"${#")
     for default in _DEFAULT.finditer(data):
         _plain_default(text, default.start(), default.end())
     for opening in _ARITHMETIC.finditer(data) if _HOLE.search(data) else ():
