@@ -228,23 +228,22 @@ _TEMPLATE: Final = re.compile(
 
 def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     """Return the error for a file that cannot be parsed or holds several documents: it may still train."""
+    names = names_in(text)
     if _TEMPLATE.search(text):
         return NoRecipeError(f"{path}: a template of Helm, which holds no values yet")
-    names = names_in(text)
     if trainer := trainer_of(names):
         return _of_other(path, trainer)
-    if path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:
-        return NoRecipeError(f"{path}: a template of a DeepSpeed configuration names no model")
     try:
         require_training_text(str(path), text)
     except NoRecipeError as idle:
         return idle
-    if path.suffix == ".json" and is_recorded(names):
-        return NoRecipeError(f"{path}: starts no training: the results of a run")
-    other = not text.strip() or _OTHER_KIND.search(str(error))
-    if not other or settings_of_training(names, str(path)) or command_line(text):
-        return error
     line, _, why = str(error).removeprefix(str(path)).partition(": ")
+    if path.suffix == ".json" and is_recorded(names):
+        why = "the results of a run"
+    elif path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:
+        why = "a template of a DeepSpeed configuration names no model"
+    elif text.strip() and (not _OTHER_KIND.search(why) or settings_of_training(names, str(path)) or command_line(text)):
+        return error
     return NoRecipeError(f"{path}{line}: starts no training, and cannot be read: {why}")
 
 

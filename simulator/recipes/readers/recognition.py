@@ -60,7 +60,8 @@ _PROGRAM: Final = (
     r"|(?:llamafactory-cli|axolotl|xtuner|oumi)[ \t]+train\b|(?:swift|megatron)[ \t]+(?:pt|sft|rlhf)\b"
     r"|trl[ \t]+(?:sft|dpo|kto|grpo|reward)\b|(?:tune|colossalai)[ \t]+run\b|msrun[ \t]+--"
     r"|(?:litgpt|nemo[ \t]+llm)[ \t]+(?:pretrain|finetune)"
-    r"|[a-z]+(?:-[a-z]+)?-(?:pretrain|finetune|train)[ \t]+(?!eval)[\w./\"${}-]|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
+    r"|[a-z]+(?:-[a-z]+)?-(?:pretrain|finetune|train)[ \t]+(?!eval)[\w./\"${}-]"
+    r"|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
 )
 _PYTHON: Final = (
     r"(?:pretrain|finetune|fine_tune|(?<![a-z])train(?!ing_data|ed|_data)|(?<![a-z])(?:sft|dpo|grpo))[\w-]{0,80}\.py\b"
@@ -130,9 +131,9 @@ def names_in(text: str) -> set[str]:
 def settings_of_training(names: Iterable[str], path: str, outer: Collection[str] | None = None) -> str:
     """Return the settings by which a file trains, as `a and b`; empty where the keys have none.
 
-    These are two of: a batch size, a learning rate, an optimizer, a schedule of rates, a length in training steps; and
-    with one of them a model, a section of a trainer, or with a batch size any length. In a file whose `path` or outermost
-    keys indicate evaluation only the first group counts. A batch size of training is enough.
+    These are two of: a batch size, a learning rate, an optimizer, a schedule of rates, a length in training steps, a
+    model, a section of training; with a batch size also any length or trainer. In a file whose `path` or `outer` keys
+    indicate evaluation only the first five count. A batch size of training is enough.
     """
     parts = sorted({part.lower().replace("-", "_") for name in names for part in name.split(".")})
 
