@@ -25,7 +25,7 @@ _OTHER: Final = re.compile(
 """Parts of a name that mark another network, or other weights, than the model whose name it begins with."""
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models with the sizes of LLaMA-7B but another vocabulary, which sizes cannot identify."""
-_SIZE: Final = re.compile(r"\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
+_SIZE: Final = re.compile(r"(?<!\d)\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
 """A number of parameters, which distinguishes `gpt3-4b` from the model `gpt3`."""
 _LENGTH: Final = ("max_position_embeddings",)
 _SHAPE: Final = (

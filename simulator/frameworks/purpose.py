@@ -193,7 +193,7 @@ def _is_plain(launch: LaunchCommand) -> bool:
     alone = launch.launcher == "python" and not launch.spread and not launch.in_front
     texts = [value.text for value in launch.arguments]
     starts = any(text.endswith(".py") and _TRAINS.search(PurePath(text).name.lower()) for text in texts)
-    said = any(pattern.match(text) for text in texts for pattern in (_OVERRIDE, _CHOICE, _SPREADS))
+    said = any(_OVERRIDE.match(text) or _CHOICE.match(text) or _SPREADS.match(text) for text in texts)
     return alone and not starts and not said
 
 

@@ -329,6 +329,15 @@ def test_adapters_on_quantized_weights_fit_where_those_of_16_bits_do(quantized: 
     assert found.outcome == "not_modelled"  # fewer bits may fit where 16 do not
 
 
+@pytest.mark.parametrize("workers", [1, 4, 16])
+def test_llamafactory_under_ray_has_as_many_devices_as_workers(workers: int, tmp_path: Path) -> None:
+    ray = f"ray_num_workers: {workers}\nresources_per_worker:\n  GPU: 1\nplacement_strategy: PACK\n"
+    recipe = read(f"{FACTORY}ray_run_name: a\n{ray}", tmp_path)
+    assert "unknown-flag" not in rules(recipe)
+    assert recipe.layout is not None
+    assert recipe.layout.data_parallel == workers
+
+
 def test_llamafactory_without_shards_may_be_sharded_by_its_launcher(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(FACTORY.replace("-8B-", "-70B-").replace("-3-", "-3.1-"), encoding="utf-8")
     (checked,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="a100-sxm-80g", nodes=1), Gates())

@@ -330,6 +330,8 @@ def test_weights_that_are_restored_name_the_model(tmp_path: Path) -> None:
         ("name: megatron_t5_glue\n", "models with an encoder are not modelled (t5)"),
         ("name: megatron_bert\n", "models with an encoder are not modelled (bert)"),
         ("  num_soft_negatives: 0\n", "the retrieval model is not priced"),
+        ("exp_manager: {name: gpt_1b_ppo_news}\n", "gpt_1b_ppo_news: training with a model that generates"),
+        ("name: ilql-13b\n", "ilql-13b: training with a model that generates"),
     ],
 )
 def test_models_that_are_no_decoder(more: str, said: str, tmp_path: Path) -> None:

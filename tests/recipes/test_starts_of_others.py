@@ -256,6 +256,8 @@ def test_bash_that_the_grammar_does_not_know(text: str, value: str) -> None:
         ),
         ("trainer:\n  num_train_steps: 3\ndata: !include d.yaml\n", "levanter"),
         ("_target_: verl.workers.config.ActorConfig\nppo_epochs: 1\n", "verl"),
+        ("trainer: {num_nodes: 1}\ntraining_config: {actor_rollout_ref: {actor: {ppo_epochs: 1}}}\n", "verl"),
+        ("trainer: {nnodes: 1, n_gpus_per_node: 8}\nmodel: {path: x}\ndata: {batch_size: 4}\n", "verl"),
     ],
 )
 def test_files_of_trainers_that_are_known_are_refused_by_name(text: str, name: str, tmp_path: Path) -> None:

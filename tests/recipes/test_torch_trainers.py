@@ -214,3 +214,28 @@ def test_deepspeed_differs_from_the_trainer(
     assert checked.outcome == outcome
     remarks = [remark for remark in checked.remarks if remark.rule == "contradiction"]
     assert [remark.place and remark.place.line for remark in remarks] == lines
+
+
+PEFT = """accelerate launch --num_processes 8 train.py --model_name_or_path meta-llama/Llama-2-7b-hf --bf16 True \\
+ --per_device_train_batch_size 1 --max_length 512 --packing True --gradient_checkpointing True --use_reentrant False \\
+ --add_special_tokens False --append_concat_token False --splits train --lora_r 4 WORDS
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "rank"),
+    [
+        ("--use_peft_lora True --use_4bit_quantization True --use_nested_quant True", {"quantised_base": "true"}, 4),
+        ("--use_peft_lora True --use_flash_attn True --target_modules all", {"flash_attention": "true"}, 4),
+        (
+            "--use_peft_lora False --use_4bit_quantization False --use_flash_attention_2",
+            {"flash_attention": "true"},
+            None,
+        ),
+    ],
+)
+def test_words_of_the_scripts_of_peft(words: str, options: dict[str, str], rank: int | None, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "run.sh", PEFT, WORDS=words)
+    assert (recipe.model, recipe.seq_length, recipe.lora_rank) == ("llama-2-7b", 512, rank)
+    assert options.items() <= recipe.options.items()
+    assert [remark for remark in recipe.remarks if remark.severity == "error" or remark.rule == "unknown-flag"] == []

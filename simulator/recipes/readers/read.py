@@ -355,7 +355,7 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         reason = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
         yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
-        spread = other.spread and _ON_DEVICES.search(text)
+        spread = other.spread and not script.launches and _ON_DEVICES.search(text)
         if spread or names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from simulator.frameworks.launch import LaunchCommand
 
 _TABLE: Final = Path(__file__).with_name("trainers.csv")
 """Trainers that are recognised but not read, with the keys that only their files combine, each a section, a name or
-a dotted path; `name=text` is a key whose value begins so."""
+a dotted path; `name=text` is a key whose value begins so, `/name` a section at any depth."""
 _ENTRIES: Final = Path(__file__).with_name("entries.csv")
 """Patterns of the programs, modules and scripts that start recognised trainers which are not read."""
 _FARTHEST: Final = 16
@@ -32,7 +32,6 @@ _LINE_WORK: Final = 10
 _BATCH: Final = re.compile(
     r"(?:\w*_)?(?:batch_?sizes?|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
 )
-_TRAIN_BATCH: Final = re.compile(r"(?:\w*_)?train_(?:\w+_)?batch_size(?:_per_\w+)?")
 _RATE: Final = re.compile(r"(?:\w*_)?(?:lr|learning_rate)")
 _OPTIMIZER: Final = re.compile(r"(?:\w*_)?(?:optimizer|optim|adam_beta1)(?:_config|_name|_type)?")
 _SCHEDULE: Final = re.compile(
@@ -99,11 +98,14 @@ def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
     `names` are sections, names and dotted paths of a file's keys, `keys` the same with values, where the file can be
     parsed.
     """
-    valued = {name for trainer in _trainers() for name in trainer.marks if "=" in name}
-    texts = [(key.name, key.values[0].text) for key in keys if key.values] if valued else []
+    keys = list(keys)
+    texts = [(key.name, key.values[0].text) for key in keys if key.values]
+    sections = {part for key in keys for part in key.path}
 
     def stands(mark: str) -> bool:
         name, equals, start = mark.partition("=")
+        if mark.startswith("/"):
+            return mark[1:] in sections
         return any(key == name and text.startswith(start) for key, text in texts) if equals else mark in names
 
     return next((trainer.name for trainer in _trainers() if all(map(stands, trainer.marks))), "")
@@ -137,21 +139,20 @@ def settings_of_training(names: Iterable[str], path: str, outer: Collection[str]
     """
     parts = sorted({part.lower().replace("-", "_") for name in names for part in name.split(".")})
 
-    def first(pattern: re.Pattern[str]) -> str:
-        return next((name for name in parts if pattern.fullmatch(name)), "")
+    def first(matches: Callable[[str], object]) -> str:
+        return next(filter(matches, parts), "")
 
-    batch = next((name for name in parts if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)), "")
-    sure = [name for name in (batch, *map(first, (_RATE, _OPTIMIZER, _SCHEDULE, _SURE_LENGTH))) if name]
-    more = [name for name in map(first, (_MODEL, _TRAINING)) if name]
-    more += [name for name in map(first, (_LENGTH, _TRAINER)) if name and batch]
+    batches = [name for name in parts if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)]
+    trained = [name for name in batches if "train_" in name]
+    schedule = first(_SCHEDULE.fullmatch)
+    rates = (first(_RATE.fullmatch), first(_OPTIMIZER.fullmatch), schedule, first(_SURE_LENGTH.fullmatch))
+    sure = [name for name in (*trained[:1], *batches[:1], *rates) if name]
+    more = [name for name in (first(_MODEL.fullmatch), first(_TRAINING.fullmatch)) if name]
+    more += [name for name in (first(_LENGTH.fullmatch), first(_TRAINER.fullmatch)) if name and batches]
     idle = any(_IDLE.fullmatch(word) for word in re.split(r"[/\\._-]", path.lower()))
-    if not idle and (trains := first(_TRAIN_BATCH)):
-        return " and ".join(dict.fromkeys((trains, *sure, *more)[:2]))
     quiet = idle or any(_IDLE.fullmatch(name.lower()) for name in (parts if outer is None else outer))
-    if quiet and not first(_SCHEDULE):
-        more = []
-    settings = list(dict.fromkeys((*sure, *more)))
-    return " and ".join(settings[:2]) if len(settings) > 1 else ""
+    settings = list(dict.fromkeys((*sure, *(more if schedule or not quiet else ()))))
+    return " and ".join(settings[:2]) if len(settings) > 1 or (trained and not idle) else ""
 
 
 def is_recorded(names: Collection[str]) -> bool:
