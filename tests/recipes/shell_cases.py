@@ -117,6 +117,7 @@ CASES = {
         'X=a,b; IFS=,; A=(1 2); torchrun t.py $X "$X" "${A[*]}" ${A[*]}; unset IFS; torchrun t.py $X',
         "<a><b><a,b><1,2><1><2>]\n[<a,b>",
     ),
+    "items-as-one": ("IFS=,; A=(1 2); X=${A[*]}; set -- a b; Y=$*; Z=${A[@]}; IFS=' '; torchrun t.py $X $Y $Z", None),
     "braces": (
         "for i in {1..3} {a,b}; do S=$S$i; done; torchrun t.py $S a{b,c{d,e}} {08..10} {5..1..2} '{1,2}' {x} ${S}{,z}",
         "<123ab><ab><acd><ace><08><09><10><5><3><1><{1,2}><{x}><123ab><123abz>",
@@ -156,9 +157,50 @@ CASES = {
     "escaped-blanks": ("X=a; torchrun t.py --c=$X\\ z \\ y 'p\\ q' \"r\\ s\" t\\\\ u", None),
     "background": ("f() { X=2; }; X=1; f & wait; exec torchrun t.py 1 & wait; torchrun t.py $X", "<1>]\n[<1>"),
     "dollar": ("torchrun t.py 'a'\\$ \"b$\" $ 1", None),
+    "failing": (
+        "set -e; false || torchrun t 1; if false; then :; fi; ! :; [ 1 = 2 ] && :; torchrun t 2; false; torchrun t",
+        "<1>]\n[<2>",
+    ),
+    "failing-inside": (
+        "set -e; f() { false; torchrun t.py $1; }; f 1 || X=1; set +e; false; set -o errexit; (f 3); torchrun t.py",
+        "<1>",
+    ),
+    "failing-last": (
+        "set -eo pipefail; f() { [ 1 = 2 ] && :; }; set +o pipefail; false | true; torchrun t 1; f; torchrun t 2",
+        "<1>",
+    ),
+    "failing-pipeline": ("set -euxo pipefail; torchrun t.py 1; false | cat; torchrun t.py 2", "<1>"),
+    "failing-own-shell": (
+        "set -e; f() { false; echo 2; }; bash -c 'false; torchrun t 1'; X=$(f); torchrun t.py $X",
+        "<1>]\n[<2>",
+    ),
+    "unset-ends": ("set -u; X=; torchrun t.py x$X ${Y:-2}; unset X; echo $X; torchrun t.py 3", "<x><2>"),
+    "unset-words": (
+        "set -u; f() { torchrun t.py $# $1; echo $2; torchrun t.py; }; (f 1); A=(); f 2 ${A[@]}",
+        "<1><1>]\n[<1><2>",
+    ),
+    "at-exit": (
+        "X=1; f() { torchrun t.py f $X; }; trap 'torchrun t.py no' EXIT; trap f EXIT INT; X=2; torchrun t.py 1; exit 3",
+        "<1>]\n[<f><2>",
+    ),
+    "at-exit-of-shells": (
+        "trap 'torchrun t.py e' 0; (trap 'torchrun t.py s' EXIT; torchrun t.py 1); bash -c 'torchrun t 2'; trap - EXIT",
+        "<1>]\n[<s>]\n[<2>",
+    ),
+    "at-exit-after-failing": ("set -e; trap 'torchrun t.py $X' EXIT; X=1; false; X=2", "<1>"),
+    "status-of-output": ("f() { echo 1; return 3; }; X=$(f) || Y=2; torchrun t.py $X$Y", "<12>"),
     "sourced-input": ("X=1; source /dev/stdin <<< 'X=2'; torchrun t.py $X", "<2>"),
 }
 UNKNOWN = [
+    "X=a,b; [ -d . ] && IFS=,; set -- $X; V=$1",
+    '[ -d . ] && IFS=,; A=(1 2); V="${A[*]}"',
+    "[ -d . ] && IFS=,; A=(1 2); V=${A[*]}; V=$V.",
+    "[ -d . ] && IFS=,; read V X <<< 1,2",
+    "if [ -d . ]; then f() { V=1; }; else f() { V=2; }; fi; f",
+    "V=3; [ -d . ] && f() { V=4; }; f",
+    "V=1; while [ -f more ]; do V=$X; X=2; done",
+    "for ((i=0; i<$(nproc); i++)); do V=$i; done",
+    "set -u; V=$NAME; NAME=3",
     "f() { if [ -d . ]; then V=2; return; fi; V=4; }; f",
     "f() { if [ -d . ]; then return 1; fi; }; f || V=4",
     "for x in a b c; do if [ -d . ]; then break; fi; V=$x; done",

@@ -150,6 +150,56 @@ def test_loops_over_unknown_words_run_once() -> None:
     assert not m.known
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "N=1; for h in $HOSTS; do torchrun t.py $N; N=$((N * 2)); done",
+        "for ((i = 0; i < $(nproc); i++)); do torchrun t.py $i; done",
+        "i=0; while [ $i -lt $ROUNDS ]; do torchrun t.py $i; i=$((i + 1)); done",
+        "N=1; for h in $HOSTS; do torchrun t.py $N; [ $N = 3 ] && N=4; [ $N = 2 ] && N=3; N=2; done",
+        "export N=1; for h in $HOSTS; do bash -c 'torchrun t.py $N'; N=2; done",
+    ],
+)
+def test_a_launch_stands_for_every_round_of_its_loop(text: str) -> None:
+    assert not any(launch.arguments[0].known for launch in read(text).launches[:1])
+
+
+def test_rounds_that_start_the_same_are_one_launch() -> None:
+    launch = only(read("i=0; for h in $HOSTS; do ssh $h torchrun --node_rank $i t.py 1; i=$((i + 1)); done"))
+    assert words(launch) == ["1"]
+    assert not launch.options["node_rank"].known
+    assert len(read("for h in $HOSTS; do [ $N = 1 ] && torchrun t.py $N; torchrun t.py; N=1; done").launches) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'for i in 1 2; do [ "$1" = a ] && break; torchrun t.py; done',
+        'for i in 1 2; do if [ "$1" = a ]; then continue; fi; torchrun t.py; done',
+        'f() { if [ "$1" = a ]; then return; fi; torchrun t.py; }; f $1',
+        'g() { torchrun t.py; }; f() { [ "$1" = a ] && return; g; }; f $1',
+        '[ "$1" = a ] && set -e; [ "$1" = a ] && trap "torchrun t.py" EXIT',
+    ],
+)
+def test_a_launch_behind_a_condition_that_leaves_is_conditional(text: str) -> None:
+    launches = read(text).launches
+    assert launches
+    assert all({cause.name for cause in launch.conditions} == {"1"} for launch in launches)
+
+
+def test_what_some_paths_export_may_not_reach_a_command() -> None:
+    text = "X=3; Y=4; [ -d . ] && export X Y; export Y; bash -c 'torchrun t.py $X $Y'; torchrun t.py"
+    inner, outer = read(text).launches
+    assert [value.known for value in inner.arguments] == [False, True]
+    assert [outer.environment[name].known for name in ("X", "Y")] == [False, True]
+
+
+def test_a_script_may_end_where_some_paths_let_failures_end_it() -> None:
+    script = read('[ "$1" = a ] && set -e\nfalse\ntorchrun t.py')
+    assert words(only(script)) == []
+    assert {line: {cause.name for cause in found} for line, found in script.exits.items()} == {2: {"1"}}
+
+
 def test_options_of_the_script_keep_their_defaults() -> None:
     text = "TP=2; while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; esac; done; torchrun t.py $TP"
     script = read(text)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from simulator.recipes.shell import braces
 from simulator.recipes.shell.conditions import Truth
 from simulator.recipes.shell.includes import unread
-from simulator.recipes.shell.machine import items_of
 from simulator.recipes.shell.parameters import NAME
-from simulator.recipes.shell.values import EMPTY, Cause, Value, hole, joined, text_value
+from simulator.recipes.shell.state import items_of
+from simulator.recipes.shell.values import BREAK, EMPTY, Cause, Piece, Value, hole, joined, text_value
 from simulator.recipes.shell.walk import Walk
 
 if TYPE_CHECKING:
@@ -55,11 +55,26 @@ class Assigning(Walk):
         if value and value[0].type == "array":
             self._list_of(name, items_of(old), value[0], line, appends=appends)
             return True
-        new = (self._words.value(value[0]) if value else EMPTY) if new is None else new
+        self.machine.substituted = True
+        new = (self._one_text(value[0]) if value else EMPTY) if new is None else new
         self._set(name, new, line, appends=appends)
         raw = self.source.data[node.start_byte : node.end_byte]
         # `X=$(command)` succeeds as the command does.
-        return new.causes if new.causes and (b"$(" in raw or b"`" in raw) else True
+        return new.causes if new.causes and (b"$(" in raw or b"`" in raw) else self.machine.substituted
+
+    def _one_text(self, node: Node) -> Value:
+        """Return the value of an assignment, in which the items of a list are one text."""
+        value = self._words.value(node)
+        if BREAK not in value.pieces:
+            return value
+        first, *others = (separators[:1] for separators in self.machine.separators)
+        line, raw = self._line(node), self.source.raw(node)
+        if "*" not in raw or first == " " == "".join({first, *others}):
+            return value
+        if others:
+            return hole(raw, line, [Cause(line, "IFS")])
+        between = Piece(first, line)
+        return Value(tuple(between if piece is BREAK else piece for piece in value.pieces))
 
     def _set(self, name: str, new: Value, line: int, *, appends: bool) -> None:
         """Set a variable, or a list's first item."""
@@ -133,9 +148,9 @@ class Assigning(Walk):
             if assign is not None:
                 assign(name)
             if unexports:
-                machine.state.exported.discard(name)
+                machine.state.exported.pop(name, None)
             elif exports:
-                machine.state.exported.add(name)
+                machine.state.exported[name] = frozenset()
         return True
 
     def _declared(self, node: Node, kind: str) -> list[tuple[str, Callable[[str], object] | None]]:
@@ -188,5 +203,5 @@ class Assigning(Walk):
             elif NAME.fullmatch(name):
                 state.variables[name] = None
                 self.machine.forget(name)
-                state.exported.discard(name)
+                state.exported.pop(name, None)
         return True

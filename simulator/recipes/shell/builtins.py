@@ -9,10 +9,11 @@ from typing import Final
 from simulator.recipes.shell.capture import echo_output, expr_output, printf_output
 from simulator.recipes.shell.conditions import Test, Truth
 from simulator.recipes.shell.files import WILD, Files
-from simulator.recipes.shell.includes import include
-from simulator.recipes.shell.machine import MAXIMUM_CALLS, items_of
-from simulator.recipes.shell.machine import words as words_of
+from simulator.recipes.shell.includes import include, spelled
+from simulator.recipes.shell.machine import MAXIMUM_CALLS
 from simulator.recipes.shell.parameters import NAME, read, set_options, shift
+from simulator.recipes.shell.state import items_of
+from simulator.recipes.shell.state import words as words_of
 from simulator.recipes.shell.values import Cause, Value, hole, joined, open_causes, split_fields, text_value
 from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.words import Words
@@ -35,7 +36,6 @@ WITHOUT_EFFECT: Final = frozenset(
         "date",
         "set",
         "ulimit",
-        "trap",
         "shopt",
         ":",
         "true",
@@ -122,7 +122,7 @@ _WITHIN: Final = "getopts position"
 def _cd(runner: Walk, argv: list[Value], line: int) -> Truth:
     """Follow `cd`, `pushd` and `popd`; the folder is known where its path is."""
     machine, files = runner.machine, runner.machine.state.files
-    words = [value.text for value in argv[1:] if not re.fullmatch(r"-[PLen]|--", value.text)]
+    words = [spelled(value) for value in argv[1:] if not re.fullmatch(r"-[PLen]|--", value.text)]
     before = words_of(items_of(machine.lookup("PWD", line)))
     target = words[0] if words else "~"
     if target == "-":
@@ -195,6 +195,15 @@ def _test(runner: Walk, argv: list[Value], line: int) -> Truth:
     ).truth()
 
 
+def _trap(runner: Walk, argv: list[Value], _line: int) -> Truth:
+    """Follow `trap TEXT EXIT`; texts that signals run are left alone."""
+    words = argv[2:] if len(argv) > 1 and argv[1].text == "--" else argv[1:]
+    if any(word.text.upper() in ("EXIT", "SIGEXIT", "0") for word in words[1:] or words):
+        text = words[0] if len(words) > 1 and words[0].text not in ("", "-") else None
+        runner.machine.state.trap = text
+    return True
+
+
 BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
     **dict.fromkeys(("cd", "pushd", "popd"), _cd),
     "eval": _eval,
@@ -204,6 +213,7 @@ BUILTINS: Final[Mapping[str, Callable[[Walk, list[Value], int], Truth]]] = {
     "continue": _leave,
     "set": set_options,
     "shift": shift,
+    "trap": _trap,
     "read": read,
     "getopts": _getopts,
     "mapfile": read,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell import arithmetic
-from simulator.recipes.shell.machine import Output
+from simulator.recipes.shell.state import Output
 from simulator.recipes.shell.values import EMPTY, Piece, Value, joined, text_value
 from simulator.recipes.shell.walk import Walk
 
@@ -33,16 +33,21 @@ def captured(runner: Walk, node: Node) -> Value | None:
     statements = [child for child in node.named_children if child.type != "comment"]
     if not statements or not _speaks(runner, statements[0]):
         return None
-    outer = machine.state, machine.output, machine.conditions, machine.left, len(machine.calls)
+    before, outer, calls = machine.state, (machine.output, machine.tested, len(machine.shadowed)), len(machine.calls)
+    aside = machine.aside()
     output = Output(len(machine.conditions))
-    machine.state, machine.output, machine.left = machine.state.fork(), output, []
+    machine.state, machine.output = before.fork(), output
+    machine.state.options.pop("e", None)
+    machine.state.trap = None
     try:
-        runner.all(statements)
+        machine.substituted = runner.all(statements)
+        runner.end()
     except (InputError, UndecidedError):
         output.whole = False
-    outer[0].files = machine.state.files.copy(outer[0].files.folder, outer[0].files.stack)
-    machine.state, machine.output, machine.conditions, machine.left, calls = outer
-    del machine.calls[calls:]
+    before.files = machine.state.files.copy(before.files.folder, before.files.stack)
+    machine.state, (machine.output, machine.tested, shadowed) = before, outer
+    machine.back(aside)
+    del machine.calls[calls:], machine.shadowed[shadowed:]
     return _without_end(joined(output.parts)) if output.whole else None
 
 

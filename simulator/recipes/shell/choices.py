@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
+from simulator.frameworks.values import PlainValue
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.values import Cause, Piece, Value, split_fields
+from simulator.recipes.shell.values import EMPTY, Cause, Piece, Value, alike, one_of, split_fields
 
 _LAUNCHES: Final = re.compile(
     r"(?<![\w-])(?:torchrun|deepspeed|msrun|accelerate|python[0-9.]*|[\w-]+cli|swift|megatron|composer)(?![\w-])|\.(?:py|sh|slurm|sbatch)(?!\w)"
@@ -77,16 +78,45 @@ def causes_of(values: Iterable[Value]) -> frozenset[Cause]:
     return frozenset(cause for value in values for cause in value.causes)
 
 
-def distinct(launches: Sequence[TrainingCommand], outer: frozenset[Cause]) -> Iterator[TrainingCommand]:
-    """Yield the different launches among those of one command's texts.
-
-    Where all are equal, only the conditions around the command decide whether it runs.
-    """
+def distinct(launches: Sequence[TrainingCommand]) -> list[TrainingCommand]:
+    """Return the different launches among those of one command's texts."""
     by_content: dict[tuple[object, ...], TrainingCommand] = {}
     for launch in launches:
         by_content.setdefault(_content_of(launch), launch)
-    alone = len(by_content) == 1
-    yield from (replace(launch, conditions=outer) if alone else launch for launch in by_content.values())
+    return list(by_content.values())
+
+
+def every_round(
+    first: Sequence[TrainingCommand], second: Sequence[TrainingCommand], causes: frozenset[Cause]
+) -> list[TrainingCommand]:
+    """Return the launches of one round of a loop with open words where another round has others."""
+    if [len(launch.arguments) for launch in first] != [len(launch.arguments) for launch in second]:
+        known = {_content_of(launch) for launch in first}
+        return [*first, *(launch for launch in second if _content_of(launch) not in known)]
+    return [_either(launch, other, causes) for launch, other in zip(first, second, strict=True)]
+
+
+def _either(launch: TrainingCommand, other: TrainingCommand, causes: frozenset[Cause]) -> TrainingCommand:
+    """Return a launch with open words where another one differs."""
+
+    def word(left: Value, right: Value | None) -> Value:
+        differs = right is None or not alike(left, right)
+        return one_of([left, EMPTY if right is None else right], left.text, left.line, causes) if differs else left
+
+    def words(left: Mapping[str, PlainValue], right: Mapping[str, PlainValue]) -> dict[str, PlainValue]:
+        ours, others = cast("dict[str, Value]", left), cast("dict[str, Value]", right)
+        return {name: word(ours.get(name, EMPTY), others.get(name)) for name in {**ours, **others}}
+
+    if _content_of(launch) == _content_of(other) and launch.environment == other.environment:
+        return launch
+    return replace(
+        launch,
+        script=word(cast("Value", launch.script), cast("Value", other.script)),
+        arguments=tuple(map(word, launch.arguments, other.arguments)),
+        options=words(launch.options, other.options),
+        spread=words(launch.spread, other.spread),
+        environment=words(launch.environment, other.environment),
+    )
 
 
 def _content_of(launch: TrainingCommand) -> tuple[object, ...]:

@@ -6,9 +6,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
-from simulator.recipes.shell.machine import Machine, is_outside
+from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.patterns import matches
 from simulator.recipes.shell.source import Source
+from simulator.recipes.shell.state import is_outside
 from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, could_match, hole, joined, split_fields
 from simulator.recipes.shell.words import Words, filled
 

@@ -14,6 +14,7 @@ from simulator.recipes.shell.values import Cause, Value, alike, hole, one_of
 
 _START: Final = re.compile(r"(?:\$PWD|\$\{PWD\}|\$\(pwd\)|`pwd`)(?=/|\Z)")
 """The folder that the script starts in; `cd` gives these another value."""
+_HOME: Final = re.compile(r"\A(?:\$HOME|\$\{HOME\})(?=/|\Z)")
 WILD: Final = re.compile(r"\$\(.*\)|\$\(.*|`[^`]*`|\$\{[^}]*\}?|\$\w+|\$.?|\{[^{}]*\}|\[[^][]*\]|[?*]+", re.DOTALL)
 """Parts of a path that stand for any text: holes and patterns."""
 _ENTRY_WORK: Final = 50
@@ -22,6 +23,7 @@ _LONGEST: Final = 1000
 """Most characters of a path."""
 ANY: Final = "**"
 """As a folder of a path: that folder and all below it."""
+EVERYTHING: Final = f"{ANY}/*"
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class Files:
         charge(10 * len(name))
         if len(name) > _LONGEST or name.startswith("/dev/"):
             return ""
+        name = _HOME.sub("~", name)
         start = _START.match(name)
         if start is None and not name.startswith(("/", "$", "`", "~")):
             name = f"{self.folder}/{name}" if self.folder else name

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.recipes.shell.capture import echo_output, printf_output, without_tabs
+from simulator.recipes.shell.files import EVERYTHING
 from simulator.recipes.shell.includes import left_in, text_of
-from simulator.recipes.shell.machine import Machine, items_of, words
+from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.source import HOLES, Source
+from simulator.recipes.shell.state import items_of, words
 from simulator.recipes.shell.values import EMPTY, Cause, Piece, TooLargeError, Value, hole, joined, text_value
 from simulator.recipes.shell.words import Words
 
@@ -35,6 +37,8 @@ _EXTENDED: Final = re.compile(r"(?<!\\)[(){}+?|]")
 """Signs of an extended pattern; in a basic one they are plain."""
 _SED_FLAG: Final = re.compile(r"(?P<extended>-[Er]|--regexp-extended)|(?P<in_place>-i.*|--in-place.*)")
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+_LOG: Final = re.compile(r"log|out|res|err|stat|hist|trace|report|metric|te?mp|dev", re.IGNORECASE)
+"""Names of variables that hold the path of what a command prints."""
 _REDIRECTS: Final = frozenset([">", ">|", ">>", "&>", "&>>", ">&"])
 _STREAM: Final = re.compile(r"\d+\Z|-\Z")
 
@@ -137,6 +141,8 @@ class Writer:
         before = EMPTY if starts else text_of(self._machine, target.word, target.line)
         for spelling in spellings(target.word):
             files.change(spelling, target.line)
+        if is_any_file(target.word):
+            files.change(EVERYTHING, target.line)
         with suppress(TooLargeError):
             if text is not None and before is not None:
                 files.write(name, joined([before, text]))
@@ -316,6 +322,12 @@ def _marked(pieces: Sequence[Piece]) -> tuple[str, dict[str, Piece]]:
 
 def _unmarked(text: str, holes: Mapping[str, Piece], line: int) -> list[Piece]:
     return [holes.get(part) or Piece(part, line, quoted=True) for part in HOLES.split(text) if part]
+
+
+def is_any_file(word: Value) -> bool:
+    """Whether a file that is written may be any: its name is not known at all, and does not say that it is a log."""
+    unknown = bool(word.pieces) and not any(piece.text if piece.known else piece.alternatives for piece in word.pieces)
+    return unknown and _LOG.search(word.text) is None
 
 
 def spellings(word: Value) -> list[str]:

@@ -13,7 +13,8 @@ from simulator.errors import InputError
 from simulator.frameworks.home import asking, path_set_by_user
 from simulator.recipes.shell.conditions import Truth
 from simulator.recipes.shell.files import WILD, Files
-from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine, NotFollowed
+from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
+from simulator.recipes.shell.state import NotFollowed
 from simulator.recipes.shell.values import Cause, Piece, Value, text_value
 from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
@@ -48,6 +49,14 @@ def _folder(piece: Piece) -> str:
     return "." if own else "\0"
 
 
+def spelled(target: Value) -> str:
+    """Return a path as it is spelled, with one spelling of the script's own folder."""
+    return "".join(
+        piece.text if piece.known or _OWN_FOLDER.search(piece.text) or _folder(piece) != "." else "$(dirname $0)"
+        for piece in target.pieces
+    )
+
+
 def disk_folder(files: Files) -> str:
     """Return the present folder from the script's own on, where names on disk begin; empty where it is not known."""
     folder = files.folder
@@ -60,13 +69,15 @@ def disk_folder(files: Files) -> str:
 def include(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
     """Follow `source FILE ARGUMENTS`; a file that cannot be read makes the variables that it may set unknown."""
     machine = runner.machine
-    if len(argv) < 2 or (_SURROUNDINGS.search(argv[1].text) and argv[1].text != "/dev/stdin"):
+    name = argv[1].text if len(argv) > 1 else ""
+    own = name == "/dev/stdin" or machine.state.files.wrote(name)
+    if not name or (_SURROUNDINGS.search(name) and not own):
         return True
-    text = runner.stdin.text if argv[1].text == "/dev/stdin" else text_of(machine, argv[1], line)
+    text = runner.stdin.text if name == "/dev/stdin" else text_of(machine, argv[1], line)
     if text is None:
-        unread(machine, argv[1].text, (), line, _name_below(argv[1])[:100])
-        if _LAUNCHES.search(name := _shown_name(argv[1])):
-            machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
+        unread(machine, name, (), line, _name_below(argv[1])[:100])
+        if _LAUNCHES.search(shown := _shown_name(argv[1])):
+            machine.not_followed.setdefault(shown, NotFollowed(line, "that is not at hand"))
         return True
     outer = machine.state.positional, machine.state.shifted
     if len(argv) > 2:
@@ -118,7 +129,7 @@ def read_variables(machine: Machine, option: str, value: Value, line: int) -> No
             name, equals, content = row.strip().partition("=")
             if equals and name.isidentifier():
                 machine.assign(name, text_value(content.strip("'\""), line), line)
-                machine.state.exported.add(name)
+                machine.state.exported[name] = frozenset()
     elif option != "--runtime-env-json" or not value.known or "env_vars" in value.text:
         unread(machine, value.text, (), line, _name_below(value)[:100] if option == "--env-file" else "")
 
@@ -143,6 +154,7 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     outer, machine.state = machine.state, state
     calls, machine.calls = machine.calls, [""] * len(machine.calls)
     truth = runner.include(text)
+    runner.end()
     outer.files = machine.state.files.copy(outer.files.folder, outer.files.stack)
     machine.state, machine.calls = outer, calls
     if len(runner.launches) == launches:

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import shlex
+import string
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.recipe import Place, Remark, Severity
 from simulator.recipes.shell.example import Example
-from simulator.recipes.shell.files import Files, joined_files
+from simulator.recipes.shell.files import joined_files
 from simulator.recipes.shell.source import Source
+from simulator.recipes.shell.state import (
+    ENTRY_WORK,
+    Content,
+    Flow,
+    NotFollowed,
+    Output,
+    State,
+    is_outside,
+    joined_functions,
+    joined_marks,
+    open_words,
+    same_content,
+    words,
+)
 from simulator.recipes.shell.values import (
     BLANKS,
-    BREAK,
     EMPTY,
     Cause,
     Value,
     alike,
     definitely_filled,
     hole,
-    joined,
     one_of,
     open_causes,
     text_value,
@@ -39,8 +50,6 @@ MAXIMUM_CALLS: Final = 12
 """Greatest depth of function calls and `eval`."""
 _STEP_WORK: Final = 1000
 """Units of work of one step, beside its results."""
-_ENTRY_WORK: Final = 50
-"""Units of work per variable of a state that is copied or compared."""
 _MAXIMUM_REMARKS: Final = 100
 _MOST_DIGITS: Final = 4
 """Most digits in the number of a parameter."""
@@ -54,78 +63,6 @@ _REMAINDERS: Final = ("MOE_ARGS",)
 """Lists of flags that scripts of dense models inherit unset from others; any other unset list is unknown."""
 _OWN_FLAGS: Final = 3
 """Number of own lists of flags from which an unset one counts as such a remainder."""
-
-Flow = Literal["", "exit", "return", "break", "continue"]
-Content = Value | tuple[Value, ...] | None
-"""Text of a variable, items of an array, or None for a name that was unset."""
-
-
-@dataclass(slots=True)
-class Function:
-    """A function's body and the source that defines it."""
-
-    source: Source
-    body: Node
-
-
-@dataclass(frozen=True, slots=True)
-class NotFollowed:
-    """A script that another one starts and that was not followed to a training."""
-
-    line: int
-    """Line that starts it."""
-    why: str
-    """Why it was not followed, as the end of `starts a script`."""
-    text: str = ""
-    """Text of the script; empty where it is not available."""
-
-
-@dataclass(slots=True)
-class Output:
-    """Output of commands so far."""
-
-    depth: int
-    """Number of conditions at the start; output under more of them is uncertain."""
-    parts: list[Value] = field(default_factory=list)
-    whole: bool = True
-    """Whether every part is known."""
-
-
-@dataclass(slots=True)
-class State:
-    """Variables at one point of one path."""
-
-    variables: dict[str, Content] = field(default_factory=dict)
-    exported: set[str] = field(default_factory=set)
-    functions: dict[str, Function] = field(default_factory=dict)
-    files: Files = field(default_factory=Files)
-    """Files as the script left them."""
-    positional: tuple[Value, ...] | None = None
-    """Positional parameters; None while they are the command line's unknown ones."""
-    shifted: int = 0
-    flow: Flow = ""
-    exit_line: int = 0
-    levels: int = 1
-    """Loops that `break` or `continue` leaves."""
-    exports_all: bool = False
-    """Whether every assigned variable is exported, after `set -a`."""
-
-    def fork(self) -> State:
-        """Return a copy for another path."""
-        charge(_ENTRY_WORK * (1 + sum(map(len, (self.variables, self.exported, self.functions)))))
-        other = copy.copy(self)
-        other.variables = dict(self.variables)
-        other.exported = set(self.exported)
-        other.functions = dict(self.functions)
-        other.files = self.files.copy()
-        return other
-
-    def started(self, positional: tuple[Value, ...]) -> State:
-        """Return the state of a shell that this one starts: its exported variables, functions and files."""
-        other = self.fork()
-        other.variables = {name: value for name, value in other.variables.items() if name in self.exported}
-        other.positional, other.shifted = positional, 0
-        return other
 
 
 class Machine:
@@ -160,6 +97,10 @@ class Machine:
         self.last: bool | frozenset[Cause] = True
         # Options `A`, `i`, `l`, `n`, `u` of declared variables, whose assignments mean more than their text.
         self.attributed: dict[str, str] = {}
+        # Number of conditions around the present command, within which no failure ends the script.
+        self.tested = 0
+        # Whether the last command in `$( )` succeeded.
+        self.substituted: bool | frozenset[Cause] = True
         # Current depth of nested choices of a command's text.
         self.choices = 0
         # How the current command distributes the processes that it starts.
@@ -219,7 +160,7 @@ class Machine:
     def step(self, line: int, parts: int = 0) -> None:
         """Count one step over `parts` parts. Raises InputError for a script that takes too many."""
         self.steps += 1
-        charge(_STEP_WORK + _ENTRY_WORK * parts)
+        charge(_STEP_WORK + ENTRY_WORK * parts)
         if self.steps > MAXIMUM_STEPS:
             raise InputError(f"{self.file}:{line}: takes more than {MAXIMUM_STEPS} steps to read; not a launch script")
 
@@ -258,7 +199,7 @@ class Machine:
         if name in ("IFS", "OPTIND"):
             return text_value(BLANKS if name == "IFS" else "1", line)
         outside = not self.unread and name not in self.required
-        if outside and name in self.own_names and not _FROM_OUTSIDE.fullmatch(name):
+        if outside and name in self.own_names and "u" not in self.state.options and not _FROM_OUTSIDE.fullmatch(name):
             return None
         if outside and self._is_remainder(name):
             remark = (
@@ -273,7 +214,7 @@ class Machine:
         """Whether an unset name is a list of flags that a script with lists of its own does not use."""
         if name not in _REMAINDERS:
             return False
-        charge(_ENTRY_WORK * len(self.own_names))
+        charge(ENTRY_WORK * len(self.own_names))
         return sum(_FLAGS.fullmatch(own) is not None for own in self.own_names) >= _OWN_FLAGS
 
     def _parameter(self, name: str, line: int) -> Content:
@@ -307,6 +248,11 @@ class Machine:
         # An unknown parameter: `${1:-4}` states its default.
         return name.isdigit() and isinstance(content, Value) and not content.known and self.state.positional is None
 
+    def unbound(self, name: str, content: Content, line: int) -> None:
+        """End the script where `set -u` does: at a variable that is surely not set."""
+        if content is None and name not in ("@", "*") and (on := self.state.options.get("u")) is not None:
+            self.ends(line, on)
+
     def leaves_out(self, value: Value) -> bool:
         """Whether a value is variables that are not set on the command line that starts the script."""
         names = {cause.name for cause in value.causes}
@@ -324,19 +270,24 @@ class Machine:
             content = setting
         elif (letters := self.attributed.get(name, "A")) != "A" and not (letters == "i" and _is_number(content)):
             content = hole(f"${name}", line, [Cause(line, name)])
-        if self.state.exports_all:
-            self.state.exported.add(name)
+        if "a" in self.state.options:
+            self.state.exported[name] = self.state.options["a"]
         self.state.variables[name] = content
 
     @property
-    def separators(self) -> str:
-        """Characters that separate words: IFS, as far as the script sets it."""
+    def separators(self) -> tuple[str, ...]:
+        """Characters that separate words: IFS, or each text that it may have."""
         content = self.state.variables.get("IFS")
-        return content.text if isinstance(content, Value) and content.known else BLANKS
+        if not isinstance(content, Value):
+            return (BLANKS,)
+        every = content.pieces[0].alternatives if len(content.pieces) == 1 and not content.known else (content,)
+        if every and all(value.known for value in every):
+            return tuple(value.text for value in every)
+        return ("", BLANKS, BLANKS + string.punctuation)
 
     def may_be_set(self, line: int) -> None:
         """Make all known variables unknown, except paths, because a missing file may set them."""
-        charge(_ENTRY_WORK * len(self.state.variables))
+        charge(ENTRY_WORK * len(self.state.variables))
         for name, content in list(self.state.variables.items()):
             if isinstance(content, Value) and content.known and "/" not in content.text:
                 filled = definitely_filled(content)
@@ -347,7 +298,7 @@ class Machine:
         if name not in self.keyed:
             return {}
         start = f"{name}["
-        charge(_ENTRY_WORK * len(self.state.variables))
+        charge(ENTRY_WORK * len(self.state.variables))
         items = {
             key[len(start) : -1]: content
             for key, content in self.state.variables.items()
@@ -361,7 +312,7 @@ class Machine:
         if isinstance(items, Value) and not items.known:
             return  # a list of which nobody knows the items
         number = int(key) if re.fullmatch(r"\d{1,6}", key, re.ASCII) else -1
-        charge(_ENTRY_WORK * len(items) if isinstance(items, tuple) else 0)
+        charge(ENTRY_WORK * len(items) if isinstance(items, tuple) else 0)
         if isinstance(items, tuple) and 0 <= number < len(items) + (name not in self.keyed):
             self.state.variables[name] = (*items[:number], content, *items[number + 1 :])
             return
@@ -397,7 +348,7 @@ class Machine:
     def join(self, states: Iterable[State], causes: frozenset[Cause], line: int) -> None:
         """Continue after several paths, of which the run takes one."""
         every = list(states)
-        charge(_ENTRY_WORK * sum(len(state.variables) + len(state.files.texts) for state in every))
+        charge(ENTRY_WORK * sum(len(state.variables) + len(state.files.texts) for state in every))
         for state in every:
             if state.flow == "exit":
                 self.exits.setdefault(state.exit_line, causes)
@@ -413,17 +364,49 @@ class Machine:
             for name in {**start, **state.variables}
             if name not in start or name not in state.variables or start[name] is not state.variables[name]
         )
-        charge(_ENTRY_WORK * 4 * len(going) * len(differing))
+        charge(ENTRY_WORK * 4 * len(going) * len(differing))
         for name in differing:
             merged.variables[name] = self._merged(name, going, causes, line)
         merged.files = joined_files([state.files for state in going], causes, line)
+        merged.exported = joined_marks([state.exported for state in going], causes)
+        merged.options = joined_marks([state.options for state in going], causes)
+        merged.functions = joined_functions([state.functions for state in going])
+        traps = [state.trap or EMPTY for state in going]
+        if not all(alike(trap, traps[0]) for trap in traps):
+            merged.trap = one_of(traps, "trap", line, causes)
         for state in going[1:]:
-            merged.exported |= state.exported
-            merged.functions |= state.functions
             if not same_content(state.positional, merged.positional) or state.shifted != merged.shifted:
                 opened = any(state.positional is not None for state in going)
                 merged.positional, merged.shifted = (open_words(causes, line) if opened else None), 0
         self.state = merged
+
+    def aside(self) -> tuple[list[tuple[State, frozenset[Cause]]], tuple[frozenset[Cause], ...]]:
+        """Put the paths aside that left a function or loop, while another one is followed; return what `back` takes."""
+        outer = self.left, self.conditions
+        if self.left:
+            self.conditions = (*self.conditions, self.gone())
+        self.left = []
+        return outer
+
+    def back(self, outer: tuple[list[tuple[State, frozenset[Cause]]], tuple[frozenset[Cause], ...]]) -> None:
+        """Continue beside the paths that were put aside."""
+        self.left, self.conditions = outer
+
+    def gone(self) -> frozenset[Cause]:
+        """Return what decides whether this path has left the function or loop."""
+        return frozenset().union(*(causes for _, causes in self.left))
+
+    @property
+    def around(self) -> frozenset[Cause]:
+        """What decides whether the present command runs."""
+        return self.gone().union(*self.conditions)
+
+    def ends(self, line: int, on: frozenset[Cause] = frozenset()) -> None:
+        """End the script here; where only some paths do, it is taken to go on."""
+        if on:
+            self.exits.setdefault(line, on)
+        else:
+            self.state.flow, self.state.exit_line = "exit", line
 
     def rejoin(self, flow: Flow, line: int) -> frozenset[Cause]:
         """Continue with the paths that left this function, loop or round by `flow` too; return what they depend on."""
@@ -462,36 +445,5 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
-def items_of(content: Content) -> tuple[Value, ...]:
-    """Return a variable as an array's items; a text is a single one."""
-    return content if isinstance(content, tuple) else () if content is None else (content,)
-
-
-def open_words(causes: frozenset[Cause], line: int) -> tuple[Value, ...]:
-    """Return parameters of which nobody knows the number."""
-    return (hole("$@", line, causes).inserted(quoted=False),)
-
-
-def words(content: tuple[Value, ...] | None) -> Value:
-    """Return an array's items as one value that splits between them."""
-    space = Value((BREAK,))
-    return joined(part for number, item in enumerate(content or ()) for part in ((space, item) if number else (item,)))
-
-
-def is_outside(value: Value) -> bool:
-    """Whether the value consists only of environment variables without a known value."""
-    return bool(value.pieces) and all(piece.outside for piece in value.pieces)
-
-
 def _placed(value: Value, line: int) -> Value:
     return text_value(value.text, line) if value.known else hole(value.text, line, value.causes)
-
-
-def same_content(left: Content, right: Content) -> bool:
-    """Whether two variables have the same content; unset and empty are the same."""
-    if isinstance(left, Value) and isinstance(right, Value):
-        return alike(left, right)
-    if isinstance(left, tuple) and isinstance(right, tuple):
-        charge(_ENTRY_WORK * len(left))
-        return len(left) == len(right) and all(map(alike, left, right))
-    return left is right or (left is None and right == EMPTY) or (right is None and left == EMPTY)

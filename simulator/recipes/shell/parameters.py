@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from simulator.recipes.shell.conditions import Truth
-from simulator.recipes.shell.machine import open_words
+from simulator.recipes.shell.state import open_words
 from simulator.recipes.shell.values import BLANKS, EMPTY, Cause, Value, hole, open_causes, splitter, text_value
 from simulator.recipes.shell.walk import Walk
 
 NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """A name that can be assigned."""
+_OPTIONS: Final = {"allexport": "a", "errexit": "e", "nounset": "u"}
+_OPTIONS_READ: Final = frozenset(["a", "e", "u", "pipefail"])
+"""Options of `set` that decide what runs."""
 _VALUED: Final = {"read": "adinNptu", "mapfile": "dnOsuCc", "readarray": "dnOsuCc"}
 """Options that take a value."""
 _FOLLOWED: Final = {"read": frozenset("raptse"), "mapfile": frozenset("t"), "readarray": frozenset("t")}
@@ -20,7 +23,7 @@ _FOLLOWED: Final = {"read": frozenset("raptse"), "mapfile": frozenset("t"), "rea
 
 
 def set_options(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
-    """Follow `set -a`, `set -- WORDS` and `set WORDS`."""
+    """Follow `set -aeu`, `set -o pipefail`, `set -- WORDS` and `set WORDS`."""
     state = runner.machine.state
     rest = list(argv[1:])
     while rest:
@@ -34,8 +37,11 @@ def set_options(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
                 state.positional, state.shifted = tuple(rest), 0
             return True
         named = rest[1].text if word.text.endswith("o") and len(rest) > 1 else ""
-        if "a" in word.text or named == "allexport":
-            state.exports_all = word.text[0] == "-"
+        for option in {*word.text[1:], _OPTIONS.get(named, named)} & _OPTIONS_READ:
+            if word.text[0] == "-":
+                state.options[option] = frozenset()
+            else:
+                state.options.pop(option, None)
         rest = rest[2 if named else 1 :]
     return True
 
@@ -66,7 +72,9 @@ def read(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
     text = runner.stdin.text
     is_list = command not in ("read", "getopts") or "a" in flags
     names = names or [{"read": "REPLY", "getopts": ""}.get(command, "MAPFILE")]
-    if command in _FOLLOWED and text is not None and text.known and flags <= _FOLLOWED[command]:
+    separators, *others = machine.separators
+    followed = command in _FOLLOWED and flags <= _FOLLOWED[command] and not others
+    if text is not None and text.known and followed:
         whole = text.text
         if command == "read":
             row, end, _ = whole.partition("\n")
@@ -77,7 +85,7 @@ def read(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
             if command != "read":
                 rows = (row.split("\n") if "t" in flags else row.splitlines(keepends=True)) if whole else []
             else:
-                rows = _fields(row, machine.separators, 0 if is_list else len(names))
+                rows = _fields(row, separators, 0 if is_list else len(names))
             values = [text_value(part, line) for part in rows]
             for number, name in enumerate(names):
                 if NAME.fullmatch(name):

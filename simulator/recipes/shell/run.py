@@ -15,7 +15,7 @@ from simulator.recipes.shell.builtins import BUILTINS, WITHOUT_EFFECT
 from simulator.recipes.shell.capture import SILENT
 from simulator.recipes.shell.changes import change_files
 from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands, distinct, texts
-from simulator.recipes.shell.conditions import Truth, negated, test_truth
+from simulator.recipes.shell.conditions import Truth, both, negated, test_truth
 from simulator.recipes.shell.files import Files
 from simulator.recipes.shell.filters import Writer, words_behind
 from simulator.recipes.shell.includes import (
@@ -28,9 +28,10 @@ from simulator.recipes.shell.includes import (
     unread,
 )
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
-from simulator.recipes.shell.machine import MAXIMUM_CALLS, Function, Machine
+from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
 from simulator.recipes.shell.passing import changed, files_of_variables
 from simulator.recipes.shell.source import HOLES, Source
+from simulator.recipes.shell.state import Function, maybe
 from simulator.recipes.shell.values import (
     Cause,
     Value,
@@ -74,7 +75,7 @@ class Runner(Assigning):
             "pipeline": self._pipeline,
             "list": self._list,
             "redirected_statement": self._redirected,
-            "negated_command": lambda node: negated(self.run(node.named_children[-1])),
+            "negated_command": lambda node: negated(self.tested(partial(self.run, node.named_children[-1]))),
             "test_command": lambda node: test_truth(self.machine, self.source, node),
         }
 
@@ -85,8 +86,8 @@ class Runner(Assigning):
         """Follow a command with redirections, which belong to the last one of `a && b > file`."""
         has_body = node.children[0].type not in _REDIRECTS
         # A pipeline's files are kept with the whole of it.
-        pipes = node.parent is not None and node.parent.type == "pipeline"
-        return self._directed(node.children[0] if has_body else None, node.children[has_body:], writes=not pipes)
+        writes = not _is_within(node, "pipeline")
+        return self._directed(node.children[0] if has_body else None, node.children[has_body:], writes=writes)
 
     def _directed(self, body: Node | None, parts: Sequence[Node], *, writes: bool = True) -> Truth:
         """Follow a command with redirections; output of `cat`, `tee` or `sed` with a known text is stored."""
@@ -127,7 +128,7 @@ class Runner(Assigning):
         tails = [i for i, child in enumerate(children) if child.type in ("elif_clause", "else_clause", "fi")]
         end = tails[0] if tails else len(children)
         asked = len(self.machine.asked_unset)
-        truth = self.all(children[1:then])
+        truth = self.tested(partial(self.all, children[1:then]))
         rest = children[end:]
         if isinstance(truth, bool):
             body = children[then + 1 : end]
@@ -146,15 +147,14 @@ class Runner(Assigning):
         start = len(self.launches)
         truth = self.loop(node, self._while)
         if self.is_endless(node):
-            self.launches[start:] = distinct(self.launches[start:], frozenset().union(*self.machine.conditions))
+            self.launches[start:] = distinct(self.launches[start:])
         return truth
 
     # Groups.
 
     def _function(self, node: Node) -> Truth:
-        self.machine.state.functions[self.source.raw(node.named_children[0])] = Function(
-            self.source, node.named_children[-1]
-        )
+        name = self.source.raw(node.named_children[0])
+        self.machine.state.functions[name] = (Function(self.source, node.named_children[-1]),)
         return True
 
     def _compound(self, node: Node) -> Truth:
@@ -169,13 +169,14 @@ class Runner(Assigning):
     def _pipeline(self, node: Node) -> Truth:
         truth: Truth = True
         self.machine.prints(None)
-        if node.parent is None or node.parent.type not in ("redirected_statement", "heredoc_redirect"):
+        if not _is_within(node, "redirected_statement", "heredoc_redirect"):
             self._writer.write(node)
         outer = self.stdin
         for child in node.named_children:
             command = child.children[0] if child.type == "redirected_statement" else child
             self.stdin = Stream(self._writer.inputs.get(command.id) if command.type == "command" else None)
-            truth = self._apart(partial(self.run, child))
+            status = self._apart(partial(self.run, child))
+            truth = both(truth, status) if "pipefail" in self.machine.state.options else status
         self.stdin = outer
         return truth
 
@@ -184,7 +185,7 @@ class Runner(Assigning):
         left, right = node.named_children[0], node.named_children[-1]
         operator = next((child.type for child in node.children if child.type in ("&&", "||", ";", "&")), ";")
         asked = len(self.machine.asked_unset)
-        truth = self.run(left)
+        truth = self.tested(partial(self.run, left)) if operator in ("&&", "||") else self.run(left)
         return self._then(truth, operator, last or partial(self.run, right), node, asked)
 
     def _then(
@@ -211,7 +212,7 @@ class Runner(Assigning):
         words: list[Node] = []
         behind, self._behind = self._behind, []
         redirects = any(child.type in _REDIRECTS for child in node.named_children)
-        if redirects and (node.parent is None or node.parent.type not in ("pipeline", "redirected_statement")):
+        if redirects and not _is_within(node, "pipeline", "redirected_statement"):
             self._writer.write(node)
         for child in (*node.children, *behind):
             if child.type == "variable_assignment":
@@ -221,22 +222,19 @@ class Runner(Assigning):
             elif child.type == "$" or (child.is_named and "redirect" not in child.type and child.type != "comment"):
                 words.append(child)
         argv = self._words.all_fields(words)
-        variables, exported = self.machine.state.variables, self.machine.state.exported
-        names = {self.source.raw(child.named_children[0]) for child in assignments}
-        before = {name: [variables[name]] if name in variables else [] for name in names}
+        if self.machine.state.flow:
+            return False
+        names = {self.source.raw(child.named_children[0]) for child in assignments} if argv else ()
+        variables, exported = self.machine.state.part(names)
         self._each_of(assignments)
         if not argv:
             return True
-        added = names - exported
-        self.machine.state.exported |= added
+        self.machine.state.exported |= dict.fromkeys(names, frozenset[Cause]())
         outer, self.stdin = self.stdin, stdin
         opened = HOLES.match(self.source.data[words[0].start_byte : words[0].start_byte + 4].decode("utf-8", "replace"))
         truth = self._unknown(argv, line) if opened else self._called(argv, line)
         self.stdin = outer
-        for name, contents in before.items():
-            self.machine.state.variables.pop(name, None)
-            self.machine.state.variables.update((name, content) for content in contents)
-        self.machine.state.exported -= added
+        self.machine.state.restore(names, variables, exported)
         return truth
 
     def _each_of(self, assignments: Iterable[Node]) -> None:
@@ -310,7 +308,8 @@ class Runner(Assigning):
         outer = machine.state.variables, machine.state.exported
         new = {name: value for name, value in after.items() if before.get(name) is not value}
         machine.state.variables = {**outer[0], **new}
-        machine.state.exported = (outer[1] - (before.keys() - after.keys())) | new.keys()
+        kept = {name: causes for name, causes in outer[1].items() if name in after or name not in before}
+        machine.state.exported = kept | dict.fromkeys(new, frozenset())
         for option, value in files_of_variables(argv):
             read_variables(machine, option, value, line)
         truth = follow()
@@ -329,11 +328,10 @@ class Runner(Assigning):
 
     def _take(self, launch: TrainingCommand) -> None:
         machine = self.machine
-        conditions = frozenset().union(*machine.conditions)
         files = machine.state.files.copy()
         written = partial(_written, machine, files, launch.line)
         self.launches.append(
-            dataclasses.replace(launch, conditions=conditions, written=written, folder=disk_folder(files))
+            dataclasses.replace(launch, conditions=machine.around, written=written, folder=disk_folder(files))
         )
         if len(self.launches) > _MAXIMUM_LAUNCHES:
             raise InputError(f"{machine.file}:{launch.line}: more than {_MAXIMUM_LAUNCHES} launches")
@@ -355,7 +353,10 @@ class Runner(Assigning):
         truth = self._branches(paths, causes_of(words), line)
         machine.choices -= 1
         launches = self.launches[start:]
-        self.launches[start:] = distinct(launches, frozenset().union(*machine.conditions))
+        different = distinct(launches)
+        if len(different) == 1 and len(launches) >= len(paths):  # only the conditions around the command decide
+            different = [dataclasses.replace(different[0], conditions=machine.around)]
+        self.launches[start:] = different
         return truth
 
     def _environment(self) -> dict[str, Value]:
@@ -364,29 +365,36 @@ class Runner(Assigning):
             name: text_value(text, 0) for name, text in {**self.machine.environment, **self.machine.settings}.items()
         }
         variables = dict(self.machine.scheduled) | variables
-        for name in sorted(self.machine.state.exported):
-            content = self.machine.lookup(name, 0)
+        for name, causes in sorted(self.machine.state.exported.items()):
+            content = maybe(name, self.machine.lookup(name, 0), causes)
             if isinstance(content, Value):
                 variables[name] = content
         return variables
 
     def _call(self, name: str, arguments: Sequence[Value], line: int) -> Truth:
+        """Follow a call of a function, or of each that the name may stand for."""
+        functions = self.machine.state.functions[name]
+        paths = [partial(self._call_one, name, function, arguments, line) for function in functions]
+        return paths[0]() if len(paths) == 1 else self._branches(paths, frozenset({Cause(line, name)}), line)
+
+    def _call_one(self, name: str, function: Function | None, arguments: Sequence[Value], line: int) -> Truth:
+        if function is None:
+            return False
         machine = self.machine
         if name in machine.calls or len(machine.calls) >= MAXIMUM_CALLS:
             raise InputError(f"{machine.file}:{line}: function {name[:40]} calls itself, or calls nest too deep")
-        function = machine.state.functions[name]
         outer = machine.state.positional, machine.state.shifted
         machine.state.positional, machine.state.shifted = tuple(arguments), 0
         machine.calls.append(name)
         machine.shadowed.append({})
-        outer_left, machine.left = machine.left, []
+        aside = machine.aside()
         inner = Runner(machine, function.source, self.launches)
         inner.stdin = self.stdin
         truth = inner.run(function.body)
         if machine.state.flow == "return":
             machine.state.flow = ""
         truth = _or_depends(truth, machine.rejoin("return", line))
-        machine.left = outer_left
+        machine.back(aside)
         for local, contents in machine.shadowed.pop().items():
             machine.state.variables.pop(local, None)
             machine.state.variables.update((local, content) for content in contents)
@@ -414,14 +422,19 @@ class Runner(Assigning):
         inner = Runner(machine, Source(machine.file, text), self.launches)
         machine.own_names |= inner.assigned_names()
         machine.calls.append("")
-        left, machine.left = machine.left, []
+        aside = machine.aside()
         truth = inner.all(inner.root.children)
         machine.calls.pop()
         if machine.state.flow == "return":
             machine.state.flow = ""
         truth = _or_depends(truth, machine.rejoin("return", text.line))
-        machine.left = left
+        machine.back(aside)
         return truth
+
+
+def _is_within(node: Node, *types: str) -> bool:
+    """Whether a node stands directly in one of these."""
+    return node.parent is not None and node.parent.type in types
 
 
 def _or_depends(truth: Truth, causes: frozenset[Cause]) -> Truth:

@@ -10,9 +10,10 @@ from simulator.recipes.recipe import Remark, Severity
 from simulator.recipes.shell.capture import captured
 from simulator.recipes.shell.example import example_of
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.machine import Machine, NotFollowed
+from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.run import Runner
 from simulator.recipes.shell.source import HOLES, Source, check_length
+from simulator.recipes.shell.state import NotFollowed
 from simulator.recipes.shell.values import Cause, TooLargeError, text_value
 from simulator.recipes.shell.wrappers import scheduled_variables
 
@@ -94,6 +95,7 @@ def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
         runner = Runner(machine, Source(machine.file, text_value(text, 1)), [])
         machine.own_names = runner.assigned_names()
         runner.all(runner.root.children)
+        runner.end()
     except TooLargeError as error:
         raise InputError(f"{machine.file}: a value outgrows every command line; not a launch script") from error
     except RecursionError as error:

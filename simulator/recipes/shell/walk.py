@@ -11,11 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from simulator.errors import InputError
+from simulator.recipes.shell.choices import every_round
 from simulator.recipes.shell.conditions import Truth, test_truth
 from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.machine import Machine, State, same_content
+from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.patterns import matches
 from simulator.recipes.shell.source import Source
+from simulator.recipes.shell.state import State, same_content
 from simulator.recipes.shell.values import EMPTY, Cause, Value, could_match, hole, joined
 from simulator.recipes.shell.words import Words
 
@@ -27,6 +29,10 @@ _ENDLESS: Final = re.compile(r"true|:|\[\[?\s+(?:1|true)\s+\]\]?|\(\(\s*1\s*\)\)
 """Conditions of loops that only their body ends."""
 _STARTS: Final = re.compile(r"\.(?:py|sh|slurm|sbatch)\b|\b(?:train|sft|pretrain|finetune)\b")
 """Parts of a loop's body that may start a training."""
+
+
+_FAILING: Final = frozenset(["command", "test_command", "subshell", "pipeline", "variable_assignment"])
+"""Statements whose failure ends a script under `set -e`; in other ones a statement within does."""
 
 
 @dataclass(slots=True)
@@ -75,12 +81,27 @@ class Walk(ABC):
 
     def run(self, node: Node) -> Truth:
         """Run one statement; return whether it would succeed."""
-        self.machine.step(self._line(node), node.child_count)
-        if node.type == "command" and self.source.data.startswith(b"((", node.start_byte):
-            return test_truth(self.machine, self.source, node)  # as older grammars have `(( ))`
-        statement = self.statements.get(node.type)
-        self.machine.last = statement(node) if statement else True
-        return self.machine.last
+        machine, line, kind = self.machine, self._line(node), node.type
+        machine.step(line, node.child_count)
+        asked = len(machine.asked_unset)
+        statement = self.statements.get(kind)
+        is_test = self.source.data.startswith(b"((", node.start_byte)
+        if kind == "command" and is_test:
+            machine.last = test_truth(machine, self.source, node)  # as older grammars have `(( ))`
+        else:
+            machine.last = statement(node) if statement else True
+        fails = machine.last is False and (kind in _FAILING or is_test) and not machine.state.flow
+        if fails and not machine.tested and (on := machine.state.options.get("e")) is not None:
+            machine.ends(line, on)
+            machine.ended_without.update(machine.asked_unset[asked:])
+        return machine.last
+
+    def tested(self, run: Callable[[], Truth]) -> Truth:
+        """Follow a condition: commands in it may fail under `set -e`."""
+        self.machine.tested += 1
+        truth = run()
+        self.machine.tested -= 1
+        return truth
 
     def _line(self, node: Node) -> int:
         return self.source.line(node.start_byte)
@@ -108,12 +129,25 @@ class Walk(ABC):
         return truth
 
     def _apart(self, run: Callable[[], Truth]) -> Truth:
-        before, left = self.machine.state, self.machine.left
-        self.machine.state, self.machine.left = before.fork(), []
+        """Follow what runs in a shell of its own."""
+        machine, before, aside = self.machine, self.machine.state, self.machine.aside()
+        machine.state = before.fork()
+        machine.state.trap = None
         truth = run()
-        before.files = self.machine.state.files.copy(before.files.folder, before.files.stack)
-        self.machine.state, self.machine.left = before, left
+        self.end()
+        before.files = machine.state.files.copy(before.files.folder, before.files.stack)
+        machine.state = before
+        machine.back(aside)
         return truth
+
+    def end(self) -> None:
+        """Follow what a shell runs as it ends."""
+        state = self.machine.state
+        flow, line, text = state.flow, state.exit_line, state.trap
+        if text is not None:
+            state.trap, state.flow = None, ""
+            self.evaluate(text, text.line)
+            self.machine.state.flow, self.machine.state.exit_line = flow, line
 
     def _some_rounds(self, run: Callable[[], bool], causes: frozenset[Cause], line: int) -> Truth:
         """Follow a loop of nobody knows how many rounds: what a second round changes has no known value."""
@@ -121,16 +155,22 @@ class Walk(ABC):
 
     def _unsettle(self, run: Callable[[], bool], causes: frozenset[Cause], line: int) -> None:
         """Follow a round, and forget what another one would change."""
-        again, machine = run(), self.machine
-        first, left, launches = machine.state, machine.left, len(self.launches)
-        if not again:
-            return
-        machine.state, machine.left = first.fork(), []
-        run()
-        second, machine.state, machine.left = machine.state, first, left
-        del self.launches[launches:]
-        for name, content in second.variables.items():
-            if not same_content(content, first.variables.get(name)):
+        machine, start = self.machine, len(self.launches)
+        again, end = run(), len(self.launches)
+        forgotten = set[str]()
+        while again:
+            first, left = machine.state, machine.left
+            machine.state, machine.left = first.fork(), []
+            run()
+            second, machine.state, machine.left = machine.state, first, left
+            before = first.variables
+            changed = {name for name, new in second.variables.items() if not same_content(new, before.get(name))}
+            changed -= forgotten
+            forgotten |= changed
+            self.launches[start:] = every_round(self.launches[start:end], self.launches[end:], causes)
+            end = len(self.launches)
+            again = bool(changed)
+            for name in sorted(changed):
                 machine.assign(name, hole(f"${name}", line, causes), line)
 
     # Choices and loops.
@@ -224,15 +264,22 @@ class Walk(ABC):
             return False
         return not state.flow
 
+    def _round(self, body: Node, after: Callable[[], object]) -> bool:
+        """Run one round of a loop and what decides or prepares the next; return whether that may follow."""
+        again = self._body(body)
+        if again:
+            after()
+        return again
+
     def loop(self, node: Node, follow: Callable[[Node], Truth]) -> Truth:
         """Follow a loop, and continue with the paths that break out of it too."""
         machine = self.machine
-        outer, machine.left = machine.left, []
+        left, conditions = machine.aside()
         truth = follow(node)
         machine.rejoin("break", self._line(node))
         for state, _ in machine.left:
             state.levels = max(state.levels - 1, 1)
-        machine.left = outer + machine.left
+        machine.back((left + machine.left, conditions))
         return truth
 
     def is_endless(self, node: Node) -> bool:
@@ -243,17 +290,18 @@ class Walk(ABC):
         line, machine, body = self._line(node), self.machine, node.named_children[-1]
         until = node.children[0].type == "until"
         endless = self.is_endless(node)
+        condition = partial(self.tested, partial(self.all, node.children[1:-1]))
         for _ in range(_MAXIMUM_ROUNDS):
-            truth = self.all(node.children[1:-1])
+            truth = condition()
             if isinstance(truth, frozenset):
                 if self._over_arguments(truth):
                     return True
-                return self._some_rounds(lambda: self._body(body), truth, line)
+                return self._some_rounds(lambda: self._round(body, condition), truth, line)
             before, left = dict(machine.state.variables), len(machine.left)
             if truth == until or not self._body(body):
                 return True
             if endless and len(machine.left) > left:
-                self._unsettle(lambda: self._body(body), machine.left[-1][1], line)
+                self._unsettle(lambda: self._round(body, condition), machine.left[-1][1], line)
                 return True
             after = machine.state.variables
             if endless and len(after) == len(before) and all(same_content(before.get(n), after[n]) for n in after):
@@ -288,14 +336,14 @@ class Walk(ABC):
         signs = [child for child in node.children if child.type in ("((", ";", "))")][:4]
         first, condition, step = ((left.end_byte, right.start_byte) for left, right in itertools.pairwise(signs))
         self._words.arithmetic_between(node, *first, line)
+        after = partial(self._words.arithmetic_between, node, *step, line)
         for _ in range(_MAXIMUM_ROUNDS):
             self.machine.step(line)
             number = self._words.arithmetic_between(node, *condition, line)
             if not number.known:
-                return self._some_rounds(lambda: self._body(body), number.causes, line)
-            if number.text == "0" or not self._body(body):
+                return self._some_rounds(lambda: self._round(body, after), number.causes, line)
+            if number.text == "0" or not self._round(body, after):
                 return True
-            self._words.arithmetic_between(node, *step, line)
         return self._endless(line)
 
 

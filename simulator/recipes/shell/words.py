@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell import arithmetic, braces
-from simulator.recipes.shell.machine import Content, Machine, items_of, words
+from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.patterns import edited
 from simulator.recipes.shell.source import Source
+from simulator.recipes.shell.state import Content, items_of, words
 from simulator.recipes.shell.values import (
     EMPTY,
     Cause,
@@ -47,6 +48,7 @@ _BRACED: Final = re.compile(
     r"(?P<operator>:[-=+?]|[-=+?]|##|#|%%|%|//|/#|/%|/|\^\^|\^|,,|,|:|@)?",
     re.ASCII,
 )
+_DEFAULTS: Final = frozenset([":-", ":=", ":+", ":?", "-", "=", "+", "?"])
 _ESCAPE: Final = re.compile(r"\\(.?)", re.DOTALL)
 _ANSI: Final = re.compile(
     r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|([abeEfnrtv\\'\"?]))"
@@ -81,12 +83,19 @@ class Words:
 
     def fields(self, node: Node) -> list[Value]:
         """Return the words that a node expands to."""
-        separators = self._machine.separators
         parts = braces.expanded(self.value(node))
         if len(parts) > 1 and _NAMED_BRACE.search(raw := self._source.raw(node)):  # `$X{1,2}` is `$X1 $X2`
             line = self._source.line(node.start_byte)
             return [hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])]
-        return [field for part in parts for field in split_fields(part, separators)]
+        return [field for part in parts for field in self._split(part, node)]
+
+    def _split(self, value: Value, node: Node) -> list[Value]:
+        """Return the words of a value; a hole where branches set IFS to texts that split it otherwise."""
+        first, *others = (split_fields(value, separators) for separators in self._machine.separators)
+        if all(other == first for other in others):
+            return first
+        line = self._source.line(node.start_byte)
+        return [hole(value.text, line, [Cause(line, "IFS")]).inserted(quoted=False)]
 
     def all_fields(self, nodes: Iterable[Node]) -> list[Value]:
         """Return the words of nodes in a row; what nothing or a backslash at a line's end divides is one word."""
@@ -176,7 +185,9 @@ class Words:
             value = self._command(node, line)
         elif kind == "simple_expansion":
             name = self._source.text(begin + 1, node.end_byte)
-            return self._inserted(self._first(name, self._name(name, line), line), quoted=quoted, apart=name == "@")
+            content = self._name(name, line)
+            self._machine.unbound(name, content, line)
+            return self._inserted(self._first(name, content, line), quoted=quoted, apart=name == "@")
         else:
             return self._braced(node, begin, line, quoted=quoted)
         return value.inserted(quoted=quoted)
@@ -220,9 +231,11 @@ class Words:
             return words(
                 tuple(item.inserted(quoted=quoted, is_item=True) if item.pieces else empty for item in content)
             )
-        if len(content) > 1 and (causes := open_causes(content)):
+        first, *others = (separators[:1] for separators in self._machine.separators)
+        causes = open_causes(content) | {Cause(content[0].line, "IFS") for other in others if other != first}
+        if len(content) > 1 and causes:
             return hole("$*", content[0].line, causes)
-        between = text_value(self._machine.separators[:1], 0)
+        between = text_value(first, 0)
         parts = (part for number, item in enumerate(content) for part in ((between, item) if number else (item,)))
         return joined(parts).inserted(quoted=True)
 
@@ -239,20 +252,14 @@ class Words:
         if match is None:
             return hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])
         name, operator = match["name"], match["operator"] or ""
-        content = self._name(name, line)
-        if match["indirect"] and match["index"] is None:
-            content = self._indirect(content, line)
-        elif match["index"] is None:
-            content = self._first(name, content, line)
-        if match["index"] is not None:
-            start = begin + len(raw[: match.start("index")].encode())
-            index = Value(tuple(self._interpolated(node, start, start + len(match["index"].encode()), quoted=False)))
-            content = self._chosen(name, content, index, keys=bool(match["indirect"]))
+        content = self._meant(node, match, begin, line)
+        defaults = operator in _DEFAULTS
+        self._machine.unbound("@" if defaults else match["index"] or name, content, line)
         if match["length"]:
             return self._length(content, raw, line)
         operand_start = begin + len(match[0].encode())
         apart = name == "@" or match["index"] == "@"
-        if operator and operator[-1] in "-=+?" and operator[0] in ":-=+?":
+        if defaults:
             return self._defaulted(node, name, content, operator, operand_start, line, quoted=quoted)
         if match.end() != len(raw) - 1 or operator in ("^^", "^", ",,", ","):
             operand = Value(tuple(self._interpolated(node, operand_start, node.end_byte - 1, quoted=False)))
@@ -264,6 +271,15 @@ class Words:
             else:
                 content = self._edited(content or EMPTY, operator, operand, raw, line)
         return self._inserted(content, quoted=quoted, apart=apart)
+
+    def _meant(self, node: Node, match: re.Match[str], begin: int, line: int) -> Content:
+        """Return what `${X}`, `${!X}` or `${X[index]}` means, without its operator."""
+        content = self._name(match["name"], line)
+        if match["index"] is None:
+            return self._indirect(content, line) if match["indirect"] else self._first(match["name"], content, line)
+        start = begin + len(match.string[: match.start("index")].encode())
+        index = Value(tuple(self._interpolated(node, start, start + len(match["index"].encode()), quoted=False)))
+        return self._chosen(match["name"], content, index, keys=bool(match["indirect"]))
 
     def _chosen(self, name: str, content: Content, index: Value, *, keys: bool) -> Content:
         """Return `${X[index]}`, `${X[@]}` or, with `keys`, `${!X[@]}`."""
@@ -381,6 +397,7 @@ class Words:
     def _computed(self, text: str, line: int) -> int:
         def lookup(name: str, depth: int = 0) -> int:
             content = self._machine.lookup(name, line)
+            self._machine.unbound(name, content, line)
             value = self._inserted(content, quoted=True)
             if not value.known:
                 raise _UnknownError(value.causes)
