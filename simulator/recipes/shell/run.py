@@ -308,8 +308,8 @@ class Runner(Assigning):
         outer = machine.state.variables, machine.state.exported
         new = {name: value for name, value in after.items() if before.get(name) is not value}
         machine.state.variables = {**outer[0], **new}
-        kept = {name: causes for name, causes in outer[1].items() if name in after or name not in before}
-        machine.state.exported = kept | dict.fromkeys(new, frozenset())
+        exported = {name: causes for name, causes in outer[1].items() if name in after or name not in before}
+        machine.state.exported = exported | dict.fromkeys(new, frozenset())
         for option, value in files_of_variables(argv):
             read_variables(machine, option, value, line)
         truth = follow()
