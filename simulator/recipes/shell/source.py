@@ -61,13 +61,9 @@ class Source:
             lines.append(piece.line)
             parts.append(data)
             length += len(data)
-<<<<<<< HEAD
         self.data = without_remarks(b"".join(parts))
-=======
-        self.data = b"".join(parts)
         if self.data.rstrip().endswith(b"\\"):
             self.data = _CONTINUED.sub(rb"\1\n", self.data)
->>>>>>> main
         self._starts = starts
         self._lines = lines
         self.root = self._understood()
