@@ -50,8 +50,6 @@ _DOCUMENTS: Final = (".yaml", ".yml", ".json", ".toml")
 _SHELL: Final = (".sh", ".bash", ".slurm", ".sbatch", ".txt", "")
 _NAME: Final = re.compile(r"[^\n=]{1,200}|[$`][^\n]{1,200}")
 """Name of a setting: a variable, parameter or file, or a command in the script's words, which may contain `=`."""
-_CONTINUED: Final = re.compile(r"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
-"""A continued line at the end of the file, which bash accepts."""
 
 
 _PLACEHOLDER: Final = re.compile(r"<([A-Za-z][^<>\n\"'`$;&|]{0,200}+)>")
@@ -253,8 +251,6 @@ def _read_shell(
 ) -> tuple[Recipe, ...]:
     file = str(path)
     whole = text.replace("\r\n", "\n")
-    if whole.rstrip().endswith("\\"):
-        whole = _CONTINUED.sub(r"\1\n", whole)
     script = _script(whole, file, settings, environment)
     recipes = []
     passed: list[TrainingCommand] = []

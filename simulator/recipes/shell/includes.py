@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Final
 
@@ -14,7 +15,7 @@ from simulator.recipes.shell.conditions import Truth
 from simulator.recipes.shell.files import WILD, Files
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
 from simulator.recipes.shell.state import NotFollowed
-from simulator.recipes.shell.values import Cause, Piece, Value
+from simulator.recipes.shell.values import Cause, Piece, Value, text_value
 from simulator.recipes.shell.walk import Walk
 from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
 
@@ -27,6 +28,8 @@ _LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")
 """Names of scripts that launch when included."""
 _FARTHEST: Final = 64
 """Most words before a script."""
+_STARTERS: Final = frozenset(["aprun", "flux", "ibrun", "jsrun", "lrun", "parallel", "prun", "xargs", "yhrun"])
+"""Commands that start what stands behind their options and whose options are not read."""
 _SURROUNDINGS: Final = re.compile(
     r"(^/(etc|opt|usr)/|^~|activate|bashrc|profile|conda|mamba|setvars|set_env|modules?\b|venv|^/dev/|ssh-agent|pyenv"
     r"|spack|lmod|direnv)"
@@ -105,6 +108,30 @@ def started_script(argv: Sequence[Value]) -> int:
         if not wrapped:
             break
     return len(argv)
+
+
+def not_started(machine: Machine, argv: Sequence[Value], line: int) -> None:
+    """Note a script that a command starts of which nobody knows what it does with it: `jsrun -n 4 bash FILE`."""
+    starts = PurePath(argv[0].text).name in _STARTERS
+    for before, word in pairwise(argv[:_FARTHEST]):
+        name = _shown_name(word)
+        if _SCRIPT.fullmatch(name) and (starts or before.text == "--" or PurePath(before.text).name in SHELLS):
+            text = text_of(machine, word, line)
+            other = NotFollowed(line, "by a command that is not read", "" if text is None else text.text)
+            machine.not_followed.setdefault(name, other)
+
+
+def read_variables(machine: Machine, option: str, value: Value, line: int) -> None:
+    """Set the variables of a file, `NAME=VALUE` in lines; where it cannot be read, any may be set."""
+    text = text_of(machine, value, line) if option == "--env-file" else None
+    if text is not None:
+        for row in text.text.splitlines():
+            name, equals, content = row.strip().partition("=")
+            if equals and name.isidentifier():
+                machine.assign(name, text_value(content.strip("'\""), line), line)
+                machine.state.exported[name] = frozenset()
+    elif option != "--runtime-env-json" or not value.known or "env_vars" in value.text:
+        unread(machine, value.text, (), line, _name_below(value)[:100] if option == "--env-file" else "")
 
 
 def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -18,9 +18,18 @@ from simulator.recipes.shell.choices import DEEPEST_CHOICE, causes_of, commands,
 from simulator.recipes.shell.conditions import Truth, both, negated, test_truth
 from simulator.recipes.shell.files import Files
 from simulator.recipes.shell.filters import Writer, words_behind
-from simulator.recipes.shell.includes import disk_folder, on_disk, start, started_script, unread
+from simulator.recipes.shell.includes import (
+    disk_folder,
+    not_started,
+    on_disk,
+    read_variables,
+    start,
+    started_script,
+    unread,
+)
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
+from simulator.recipes.shell.passing import changed, files_of_variables
 from simulator.recipes.shell.source import HOLES, Source
 from simulator.recipes.shell.state import Function, maybe
 from simulator.recipes.shell.values import (
@@ -30,7 +39,7 @@ from simulator.recipes.shell.values import (
     text_value,
 )
 from simulator.recipes.shell.walk import Stream
-from simulator.recipes.shell.wrappers import SHELLS, changed, process_counts, shell_text
+from simulator.recipes.shell.wrappers import SHELLS, process_counts, shell_text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -270,16 +279,42 @@ class Runner(Assigning):
         """Record a command that launches, or follow the one that it starts; None for others."""
         if choices := commands(argv, self.machine.separators):
             return self._chosen([partial(self._called, words, line) for words in choices], argv, line)
-        environment = changed(self._environment(), argv)
+        before = self._environment()
+        environment = changed(before, argv)
         launch = find_launch(argv, environment, line)
         if launch is not None:
             self._take(dataclasses.replace(launch, spread={**self.machine.spread, **process_counts(argv)}))
             return True
         if (inner := shell_text(argv) or self._given_text(argv)) is not None:
             text, words = inner
-            return self._spread(argv, partial(self._apart, partial(self._shell, text, words, line)))
-        script = argv[started_script(argv) :]
-        return self._spread(argv, partial(start, self, script, line)) if script else None
+            follow: Callable[[], Truth | None] = partial(self._apart, partial(self._shell, text, words, line))
+        elif script := argv[started_script(argv) :]:
+            follow = partial(start, self, script, line)
+        else:
+            not_started(self.machine, argv, line)
+            return None
+        return self._spread(argv, partial(self._passing, before, environment, argv, line, follow))
+
+    def _passing(
+        self,
+        before: Mapping[str, Value],
+        after: Mapping[str, Value],
+        argv: Sequence[Value],
+        line: int,
+        follow: Callable[[], Truth | None],
+    ) -> Truth | None:
+        """Follow what a command starts, in the environment that the command's words leave of the one before."""
+        machine = self.machine
+        outer = machine.state.variables, machine.state.exported
+        new = {name: value for name, value in after.items() if before.get(name) is not value}
+        machine.state.variables = {**outer[0], **new}
+        exported = {name: causes for name, causes in outer[1].items() if name in after or name not in before}
+        machine.state.exported = exported | dict.fromkeys(new, frozenset())
+        for option, value in files_of_variables(argv):
+            read_variables(machine, option, value, line)
+        truth = follow()
+        machine.state.variables, machine.state.exported = outer
+        return truth
 
     def _given_text(self, argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
         """Return the here document that `bash` or `bash -s` runs; None for others."""

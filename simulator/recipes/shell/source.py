@@ -37,6 +37,8 @@ _ESCAPED_BLANK: Final = re.compile(rb"((?:^|[^\\])(?:\\\\)*)\\[ \t](?![ \t]*\n)"
 """A blank with a backslash in front, which the parser would take for the end of a word."""
 _JOINED_LINES: Final = re.compile(rb"^([^#\n]*[^\s\\#])\\\n(?=\S)(?!\w+\n)", re.MULTILINE)
 """The end of a line within a word; a comment has none, and the end of a here document stands alone."""
+_CONTINUED: Final = re.compile(rb"(?<!\\)((?:\\\\)*+)\\(?:\n\s*+)?\Z")
+"""A continued line at the end of the text, which bash accepts."""
 _MASKS: Final = {2: "\u00b7", 3: "\u00b7x", 4: "\u00b7\u00b7"}
 """Replacement of a character, by its number of bytes."""
 HOLES: Final = re.compile(f"([{chr(_HOLE_BASE)}-{chr(_HOLE_LIMIT)}])")
@@ -60,6 +62,8 @@ class Source:
             parts.append(data)
             length += len(data)
         self.data = b"".join(parts)
+        if self.data.rstrip().endswith(b"\\"):
+            self.data = _CONTINUED.sub(rb"\1\n", self.data)
         self._starts = starts
         self._lines = lines
         self.root = self._understood()

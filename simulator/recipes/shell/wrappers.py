@@ -7,7 +7,7 @@ wrappers.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -22,7 +22,9 @@ WRAPPERS: Final = (
     frozenset(
         ["nohup", "exec", "time", "sudo", "env", "numactl", "stdbuf", "timeout", "nice", "taskset", "command", "setsid"]
     )
-    | frozenset(["coverage", "ray", "uv"])
+    | frozenset(["coverage", "py-spy", "nsys", "ncu", "rocprof", "rocprofv3", "perf", "strace"])
+    | frozenset(["ray", "uv", "conda", "mamba", "micromamba", "poetry", "pdm", "pipenv", "hatch", "pixi"])
+    | frozenset(["chrt", "ionice", "unbuffer", "xvfb-run", "flock", "gosu", "runuser"])
     | STARTERS
     | _REMOTE
     | _CONTAINERS
@@ -32,7 +34,8 @@ QUEUES: Final = frozenset(["sbatch", "qsub", "bsub"])
 SHELLS: Final = frozenset(["bash", "sh", "zsh"])
 _VALUED: Final = re.compile(r"-[pilFJwo]")
 """Options of `ssh` and similar commands that take a value."""
-_FARTHEST: Final = 64
+FARTHEST: Final = 64
+"""Most words before a program."""
 _NAMES: Final = {
     "srun": {
         "-N": "nodes",
@@ -64,33 +67,13 @@ _VARIABLES: Final = {
 """Variables that Slurm sets, by the quantity that a `#SBATCH` line requests."""
 
 
-def changed(environment: Mapping[str, Value], argv: Sequence[Value]) -> dict[str, Value]:
-    """Return an environment as `env -u NAME`, `env -i` or `env NAME=VALUE` in front of a command change it."""
-    variables, inside = dict(environment), False
-    for number, word in enumerate(argv[:_FARTHEST]):
-        name, equals, _ = word.text.partition("=")
-        if not inside:
-            inside = name == "env"
-            if not inside and PurePath(word.text).name not in WRAPPERS and word.text[:1] != "-":
-                break
-        elif name in ("-u", "--unset") or argv[number - 1].text in ("-u", "--unset"):
-            variables.pop(word.text.rpartition("=")[2], None)
-        elif name in ("-i", "-", "--ignore-environment"):
-            variables.clear()
-        elif equals and name.isidentifier():
-            variables[name] = word.after(len(name) + 1)
-        elif name[:1] != "-":
-            break
-    return variables
-
-
 def shell_text(argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
     """Return the text that a command passes to a shell, and the parameters behind it; None without one.
 
     `srun … bash -c TEXT`, `ssh HOST TEXT`.
     """
     first = PurePath(argv[0].text).name
-    for number, value in enumerate(argv[:_FARTHEST]):
+    for number, value in enumerate(argv[:FARTHEST]):
         if value.known and value.text.startswith("--wrap="):
             return value.after(len("--wrap=")), ()
         if PurePath(value.text).name in SHELLS:
@@ -115,7 +98,7 @@ def _remote(words: Sequence[Value]) -> Value | None:
 
 def process_counts(argv: Sequence[Value]) -> dict[str, Value]:
     """Return the processes that `srun` or `mpirun` starts, as far as its options state; empty for other commands."""
-    for number, value in enumerate(argv[:_FARTHEST]):
+    for number, value in enumerate(argv[:FARTHEST]):
         name = PurePath(value.text).name
         if name in STARTERS:
             return {"starter": value} | _options(argv[number + 1 :], _NAMES["srun" if name == "srun" else "mpirun"])
