@@ -85,7 +85,6 @@ def _machine(
         severity: Severity = "warning" if example.documented else "note"
         machine.remark("example-arguments", severity, example.message, example.line, "--set N=VALUE")
     machine.open_file = open_file
-    machine.capture = lambda source, node: captured(Runner(machine, source, []), node)
     return machine
 
 
@@ -94,6 +93,7 @@ def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
     try:
         runner = Runner(machine, Source(machine.file, text_value(text, 1)), [])
         machine.own_names = runner.assigned_names()
+        machine.capture = lambda source, node: captured(Runner(machine, source, runner.launches), node)
         runner.all(runner.root.children)
         runner.end()
     except TooLargeError as error:
