@@ -196,9 +196,28 @@ CASES = {
     ),
     "at-exit-after-failing": ("set -e; trap 'torchrun t.py $X' EXIT; X=1; false; X=2", "<1>"),
     "status-of-output": ("f() { echo 1; return 3; }; X=$(f) || Y=2; torchrun t.py $X$Y", "<12>"),
+    "option-without-word": (
+        "set -- -a -b; while getopts :ab: o; do X=$X-$o$OPTARG; done; shift $((OPTIND - 1)); torchrun t.py $X $#",
+        "<-a-:b><0>",
+    ),
+    "option-without-use": ("set -- -b 1 -a; while getopts ab: o; do X=$X$o$OPTARG; done; torchrun t.py $X", "<b1a>"),
+    "set-in-pipes": (
+        "N=0 B= I=; echo $((++N)) ${B:=b} | cat >&2; : $((I++)) > /dev/null; torchrun t.py $N$B $I",
+        "<0><1>",
+    ),
+    "words-beside-arguments": ('for x in "$@" a; do torchrun t.py $x; done', "<a>"),
+    "failing-test-in-a-list": ("set -e; for i in 1 2; do ((i > 5)) && torchrun t.py; done; torchrun t.py $i", "<2>"),
+    "failing-in-a-shell": ("set -e; { bash -c 'set -e; false; torchrun t.py 1'; torchrun t.py 2; } || false", "<2>"),
+    "split-tests": ("IFS=,; X=a,b; [ $X = a,b ] || Y=1; IFS=; [ $X = a,b ] && Y+=2; torchrun t.py x$Y", "<x12>"),
     "sourced-input": ("X=1; source /dev/stdin <<< 'X=2'; torchrun t.py $X", "<2>"),
 }
 UNKNOWN = [
+    "M[2]=x; V=${M[@]:1}",
+    "M[2]=x; V=${M[-1]}",
+    "X=$(nosuch); V=${X:+2}",
+    "X=$NAME; V=${X-2}",
+    "V=1; shift && V=2",
+    "for f in $FILES; do X=1; done; [[ -v X ]] && V=1",
     "X=a,b; [ -d . ] && IFS=,; set -- $X; V=$1",
     '[ -d . ] && IFS=,; A=(1 2); V="${A[*]}"',
     "[ -d . ] && IFS=,; A=(1 2); V=${A[*]}; V=$V.",

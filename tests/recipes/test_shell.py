@@ -313,6 +313,17 @@ def test_options_of_branches_make_no_more_of_a_command_that_starts_nothing() -> 
     assert len(read(f"{flags} torchrun $F0 t.py").launches) == 3
 
 
+def test_a_word_of_a_loop_is_one_round() -> None:
+    launch = only(read('for x in "$1"; do torchrun t.py a $x; done'))
+    assert launch.conditions == frozenset()
+    assert [value.known for value in launch.arguments] == [True, False]
+
+
+def test_a_launch_whose_output_is_taken_counts_once() -> None:
+    text = "f() { torchrun t.py $1 >&2; echo 2; }; X=$(f 1); echo $(f 3) > out.txt; torchrun t.py $X"
+    assert [words(launch) for launch in read(text).launches] == [["1"], ["3"], ["2"]]
+
+
 def test_all_arguments_in_one_setting() -> None:
     text = 'torchrun t.py $# "$@" $2'
     assert words(only(read(text, **{"@": "--a 'b c' d"}))) == ["3", "--a", "b c", "d", "b", "c"]

@@ -79,6 +79,12 @@ def test_options_of_a_launcher_that_are_not_known_may_name_any_machines(tmp_path
         ("echo a\nsbatch --nodes 4 train.slurm", 2, "train.slurm is to be judged by itself"),
         ("ARGS=(--num-layers 8\n --micro-batch-size 1)", 0, "a part of a training"),
         ('OPTIONS="--micro_batch_size 2 --lr 1"', 0, "a part of a training"),
+        (
+            "python - <<EOF\nfrom transformers import Trainer\nTrainer(model).train()\nEOF",
+            3,
+            "within the script trains",
+        ),
+        ("python -c 'from megatron.training import pretrain; pretrain(a, b)'", 1, "within the script trains"),
         ("llm-finetune job.yaml", 1, "is not followed"),
         ("f() {\n  fairseq-train $DATA --arch x --lr 1\n}", 2, "is not followed"),
         ("CUDA_VISIBLE_DEVICES=0 fairseq-hydra-train task.data=x", 1, "is not followed"),
@@ -107,6 +113,7 @@ def test_what_may_train_is_never_passed_over(text: str, line: int, said: str, tm
         "llm-finetune eval job.yaml",
         "python tools/upload.py --repo x",
         "cat train.sh",
+        "python - <<EOF\ntokenizer.train(files, BpeTrainer(vocab_size=8))\nEOF",
     ],
 )
 def test_what_is_plainly_none(text: str, tmp_path: Path) -> None:

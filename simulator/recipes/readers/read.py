@@ -40,6 +40,7 @@ from simulator.recipes.readers.recognition import (
     line_of_flag,
     names_in,
     names_training,
+    python_that_trains,
     settings_of_training,
     trainer_of,
     training_flag,
@@ -355,7 +356,9 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         if spread or names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:
-        yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
+        yield f"{file}:{line}: what may train here is not followed: nothing that is read starts it"
+    if line := python_that_trains(text):
+        yield f"{file}:{line}: Python code within the script trains; it is not read"
     if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
         yield f"{file}: starts nothing by itself, and reads a file that is not at hand; --root FOLDER"
     if not script.launches and (flag := training_flag(text)):

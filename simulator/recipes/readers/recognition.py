@@ -200,3 +200,18 @@ def line_of_flag(text: str) -> int:
 def names_training(name: str) -> bool:
     """Return whether a script's name indicates training."""
     return _TRAINING_NAME.search(name.lower()) is not None
+
+
+_WITHIN: Final = re.compile(r"(?<![\w-])python[0-9.]*[ \t]+(?:-[a-zA-Z][ \t]+)?(?:-c(?!\w)|-?[ \t]*<<)")
+"""Python code in a shell script."""
+_TRAINER_CODE: Final = re.compile(
+    r"(?<!Bpe)(?<!Piece)(?<!Unigram)(?<!Level)Trainer\(|trainer\.(?:train|fit)\(|(?<![\w.])pretrain\("
+)
+"""Calls that train a network; the trainers of tokenizers have names of their own."""
+
+
+def python_that_trains(text: str) -> int:
+    """Return the line of Python code in a shell script that trains; 0 without any."""
+    plain = _COMMENT.sub("", text)
+    match = _TRAINER_CODE.search(plain) if _WITHIN.search(plain) else None
+    return plain.count("\n", 0, match.start()) + 1 if match else 0

@@ -53,7 +53,8 @@ class Assigning(Walk):
         name = self.source.raw(target)
         old = self.machine.lookup(name, line) if appends else None
         if value and value[0].type == "array":
-            self._list_of(name, items_of(old), value[0], line, appends=appends)
+            before = (old.inserted(quoted=False),) if isinstance(old, Value) and not old.known else items_of(old)
+            self._list_of(name, before, value[0], line, appends=appends)
             return True
         self.machine.substituted = True
         new = (self._one_text(value[0]) if value else EMPTY) if new is None else new

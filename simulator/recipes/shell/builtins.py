@@ -101,17 +101,22 @@ def _getopts(runner: Walk, argv: list[Value], line: int) -> Truth:
         machine.assign(argv[2].text, text_value("?", line), line)
         machine.assign("OPTIND", text_value(str(index + (word.text == "--")), line), line)
         return False
+    silent = argv[1].text.startswith(":")
     _, known, follows = argv[1].text.lstrip(":").partition(option)
-    rest = word.text[within + 1 :]
-    if known and follows.startswith(":"):
-        behind = parameters[index] if index < len(parameters) else text_value("", line)
-        machine.assign("OPTARG", text_value(rest, line) if rest else behind, line)
+    rest, shown = word.text[within + 1 :], option if known else "?"
+    takes = bool(known) and follows.startswith(":")
+    value = text_value(option, line) if silent and not known else None
+    if takes and (rest or index < len(parameters)):
+        value = text_value(rest, line) if rest else parameters[index]
         index, within = index + (1 if rest else 2), 1
     else:
         index, within = (index, within + 1) if rest else (index + 1, 1)
+    if takes and value is None:  # without the word that it takes
+        shown, value = (":", text_value(option, line)) if silent else ("?", None)
+    machine.assign("OPTARG", value, line)
     machine.assign("OPTIND", text_value(str(index), line), line)
     machine.assign(_WITHIN, text_value(str(within), line), line)
-    machine.assign(argv[2].text, text_value(option if known else "?", line), line)
+    machine.assign(argv[2].text, text_value(shown, line), line)
     return True
 
 

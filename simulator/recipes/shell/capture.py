@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell import arithmetic
+from simulator.recipes.shell.choices import unlike
 from simulator.recipes.shell.state import Output
 from simulator.recipes.shell.values import EMPTY, Piece, Value, joined, text_value
 from simulator.recipes.shell.walk import Walk
@@ -37,6 +38,7 @@ def captured(runner: Walk, node: Node) -> Value | None:
     aside = machine.aside()
     output = Output(len(machine.conditions))
     machine.state, machine.output = before.fork(), output
+    launches = len(runner.launches)
     machine.state.options.pop("e", None)
     machine.state.trap = None
     try:
@@ -47,6 +49,7 @@ def captured(runner: Walk, node: Node) -> Value | None:
     before.files = machine.state.files.copy(before.files.folder, before.files.stack)
     machine.state, (machine.output, machine.tested, shadowed) = before, outer
     machine.back(aside)
+    runner.launches[launches:] = unlike(runner.launches[:launches], runner.launches[launches:])
     del machine.calls[calls:], machine.shadowed[shadowed:]
     return _without_end(joined(output.parts)) if output.whole else None
 

@@ -23,13 +23,15 @@ DEEPEST_CHOICE: Final = 4
 """Most nested choices within one command."""
 
 
-def commands(argv: Sequence[Value]) -> list[list[Value]]:
+def commands(argv: Sequence[Value], separators: Sequence[str]) -> list[list[Value]]:
     """Return the command once per text of the first undecided word up to its script; empty without such a word."""
+    if len(separators) > 1:
+        return []
     starts = any(map(_starts, argv))
     for number, word in enumerate(argv[:_FARTHEST]):
         for text in (texts := _texts(word, whole=number == 0)):
             if _LAUNCHES.search(text.text) or (starts and (number == 0 or _is_option(text))):
-                return [[*argv[:number], *split_fields(text), *argv[number + 1 :]] for text in texts]
+                return [[*argv[:number], *split_fields(text, separators[0]), *argv[number + 1 :]] for text in texts]
         if _is_end(word):
             break
     return []
@@ -86,13 +88,18 @@ def distinct(launches: Sequence[TrainingCommand]) -> list[TrainingCommand]:
     return list(by_content.values())
 
 
+def unlike(known: Sequence[TrainingCommand], more: Sequence[TrainingCommand]) -> list[TrainingCommand]:
+    """Return the launches among `more` that are not known already."""
+    contents = {_content_of(launch) for launch in known} if more else set()
+    return [launch for launch in distinct(more) if _content_of(launch) not in contents]
+
+
 def every_round(
     first: Sequence[TrainingCommand], second: Sequence[TrainingCommand], causes: frozenset[Cause]
 ) -> list[TrainingCommand]:
     """Return the launches of one round of a loop with open words where another round has others."""
     if [len(launch.arguments) for launch in first] != [len(launch.arguments) for launch in second]:
-        known = {_content_of(launch) for launch in first}
-        return [*first, *(launch for launch in second if _content_of(launch) not in known)]
+        return [*first, *unlike(first, second)]
     return [_either(launch, other, causes) for launch, other in zip(first, second, strict=True)]
 
 

@@ -10,8 +10,8 @@ from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.patterns import matches
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.state import is_outside
-from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, could_match, hole, joined, split_fields
-from simulator.recipes.shell.words import Words, filled
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_equal, could_match, filled, hole, joined
+from simulator.recipes.shell.words import Words
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -78,7 +78,7 @@ def test_truth(machine: Machine, source: Source, node: Node) -> Truth:
         if is_part and leaf.start_byte == before:  # `*"a"*` and `--tp` are one word
             tokens[-1] = joined([tokens[-1], value])
             continue
-        tokens += [value if value.pieces else EMPTY] if double else split_fields(value)
+        tokens += [value if value.pieces else EMPTY] if double else words.split(value, line)
     return Test(machine, words, tokens, line, double=double).truth()
 
 
@@ -180,6 +180,9 @@ class Test:
         if operator == "-n":
             return self._filled(operand)
         if operator == "-v" and operand.known:
+            content = self._machine.lookup(operand.text, self._line)
+            if isinstance(content, Value) and any(piece.alternatives for piece in content.pieces):
+                return content.causes  # set on some paths
             return not self._machine.unset(operand.text, self._line)
         return self._asked(f"{operator} {operand.text}")
 

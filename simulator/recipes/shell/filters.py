@@ -37,6 +37,8 @@ _EXTENDED: Final = re.compile(r"(?<!\\)[(){}+?|]")
 """Signs of an extended pattern; in a basic one they are plain."""
 _SED_FLAG: Final = re.compile(r"(?P<extended>-[Er]|--regexp-extended)|(?P<in_place>-i.*|--in-place.*)")
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
+_SETS: Final = re.compile(r":?=|\+\+|--")
+"""Signs of words that set variables."""
 _LOG: Final = re.compile(r"log|out|res|err|stat|hist|trace|report|metric|te?mp|dev", re.IGNORECASE)
 """Names of variables that hold the path of what a command prints."""
 _REDIRECTS: Final = frozenset([">", ">|", ">>", "&>", "&>>", ">&"])
@@ -73,7 +75,17 @@ class Writer:
         return without_tabs(text) if node.children[0].type == "<<-" else text
 
     def write(self, body: Node | None, parts: Sequence[Node] = ()) -> None:
-        """Keep what a pipeline, or a command with redirections, writes; the shell empties its files first."""
+        """Keep what a pipeline, or a command with redirections, writes; what its words set is left to the command."""
+        before = self._machine.state
+        sets = body is not None and _SETS.search(self._source.raw(body)) is not None
+        if sets:
+            self._machine.state = before.fork()
+        self._write(body, parts)
+        if sets:
+            before.files, self._machine.state = self._machine.state.files, before
+
+    def _write(self, body: Node | None, parts: Sequence[Node]) -> None:
+        """Keep what the stages of a pipeline write; the shell empties its files first."""
         stages = _stages(body, parts)
         outputs = [self._outputs(command, redirects) for command, redirects in stages]
         for emptied in (target for targets in outputs for target in targets if not target.appends):

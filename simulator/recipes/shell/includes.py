@@ -159,8 +159,7 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     state = machine.state.started(tuple(argv[1:]))
     outer, machine.state = machine.state, state
     calls, machine.calls = machine.calls, [""] * len(machine.calls)
-    truth = runner.include(text)
-    runner.end()
+    truth = runner.own_shell(partial(runner.include, text))
     outer.files = machine.state.files.copy(outer.files.folder, outer.files.stack)
     machine.state, machine.calls = outer, calls
     machine.started.pop()

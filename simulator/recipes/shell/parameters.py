@@ -61,7 +61,7 @@ def shift(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
     if number > (1000 if words is None else len(words)):
         return False
     machine.shift(number)
-    return True
+    return True if words is not None else frozenset({Cause(line, "#")})
 
 
 def read(runner: Walk, argv: Sequence[Value], line: int) -> Truth:

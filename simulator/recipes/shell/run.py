@@ -277,7 +277,7 @@ class Runner(Assigning):
 
     def _started(self, argv: list[Value], line: int) -> Truth | None:
         """Record a command that launches, or follow the one that it starts; None for others."""
-        if choices := commands(argv):
+        if choices := commands(argv, self.machine.separators):
             return self._chosen([partial(self._called, words, line) for words in choices], argv, line)
         before = self._environment()
         environment = changed(before, argv)
@@ -324,7 +324,7 @@ class Runner(Assigning):
     def _shell(self, text: Value, words: Sequence[Value], line: int) -> Truth:
         """Follow a text in a shell of its own."""
         self.machine.state = self.machine.state.started(tuple(words))
-        return self.evaluate(text, line)
+        return self.own_shell(partial(self.evaluate, text, line))
 
     def _take(self, launch: TrainingCommand) -> None:
         machine = self.machine

@@ -86,7 +86,6 @@ def _machine(
         machine.remark("example-arguments", severity, example.message, example.line, "--set N=VALUE")
     machine.open_file = open_file
     machine.started.append((text, ()))
-    machine.capture = lambda source, node: captured(Runner(machine, source, []), node)
     return machine
 
 
@@ -95,6 +94,7 @@ def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
     try:
         runner = Runner(machine, Source(machine.file, text_value(text, 1)), [])
         machine.own_names = runner.assigned_names()
+        machine.capture = lambda source, node: captured(Runner(machine, source, runner.launches), node)
         runner.all(runner.root.children)
         runner.end()
     except TooLargeError as error:

@@ -36,6 +36,7 @@ __all__ = [
     "alike",
     "could_equal",
     "definitely_filled",
+    "filled",
     "hole",
     "joined",
     "one_of",
@@ -161,6 +162,13 @@ def open_causes(items: Sequence[Value], end: int | None = None) -> frozenset[Cau
 def definitely_filled(value: Value) -> bool:
     """Whether the value has at least one character, whatever its holes are."""
     return any(piece.filled or (piece.known and piece.text) for piece in value.pieces)
+
+
+def filled(value: Value) -> bool | None:
+    """Whether a value has any character; None where that is not known."""
+    if definitely_filled(value):
+        return True
+    return None if not value.known else False
 
 
 def alike(left: Value, right: Value) -> bool:

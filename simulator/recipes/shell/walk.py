@@ -18,7 +18,7 @@ from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.patterns import matches
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.state import State, same_content
-from simulator.recipes.shell.values import EMPTY, Cause, Value, could_match, hole, joined
+from simulator.recipes.shell.values import EMPTY, Cause, Value, could_match, hole, joined, open_causes
 from simulator.recipes.shell.words import Words
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MAXIMUM_ROUNDS: Final = 256
 _ENDLESS: Final = re.compile(r"true|:|\[\[?\s+(?:1|true)\s+\]\]?|\(\(\s*1\s*\)\)")
 """Conditions of loops that only their body ends."""
-_STARTS: Final = re.compile(r"\.(?:py|sh|slurm|sbatch)\b|\b(?:train|sft|pretrain|finetune)\b")
+_STARTS: Final = re.compile(r"\.(?:py|sh|slurm|sbatch)\b|\b(?:train|sft|pretrain|finetune|torchrun|deepspeed)\b")
 """Parts of a loop's body that may start a training."""
 
 
@@ -85,7 +85,7 @@ class Walk(ABC):
         machine.step(line, node.child_count)
         asked = len(machine.asked_unset)
         statement = self.statements.get(kind)
-        is_test = self.source.data.startswith(b"((", node.start_byte)
+        is_test = kind in ("command", "compound_statement") and self.source.data.startswith(b"((", node.start_byte)
         if kind == "command" and is_test:
             machine.last = test_truth(machine, self.source, node)  # as older grammars have `(( ))`
         else:
@@ -138,6 +138,14 @@ class Walk(ABC):
         before.files = machine.state.files.copy(before.files.folder, before.files.stack)
         machine.state = before
         machine.back(aside)
+        return truth
+
+    def own_shell(self, run: Callable[[], Truth]) -> Truth:
+        """Follow what a shell runs that is started anew."""
+        outer, self.machine.tested = self.machine.tested, 0
+        truth = run()
+        self.end()
+        self.machine.tested = outer
         return truth
 
     def end(self) -> None:
@@ -235,16 +243,17 @@ class Walk(ABC):
             values = list(content) if isinstance(content, tuple) else [EMPTY if content is None else content]
         if len(values) > _MAXIMUM_ROUNDS:
             raise InputError(f"{self.machine.file}:{line}: a loop over more than {_MAXIMUM_ROUNDS} words")
-        if not all(value.known for value in values):
-            causes = frozenset(cause for value in values for cause in value.causes)
+        if causes := open_causes(values):
 
             def once() -> bool:
                 self.machine.assign(name, hole(f"${name}", line, causes), line)
                 return self._body(body)
 
-            if self._over_arguments(causes):
+            if not self._over_arguments(causes):
+                return self._some_rounds(once, causes, line)
+            values = [value for value in values if not value.open]
+            if not values:
                 return self._unasked(once, body, causes)
-            return self._some_rounds(once, causes, line)
         for value in values:
             self.machine.assign(name, value, line)
             if not self._body(body):

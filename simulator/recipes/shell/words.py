@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
-from simulator.recipes.shell import arithmetic, braces
+from simulator.recipes.shell import arithmetic, braces, escapes
 from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.patterns import edited
 from simulator.recipes.shell.source import Source
@@ -19,9 +19,10 @@ from simulator.recipes.shell.values import (
     Cause,
     Piece,
     Value,
-    definitely_filled,
+    filled,
     hole,
     joined,
+    one_of,
     open_causes,
     split_fields,
     text_value,
@@ -49,16 +50,10 @@ _BRACED: Final = re.compile(
     re.ASCII,
 )
 _DEFAULTS: Final = frozenset([":-", ":=", ":+", ":?", "-", "=", "+", "?"])
-_ESCAPE: Final = re.compile(r"\\(.?)", re.DOTALL)
-_ANSI: Final = re.compile(
-    r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|([abeEfnrtv\\'\"?]))"
-)
 _SET: Final = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 _NODE_WORK: Final = 40
 """Units of work of one syntax node."""
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
-_IN_QUOTES: Final = frozenset('$`"\\')
-_ESCAPES: Final = {"a": "\a", "b": "\b", "e": "\33", "E": "\33", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _NAMED_BRACE: Final = re.compile(r"\$[A-Za-z_]\w*\{", re.ASCII)
 _PLAIN: Final = re.compile(r"[$`\"']")
 _JOINED: Final = re.compile(rb"(?:\\\n)*")
@@ -87,14 +82,14 @@ class Words:
         if len(parts) > 1 and _NAMED_BRACE.search(raw := self._source.raw(node)):  # `$X{1,2}` is `$X1 $X2`
             line = self._source.line(node.start_byte)
             return [hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])]
-        return [field for part in parts for field in self._split(part, node)]
+        line = self._source.line(node.start_byte)
+        return [field for part in parts for field in self.split(part, line)]
 
-    def _split(self, value: Value, node: Node) -> list[Value]:
+    def split(self, value: Value, line: int) -> list[Value]:
         """Return the words of a value; a hole where branches set IFS to texts that split it otherwise."""
         first, *others = (split_fields(value, separators) for separators in self._machine.separators)
         if all(other == first for other in others):
             return first
-        line = self._source.line(node.start_byte)
         return [hole(value.text, line, [Cause(line, "IFS")]).inserted(quoted=False)]
 
     def all_fields(self, nodes: Iterable[Node]) -> list[Value]:
@@ -157,7 +152,7 @@ class Words:
             if not piece.known or "\\" not in piece.text:
                 yield piece
                 continue
-            yield from _without_escapes(piece, quoted=quoted)
+            yield from escapes.resolved(piece, quoted=quoted)
 
     def _expanded(self, node: Node, *, quoted: bool) -> Value:  # noqa: PLR0911  one per kind of expansion
         """Return the value of one expansion."""
@@ -174,7 +169,7 @@ class Words:
                 (*self._source.pieces(begin + 1, node.end_byte - 1, quoted=True), Piece("", line, quoted=True))
             )
         if kind == "ansi_c_string":
-            text = _ANSI.sub(_ansi, self._source.text(begin + 2, node.end_byte - 1))
+            text = escapes.ansi(self._source.text(begin + 2, node.end_byte - 1))
             return joined([text_value(text, line, quoted=True), Value((Piece("", line, quoted=True),))])
         if kind == "arithmetic_expansion" or (kind == "command_substitution" and self._is_arithmetic(node, begin)):
             return self.arithmetic(node, line)
@@ -264,10 +259,13 @@ class Words:
         if match.end() != len(raw) - 1 or operator in ("^^", "^", ",,", ","):
             operand = Value(tuple(self._interpolated(node, operand_start, node.end_byte - 1, quoted=False)))
             operand = self._reread(operand, operand_start, node.end_byte - 1)
-            if isinstance(content, tuple) and operator == ":":
+            if isinstance(content, tuple) and operator == ":" and self._machine.elements(match["name"]):
+                content = hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])  # by keys, which may have gaps
+            elif isinstance(content, tuple) and operator == ":":
                 content = _slice(content, self._ends(operand, line), first=int(name in ("@", "*")))
             elif isinstance(content, tuple):
-                content = tuple(self._edited(item, operator, operand, raw, line) for item in content)
+                edits = ((item, self._edited(item, operator, operand, raw, line)) for item in content)
+                content = tuple(text.inserted(quoted=False) if item.open else text for item, text in edits)
             else:
                 content = self._edited(content or EMPTY, operator, operand, raw, line)
         return self._inserted(content, quoted=quoted, apart=apart)
@@ -309,8 +307,10 @@ class Words:
         before = open_causes(items, number if isinstance(number, int) and number >= 0 else None)
         if before or isinstance(number, frozenset):
             return hole(shown, line, before or (number if isinstance(number, frozenset) else ()))
-        if number is None:
-            return EMPTY if keyed or content is None else hole(shown, line, [Cause(line, shown)])
+        from_end = isinstance(number, int) and number < 0 and bool(keyed)  # which the keys decide
+        if number is None or from_end:
+            nothing = not from_end and (bool(keyed) or content is None)
+            return EMPTY if nothing else hole(shown, line, [Cause(line, shown)])
         inside = -len(items) <= number < len(items)
         return keyed.get(str(number), items[number] if inside else EMPTY)
 
@@ -338,7 +338,9 @@ class Words:
     ) -> Value:
         """Return the value of `${X:-y}` and similar expansions. Raises UndecidedError for `${X:?}` unset."""
         empty = operator[0] == ":" and isinstance(content, Value) and content.known and not content.text
-        missing = empty or content in (None, ()) or (not isinstance(content, tuple) and self._machine.unset(name, line))
+        assigned = operator[0] != ":" and name in self._machine.state.variables
+        missing = empty or content in (None, ())
+        missing = missing or (not (assigned or isinstance(content, tuple)) and self._machine.unset(name, line))
         if operator[-1] == "+" and missing:
             return EMPTY
         if operator[-1] == "+" or (missing and operator[-1] in "-="):
@@ -346,6 +348,8 @@ class Words:
             value = value if value.pieces else Value((Piece("", line),))
             if operator[-1] == "=":
                 self._machine.assign(name, value, line)
+            if operator == ":+" and isinstance(content, Value) and filled(content) is None:  # nothing where it is empty
+                value = one_of([EMPTY, value], f"${{{name}:+}}", line, content.causes)
             return value.inserted(quoted=True) if quoted else _splitting(value)
         if missing and isinstance(content, Value) and content.pieces and not content.known:
             self._machine.assumed_unset.pop(name, None)
@@ -466,34 +470,3 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
             yield top
         elif top.end_byte > start and top.start_byte < end:
             stack.extend(reversed(top.children))
-
-
-def _without_escapes(piece: Piece, *, quoted: bool) -> Iterator[Piece]:
-    """Yield text with backslashes resolved; one at the end of a line joins it to the next."""
-
-    def resolved(match: re.Match[str]) -> str:
-        if match[1] == "\n":
-            return ""
-        return match[0] if match[1] not in _IN_QUOTES else match[1]
-
-    charge(20 * len(piece.text))
-    if quoted:
-        parts = [_ESCAPE.sub(resolved, piece.text)]
-    else:
-        parts = ["" if part == "\n" else part for part in _ESCAPE.split(piece.text)]
-    for number, part in enumerate(parts):
-        if part:
-            yield dataclasses.replace(piece, text=part, quoted=quoted or number % 2 == 1)
-
-
-def _ansi(match: re.Match[str]) -> str:
-    """Return the character of an escape in `$'...'`."""
-    code = int(match[1] or match[2] or match[3] or "0", 16) or int(match[4] or "0", 8)
-    return chr(min(code, 0xEFFFF)) if code else _ESCAPES.get(match[5], match[5] or "")
-
-
-def filled(value: Value) -> bool | None:
-    """Whether a value has any character; None where that is not known."""
-    if definitely_filled(value):
-        return True
-    return None if not value.known else False
