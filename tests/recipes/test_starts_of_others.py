@@ -77,6 +77,8 @@ def test_options_of_a_launcher_that_are_not_known_may_name_any_machines(tmp_path
         (f"exit 0\n{TRAIN}", 1, "the script ends here"),
         ("bash pretrain_llama.sh 8", 1, "starts a script that is not at hand; pretrain_llama.sh"),
         ("echo a\nsbatch --nodes 4 train.slurm", 2, "train.slurm is to be judged by itself"),
+        ("cluster run --gpus 8 -- bash -c 'jobs/a7.sh $RANK'", 1, "starts a script that is not at hand; a7.sh"),
+        ("srun --gpus-per-node=4 bash jobs/a7.sh", 1, "starts a script that is not at hand; a7.sh"),
         ("ARGS=(--num-layers 8\n --micro-batch-size 1)", 0, "a part of a training"),
         ('OPTIONS="--micro_batch_size 2 --lr 1"', 0, "a part of a training"),
         (
@@ -112,6 +114,8 @@ def test_what_may_train_is_never_passed_over(text: str, line: int, said: str, tm
         'C="python main.py --tasks a"\nif [[ -n $5 ]]; then C=""; fi\n$C',
         "llm-finetune eval job.yaml",
         "python tools/upload.py --repo x",
+        "cluster run --gpus 0 -- bash -c 'jobs/a7.sh'",
+        "# cluster run --gpus 8\nbash jobs/a7.sh",
         "cat train.sh",
         "python - <<EOF\ntokenizer.train(files, BpeTrainer(vocab_size=8))\nEOF",
     ],

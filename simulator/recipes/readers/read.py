@@ -347,6 +347,8 @@ def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeErro
 
 _ON_DEVICES: Final = re.compile(r"^#SBATCH[^\n]*\bg(?:pu|res)", re.MULTILINE)
 """A job that asks for devices."""
+_FOR_DEVICES: Final = re.compile(r"^[^#\n]*[ \t]--gpus(?:-per-\w+)?[ =][\"']?[1-9$]", re.MULTILINE)
+"""A command that asks for devices."""
 
 
 def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
@@ -357,7 +359,8 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         reason = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
         yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
-        spread = other.spread and not script.launches and _ON_DEVICES.search(text)
+        on_devices = _FOR_DEVICES.search(text) or (other.spread and _ON_DEVICES.search(text))
+        spread = not other.text and not script.launches and on_devices
         if spread or names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:

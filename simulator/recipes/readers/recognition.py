@@ -68,7 +68,7 @@ _PYTHON: Final = (
 )
 _SCRIPT: Final = (
     r"(?:pretrain|finetune|(?<![a-z])(?:train|sft|dpo|grpo|tune|pt(?=_)))[\w-]{0,80}"
-    r"(?:\$[\w{(][^\n\"';|]{0,60}[})][\w-]{0,40})?\.(?:sh|slurm|sbatch)\b"
+    r"(?:\$[\w{(][^\n\"';|]{0,60}[})][\w-]{0,40})?\.(?:sh|slurm|sbatch|pbs|qsub|lsf)\b"
 )
 _COMMAND: Final = re.compile(rf"(?<![\w./-])(?:{_PROGRAM})|{_PYTHON}|{_SCRIPT}")
 """Programs, and files by their name: matching from their folders on would try every start of a path."""

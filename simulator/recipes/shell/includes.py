@@ -17,11 +17,11 @@ from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
 from simulator.recipes.shell.state import NotFollowed
 from simulator.recipes.shell.values import Cause, Piece, Value, text_value
 from simulator.recipes.shell.walk import Walk
-from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
+from simulator.recipes.shell.wrappers import QUEUES, SCRIPTS, SHELLS, WRAPPERS
 
 _OWN_FOLDER: Final = re.compile(r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse")
 """Commands and variables that yield the script's own folder, or one above it."""
-_SCRIPT: Final = re.compile(r"[\w${}.-]+\.(?:sh|bash|slurm|sbatch)")
+_SCRIPT: Final = re.compile(rf"[\w${{}}.-]+\.(?:{'|'.join(SCRIPTS)})")
 _VARIABLE: Final = re.compile(r"\A[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
 """The first variable of an unknown text: N in `$((N / 8))`."""
 _LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")
