@@ -52,6 +52,7 @@ _LENGTHS: Final = frozenset(
     (
         *("train_iters", "train_samples", "num_train_epochs", "train_epochs", "num_epochs", "max_steps"),
         *("max_train_steps", "learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps"),
+        *("max_epoch", "max_update", "warmup_updates"),
     )
 )
 """Flags of training runs; with one of them the name of another program is not decisive."""

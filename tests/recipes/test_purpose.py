@@ -75,7 +75,7 @@ def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) ->
         *("pretrain_gpt.py --skip-train-iterations 3", "main.py --task LM", "serve.py --train-iters 3"),
         *("infer_more.py --do_train", "next_token_prediction.py", "run_predict.py --max_steps 100"),
         *("merge_lora.py --learning_rate 1e-4", "orpo_merge.py", "self_eval_rl.py", "distill_infer.py"),
-        *("run_ul2_predict.py $MORE", "predict.py --load x $MORE"),
+        *("run_ul2_predict.py $MORE", "predict.py --load x $MORE", "evaluate_lm.py --optimizer sgd --max-epoch 3"),
     ],
 )
 def test_programs_that_train_or_may(program: str, tmp_path: Path) -> None:
