@@ -41,6 +41,7 @@ from simulator.recipes.readers.recognition import (
     is_deepspeed,
     is_recorded,
     line_of_flag,
+    names_idle,
     names_in,
     names_training,
     python_that_trains,
@@ -360,7 +361,7 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
         on_devices = _FOR_DEVICES.search(text) or (other.spread and _ON_DEVICES.search(text))
-        spread = not other.text and not script.launches and on_devices
+        spread = not other.text and not script.launches and on_devices and not names_idle(name)
         if spread or names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:
