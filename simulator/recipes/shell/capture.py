@@ -39,7 +39,7 @@ def captured(runner: Walk, node: Node) -> Value | None:
     output = Output(len(machine.conditions))
     machine.state, machine.output = before.fork(), output
     launches = len(runner.launches)
-    machine.state.options.pop("e", None)
+    machine.state.options = {option: on for option, on in before.options.items() if option != "e"}
     machine.state.trap = None
     try:
         machine.substituted = runner.all(statements)

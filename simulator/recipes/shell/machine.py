@@ -21,6 +21,7 @@ from simulator.recipes.shell.state import (
     NotFollowed,
     Output,
     State,
+    differences,
     is_outside,
     joined_functions,
     joined_marks,
@@ -271,8 +272,8 @@ class Machine:
         elif (letters := self.attributed.get(name, "A")) != "A" and not (letters == "i" and _is_number(content)):
             content = hole(f"${name}", line, [Cause(line, name)])
         if "a" in self.state.options:
-            self.state.exported[name] = self.state.options["a"]
-        self.state.variables[name] = content
+            self.state.export(name, self.state.options["a"])
+        self.state.own()[name] = content
 
     @property
     def separators(self) -> tuple[str, ...]:
@@ -314,7 +315,7 @@ class Machine:
         number = int(key) if re.fullmatch(r"\d{1,6}", key, re.ASCII) else -1
         charge(ENTRY_WORK * len(items) if isinstance(items, tuple) else 0)
         if isinstance(items, tuple) and 0 <= number < len(items) + (name not in self.keyed):
-            self.state.variables[name] = (*items[:number], content, *items[number + 1 :])
+            self.state.own()[name] = (*items[:number], content, *items[number + 1 :])
             return
         if not isinstance(items, tuple):
             self.assign(name, () if items is None else (items,), line)
@@ -325,9 +326,9 @@ class Machine:
         """Unset one item of a list; a list with a gap is not followed."""
         items = self.state.variables.get(name)
         if f"{name}[{key}]" in self.state.variables:
-            del self.state.variables[f"{name}[{key}]"]
+            del self.state.own()[f"{name}[{key}]"]
         elif isinstance(items, tuple) and items and name not in self.keyed and key in ("-1", str(len(items) - 1)):
-            self.state.variables[name] = items[:-1]
+            self.state.own()[name] = items[:-1]
         elif items:
             self.forget(name)
             self.assign(name, hole(f"${{{name}}}", line, [Cause(line, f"unset {name}[{key}]")]), line)
@@ -335,7 +336,7 @@ class Machine:
     def forget(self, name: str) -> None:
         """Drop the items of a list that were set individually."""
         for key in self.elements(name):
-            del self.state.variables[f"{name}[{key}]"]
+            del self.state.own()[f"{name}[{key}]"]
 
     def shift(self, count: int) -> None:
         """Drop parameters from the front."""
@@ -348,7 +349,6 @@ class Machine:
     def join(self, states: Iterable[State], causes: frozenset[Cause], line: int) -> None:
         """Continue after several paths, of which the run takes one."""
         every = list(states)
-        charge(ENTRY_WORK * sum(len(state.variables) + len(state.files.texts) for state in every))
         for state in every:
             if state.flow == "exit":
                 self.exits.setdefault(state.exit_line, causes)
@@ -357,16 +357,11 @@ class Machine:
         self.left += [(state, causes) for state in aside]
         going = [state for state in going if state.flow == going[0].flow]
         merged = going[0].fork()
-        start = merged.variables
-        differing = dict.fromkeys(
-            name
-            for state in going[1:]
-            for name in {**start, **state.variables}
-            if name not in start or name not in state.variables or start[name] is not state.variables[name]
-        )
+        differing = differences(merged.variables, [state.variables for state in going[1:]])
         charge(ENTRY_WORK * 4 * len(going) * len(differing))
-        for name in differing:
-            merged.variables[name] = self._merged(name, going, causes, line)
+        contents = {name: self._merged(name, going, causes, line) for name in differing}
+        if contents:
+            merged.own().update(contents)
         merged.files = joined_files([state.files for state in going], causes, line)
         merged.exported = joined_marks([state.exported for state in going], causes)
         merged.options = joined_marks([state.options for state in going], causes)

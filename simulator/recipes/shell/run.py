@@ -154,7 +154,8 @@ class Runner(Assigning):
 
     def _function(self, node: Node) -> Truth:
         name = self.source.raw(node.named_children[0])
-        self.machine.state.functions[name] = (Function(self.source, node.named_children[-1]),)
+        state, function = self.machine.state, Function(self.source, node.named_children[-1])
+        state.functions = {**state.functions, name: (function,)}
         return True
 
     def _compound(self, node: Node) -> Truth:
@@ -229,7 +230,8 @@ class Runner(Assigning):
         self._each_of(assignments)
         if not argv:
             return True
-        self.machine.state.exported |= dict.fromkeys(names, frozenset[Cause]())
+        for name in names:
+            self.machine.state.export(name)
         outer, self.stdin = self.stdin, stdin
         opened = HOLES.match(self.source.data[words[0].start_byte : words[0].start_byte + 4].decode("utf-8", "replace"))
         truth = self._unknown(argv, line) if opened else self._called(argv, line)
@@ -305,7 +307,7 @@ class Runner(Assigning):
     ) -> Truth | None:
         """Follow what a command starts, in the environment that the command's words leave of the one before."""
         machine = self.machine
-        outer = machine.state.variables, machine.state.exported
+        outer = machine.state.snapshot(), machine.state.exported
         new = {name: value for name, value in after.items() if before.get(name) is not value}
         machine.state.variables = {**outer[0], **new}
         exported = {name: causes for name, causes in outer[1].items() if name in after or name not in before}
@@ -313,7 +315,7 @@ class Runner(Assigning):
         for option, value in files_of_variables(argv):
             read_variables(machine, option, value, line)
         truth = follow()
-        machine.state.variables, machine.state.exported = outer
+        machine.state.variables, machine.state.exported = dict(outer[0]), outer[1]
         return truth
 
     def _given_text(self, argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
@@ -396,8 +398,8 @@ class Runner(Assigning):
         truth = _or_depends(truth, machine.rejoin("return", line))
         machine.back(aside)
         for local, contents in machine.shadowed.pop().items():
-            machine.state.variables.pop(local, None)
-            machine.state.variables.update((local, content) for content in contents)
+            machine.state.own().pop(local, None)
+            machine.state.own().update((local, content) for content in contents)
         machine.calls.pop()
         machine.state.positional, machine.state.shifted = outer
         return truth

@@ -164,7 +164,7 @@ class Walk(ABC):
         """Follow a loop of nobody knows how many rounds: what a second round changes has no known value."""
 
         def rounds() -> None:
-            before, start = dict(self.machine.state.variables), len(self.launches)
+            before, start = self.machine.state.snapshot(), len(self.launches)
             if run():
                 self._unsettle(run, before, start, causes, line)
 
@@ -185,7 +185,7 @@ class Walk(ABC):
             machine.state = first.fork()
             for name in sorted(changed):
                 machine.assign(name, hole(f"${name}", line, causes), line)
-            opened = dict(machine.state.variables)
+            opened = machine.state.snapshot()
             run()
             second, machine.state, machine.left = machine.state, first, left
             more = _changed(opened, second.variables) - changed
@@ -321,7 +321,7 @@ class Walk(ABC):
                 if self._over_arguments(truth):
                     return True
                 return self._some_rounds(lambda: self._round(body, condition), truth, line)
-            before, left, start = dict(machine.state.variables), len(machine.left), len(self.launches)
+            before, left, start = machine.state.snapshot(), len(machine.left), len(self.launches)
             if truth == until or not self._body(body):
                 return True
             if endless and len(machine.left) > left:
