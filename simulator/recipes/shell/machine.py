@@ -100,6 +100,8 @@ class Machine:
         self.attributed: dict[str, str] = {}
         # Number of conditions around the present command, within which no failure ends the script.
         self.tested = 0
+        # Whether the last round of the present loop succeeded.
+        self.round: bool | frozenset[Cause] = True
         # Whether the last command in `$( )` succeeded.
         self.substituted: bool | frozenset[Cause] = True
         # Current depth of nested choices of a command's text.
@@ -125,6 +127,8 @@ class Machine:
         self.keyed: set[str] = set()
         # Return the output of the command in a `$( )`; None where it is not known.
         self.capture: Callable[[Source, Node], Value | None] = lambda _source, _node: None
+        # Texts of files that were read before, parsed.
+        self.sources: dict[Value, Source] = {}
         self._by_number = self._stated_parameters()
         """Parameters that the user set individually; those after the last of them are unknown, not missing."""
 
@@ -157,6 +161,14 @@ class Machine:
     def remarks(self) -> tuple[Remark, ...]:
         """Remarks on lines, without repetitions."""
         return tuple(self._remarks)
+
+    def parsed(self, text: Value) -> Source:
+        """Return the text of a file with its tree, which is kept where all of the text is known."""
+        if not text.known:
+            return Source(self.file, text)
+        if text not in self.sources:
+            self.sources[text] = Source(self.file, text)
+        return self.sources[text]
 
     def step(self, line: int, parts: int = 0) -> None:
         """Count one step over `parts` parts. Raises InputError for a script that takes too many."""

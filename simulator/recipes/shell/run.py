@@ -258,7 +258,8 @@ class Runner(Assigning):
         if name in ("builtin", "command", "exec") and len(argv) > 1 and argv[1].text[:1] != "-":
             status = self._called(argv[1:], line)
             if name == "exec":
-                self.machine.state.flow, self.machine.state.exit_line = "exit", line
+                self.machine.ends(line)
+                self.machine.state.trap = None
             return status
         builtin = BUILTINS.get(name)
         if builtin is not None:
@@ -267,7 +268,7 @@ class Runner(Assigning):
             self.machine.prints(None)
         truth = self._started(argv, line)
         change_files(argv, self.machine, line, self.stdin.text)
-        if truth is None and name not in WITHOUT_EFFECT:
+        if truth is None and WITHOUT_EFFECT.fullmatch(name) is None:
             truth = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
             if argv[0].known and re.match(r"--?[A-Za-z]", name):
                 remark = (
@@ -307,7 +308,8 @@ class Runner(Assigning):
     ) -> Truth | None:
         """Follow what a command starts, in the environment that the command's words leave of the one before."""
         machine = self.machine
-        outer = machine.state.snapshot(), machine.state.exported
+        machine.state.share()
+        outer = machine.state.variables, machine.state.exported
         new = {name: value for name, value in after.items() if before.get(name) is not value}
         machine.state.variables = {**outer[0], **new}
         exported = {name: causes for name, causes in outer[1].items() if name in after or name not in before}
@@ -315,7 +317,8 @@ class Runner(Assigning):
         for option, value in files_of_variables(argv):
             read_variables(machine, option, value, line)
         truth = follow()
-        machine.state.variables, machine.state.exported = dict(outer[0]), outer[1]
+        machine.state.variables, machine.state.exported = outer
+        machine.state.share()
         return truth
 
     def _given_text(self, argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
@@ -421,7 +424,7 @@ class Runner(Assigning):
     def include(self, text: Value) -> Truth:
         """Follow `source` of a file whose text is known."""
         machine = self.machine
-        inner = Runner(machine, Source(machine.file, text), self.launches)
+        inner = Runner(machine, machine.parsed(text), self.launches)
         machine.own_names |= inner.assigned_names()
         machine.calls.append("")
         aside = machine.aside()

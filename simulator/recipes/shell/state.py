@@ -66,8 +66,8 @@ class Output:
 class State:
     """Variables at one point of one path.
 
-    Paths share what none of them changes: `own` copies the variables before the first change, and the other mappings
-    are replaced as a whole.
+    Paths share what none of them changes: variables and exports are copied before the first change, the other mappings
+    replaced as a whole.
     """
 
     variables: dict[str, Content] = field(default_factory=dict)
@@ -91,16 +91,21 @@ class State:
 
     is_shared: bool = False
     """Whether another state has the same mapping of variables."""
+    shares_exports: bool = False
 
     def fork(self) -> State:
         """Return a copy for another path."""
         charge(_FORK_WORK)
-        self.is_shared = True
+        self.share()
         other = copy.copy(self)
         other.files = self.files.copy()
         return other
 
-    def snapshot(self) -> Mapping[str, Content]:
+    def share(self) -> None:
+        """Leave the present variables and exports alone in later changes."""
+        self.is_shared = self.shares_exports = True
+
+    def snapshot(self) -> dict[str, Content]:
         """Return the present variables, which later changes leave alone."""
         self.is_shared = True
         return self.variables
@@ -115,12 +120,18 @@ class State:
     def export(self, name: str, on: frozenset[Cause] = frozenset()) -> None:
         """Export a variable; `on` is what that depends on."""
         if self.exported.get(name) != on:
-            charge(_COPY_WORK * len(self.exported))
-            self.exported = {**self.exported, name: on}
+            self._own_exports()[name] = on
 
     def unexport(self, name: str) -> None:
         """Keep a variable from commands."""
-        self.exported = {other: on for other, on in self.exported.items() if other != name}
+        if name in self.exported:
+            del self._own_exports()[name]
+
+    def _own_exports(self) -> Marks:
+        if self.shares_exports:
+            charge(_COPY_WORK * len(self.exported))
+            self.exported, self.shares_exports = dict(self.exported), False
+        return self.exported
 
     def part(self, names: Iterable[str]) -> tuple[dict[str, Content], Marks]:
         """Return these variables as far as they are set, and which of them are exported."""
@@ -133,7 +144,8 @@ class State:
             self.own().pop(name, None)
             self.unexport(name)
         self.own().update(variables)
-        self.exported = {**self.exported, **exported}
+        for name, on in exported.items():
+            self.export(name, on)
 
     def started(self, positional: tuple[Value, ...]) -> State:
         """Return the state of a shell that this one starts: its exported variables, functions and files."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.shell.choices import every_round
-from simulator.recipes.shell.conditions import Truth, test_truth
+from simulator.recipes.shell.conditions import Truth, both, test_truth
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.patterns import matches
@@ -277,7 +277,7 @@ class Walk(ABC):
 
     def _body(self, body: Node) -> bool:
         """Run one round of a loop; return whether another may follow."""
-        self.all(body.children)
+        self.machine.round = self.all(body.children)
         state = self.machine.state
         if state.flow == "continue" and state.levels == 1:
             state.flow = ""
@@ -299,7 +299,9 @@ class Walk(ABC):
         """Follow a loop, and continue with the paths that break out of it too."""
         machine = self.machine
         left, conditions = machine.aside()
-        truth = follow(node)
+        outer, machine.round = machine.round, True
+        truth = both(follow(node), machine.round)
+        machine.round = outer
         machine.rejoin("break", self._line(node))
         for state, _ in machine.left:
             state.levels = max(state.levels - 1, 1)
