@@ -251,4 +251,5 @@ UNKNOWN = [
     "V=2; export $(cat .env)",
     'eval "V=\\$((3 - $UNSET))"',
     "V=$[RANDOM%10+1]",
+    "J=(1 2); V=$((J[0] + 1))",
 ]

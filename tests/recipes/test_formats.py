@@ -380,12 +380,30 @@ def test_formats_that_are_refused_by_name(family: str, end: str, name: str) -> N
         ("srun -N 2 --ntasks-per-node 8 uv run python", 2, 8),
         ("mpirun -np 16 -npernode 8 python", 2, 8),
         ("mpirun -n 16 --map-by ppr:4:node numactl -l python", 4, 4),
+        ("deepspeed --include localhost:1,3", 1, 2),
+        ("deepspeed -i worker-0@worker-1", 2, None),
+        ('deepspeed --include="worker-0:0-3@worker-1:4,5,6,7" --hostfile h', 2, 4),
     ],
 )
-def test_launchers(before: str, nodes: int, devices: int, tmp_path: Path) -> None:
+def test_launchers(before: str, nodes: int, devices: int | None, tmp_path: Path) -> None:
     flags = "pretrain_gpt.py --num-layers 2 --micro-batch-size 1 --seq-length 128 --bf16"
     recipe = read(f"{before} {flags}\n", tmp_path, "x.sh")
     assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("--include worker-0@worker-1:0,2", {"nodes", "devices_per_node"}),
+        ("--include $HOSTS", {"nodes", "devices_per_node"}),
+        ("--include worker-0:0@worker-1:0,2", {"nodes", "devices_per_node"}),
+        ("--exclude localhost:0", {"nodes", "devices_per_node"}),
+    ],
+)
+def test_devices_that_deepspeed_is_to_take_or_leave(words: str, asked: set[str], tmp_path: Path) -> None:
+    flags = "pretrain_gpt.py --num-layers 2 --micro-batch-size 1 --seq-length 128 --bf16 --deepspeed"
+    recipe = read(f"deepspeed {words} {flags}\n", tmp_path, "x.sh")
+    assert {option for unknown in recipe.unknowns for option in unknown.affects} >= asked
 
 
 def test_processes_that_fill_no_node(tmp_path: Path) -> None:

@@ -297,6 +297,8 @@ def test_files_of_trainers_that_are_known_are_refused_by_name(text: str, name: s
         "training_config: {training_args: {log_gpu_memory: false}}\nmodel: {model_name_or_path: x}\n",
         "train_settings: {max_steps_per_run: 50, micro_batch_sizes: auto, seq_length: 512}\n",
         "args:\n  - run_clm.py\n  - --per_device_train_batch_size=4\n",
+        "# @package _global_\ndefaults:\n  - /experiment/pile/base.yaml\n  - override /optimizer: adam\ndata: {x: 1}\n",
+        "trainer: {callbacks: !!python/tuple [a, b]}\nlearning_rate: 1.0e-4\nbatch_size: 4\n",
     ],
 )
 def test_what_trains_in_no_framework_that_is_known_is_not_passed_over(text: str, tmp_path: Path) -> None:
@@ -317,6 +319,8 @@ def test_what_trains_in_no_framework_that_is_known_is_not_passed_over(text: str,
         '{"snr": Infinity, "score": NaN}\n',
         "tasks: [mmlu]\nbatch_size: 4\nmax_steps: 3\n",
         "train_micro_batch_size_per_gpu: 4\nfp16: {enabled: true}\noptimizer: {type: Adam, params: {lr: 1}}\n",
+        "# @package _global_\ndefaults:\n  - override /logger: csv\n",
+        "zero_optimization: {stage: 3}\nfp16: {fp16_opt_level: O2}\ngradient_accumulation_steps: auto\n",
         '{"config": {"lr": 1.0e-4, "batch_size": 4}, "train_loss": 2.5, "num_trainable_params": 31}',
         '{"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 2}',
         "generation: {max_new_tokens: 4}\nbatch_size: 4\nmodel: x\n",

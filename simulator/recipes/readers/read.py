@@ -34,8 +34,11 @@ from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_arg
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
 from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.recognition import (
+    OF_DEEPSPEED,
     command_line,
     entry_of,
+    experiment,
+    is_deepspeed,
     is_recorded,
     line_of_flag,
     names_in,
@@ -148,16 +151,15 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
         raise _of_other(path, trainer)
     document = _Document(path, content, keys, frozenset(names), settings)
     require_training_keys(str(path), keys)
+    if is_deepspeed(content):
+        raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if answer := _as_documented(path, text, keys) or _by_format(document):
         return answer
-    if not content.keys().isdisjoint(_OF_DEEPSPEED):
+    if not content.keys().isdisjoint(OF_DEEPSPEED):
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
         raise NoRecipeError(f"{path}: a configuration of accelerate names no model; give the script that names it")
     raise _unread(path, text, names, [str(name) for name in content])
-
-
-_OF_DEEPSPEED: Final = ("zero_optimization", "steps_per_print", "train_micro_batch_size_per_gpu")
 
 
 def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | None:
@@ -209,7 +211,8 @@ def _unread(path: Path, text: str, names: Collection[str], outer: Collection[str
     """Return the error for a file that no reader takes, by whether anything in it trains."""
     if path.suffix == ".json" and is_recorded(names):
         return NoRecipeError(f"{path}: starts no training: the results of a run")
-    if trains := settings_of_training({*names, *names_in(text)}, str(path), outer):
+    trains = settings_of_training({*names, *names_in(text)}, str(path), outer)
+    if trains := trains or experiment(text):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
     if line := command_line(text) or line_of_flag(text):
         message = f"{path}:{line}: a command within a configuration file; give the script that it starts"
@@ -237,6 +240,8 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     except NoRecipeError as idle:
         return idle
     line, _, why = str(error).removeprefix(str(path)).partition(": ")
+    if "is not allowed" in why and settings_of_training(names, str(path)):
+        return _unread(path, text, names)
     if path.suffix == ".json" and is_recorded(names):
         why = "the results of a run"
     elif path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:

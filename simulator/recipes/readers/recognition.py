@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import functools
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from simulator.budget import charge
 from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
 
 _TABLE: Final = Path(__file__).with_name("trainers.csv")
@@ -153,6 +154,30 @@ def settings_of_training(names: Iterable[str], path: str, outer: Collection[str]
     quiet = idle or any(_IDLE.fullmatch(name.lower()) for name in (parts if outer is None else outer))
     settings = list(dict.fromkeys((*sure, *(more if schedule or not quiet else ()))))
     return " and ".join(settings[:2]) if len(settings) > 1 or (trained and not idle) else ""
+
+
+OF_DEEPSPEED: Final = ("zero_optimization", "steps_per_print", "train_micro_batch_size_per_gpu")
+"""Keys that DeepSpeed's configurations have, and few others."""
+_MONITORS: Final = frozenset(
+    ["activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "comms_logger", "aio"]
+)
+
+
+def is_deepspeed(content: Mapping[str, object]) -> bool:
+    """Return whether a file has keys of DeepSpeed, and no other ones."""
+    own = {name.partition(".")[0] for name in table_of("deepspeed")} | _MONITORS
+    return not content.keys().isdisjoint(OF_DEEPSPEED) and content.keys() <= own
+
+
+_EXPERIMENT: Final = re.compile(
+    r"^[ \t]*-[ \t]+(?:override[ \t]+)?(/(?:experiment|optimizer|trainer|scheduler|model)\b)", re.MULTILINE
+)
+
+
+def experiment(text: str) -> str:
+    """Return the choice by which an overlay of Hydra is an experiment that trains; empty for other files."""
+    match = _EXPERIMENT.search(text) if text.startswith("# @package _global_") else None
+    return f"defaults: {match[1]}" if match else ""
 
 
 def is_recorded(names: Collection[str]) -> bool:

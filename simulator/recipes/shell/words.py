@@ -61,6 +61,10 @@ _JOINED: Final = re.compile(rb"(?:\\\n)*")
 _MAXIMUM_NAME: Final = 80
 
 
+_ITEM: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*\[")
+"""An item of a list in arithmetic, which is not read."""
+
+
 class _UnknownError(Exception):
     """An arithmetic expression needs an unknown value."""
 
@@ -416,6 +420,8 @@ class Words:
         try:
             return arithmetic.evaluate(text, lookup, assign)
         except arithmetic.ArithmeticProblemError as problem:
+            if _ITEM.search(text):
+                raise _UnknownError(frozenset({Cause(line, text.strip()[:60])})) from problem
             raise InputError(f"{self._machine.file}:{line}: arithmetic '{text.strip()[:60]}': {problem}") from problem
 
     def number_or_causes(self, value: Value, line: int) -> int | frozenset[Cause] | None:
