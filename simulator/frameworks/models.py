@@ -25,7 +25,7 @@ _OTHER: Final = re.compile(
 """Parts of a name that mark another network, or other weights, than the model whose name it begins with."""
 BY_NAME_ALONE: Final = ("baichuan2-7b", "qwen-7b")
 """Models with the sizes of LLaMA-7B but another vocabulary, which sizes cannot identify."""
-_SIZE: Final = re.compile(r"\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
+_SIZE: Final = re.compile(r"(?<!\d)\d+(?:[.p]\d+)?[bm](?![a-z0-9])")
 """A number of parameters, which distinguishes `gpt3-4b` from the model `gpt3`."""
 _LENGTH: Final = ("max_position_embeddings",)
 _SHAPE: Final = (
@@ -41,7 +41,10 @@ _SHAPE: Final = (
 
 
 def by_name(name: str) -> tuple[str | None, bool]:
-    """Return the shipped model that a name or path means, and whether that is a guess."""
+    """Return the shipped model that a name or path means, and whether that is a guess.
+
+    The name of a series (`gpt3` for gpt3-175b) stands for its one shipped model only alone: `gpt3-sft` has any size.
+    """
     plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
     if not plain or len(plain) > 100:
         return None, False
@@ -49,7 +52,8 @@ def by_name(name: str) -> tuple[str | None, bool]:
     if shipped is not None:
         return shipped, False
     known = known_names("model")
-    starts = [word for word in known if plain.startswith(f"{word}-") and not _SIZE.match(plain, len(word) + 1)]
+    whole = (word for word in known if _SIZE.search(word) or not _SIZE.search(known[word]))
+    starts = [word for word in whole if plain.startswith(f"{word}-") and not _SIZE.match(plain, len(word) + 1)]
     start = max(starts, key=len, default="")
     if not start or _OTHER.search(plain, len(start)):
         return None, False

@@ -57,6 +57,10 @@ _LENGTHS: Final = frozenset(
 """Flags of training runs; with one of them the name of another program is not decisive."""
 _OVERRIDE: Final = re.compile(r"[+~]{0,2}\w+(?:\.\w+)+=|\S+\.(?:ya?ml|json|toml)$", re.ASCII)
 """A key of a configuration that a command line overrides, or a configuration file."""
+_CHOICE: Final = re.compile(
+    r"\w+=(?!\S*eval)(?:\S*/)?(?:fine-?tun|(?:pre|post)?-?train(?!ed)|sft|dpo|grpo|rlhf)", re.ASCII
+)
+"""A choice among configurations, of which one that trains is taken: `recipes=fine-tuning/x`."""
 _SPREADS: Final = re.compile(r"--?(?:nnodes|nproc[-_]per[-_]node|num[-_](?:nodes|gpus))(?![\w-])")
 """An option of a program that starts others, with a number of nodes or of processes per node."""
 _HOLE: Final = re.compile(r"\$\{?[A-Za-z_]|`|\$\(")
@@ -189,7 +193,8 @@ def _is_plain(launch: LaunchCommand) -> bool:
     alone = launch.launcher == "python" and not launch.spread and not launch.in_front
     texts = [value.text for value in launch.arguments]
     starts = any(text.endswith(".py") and _TRAINS.search(PurePath(text).name.lower()) for text in texts)
-    return alone and not starts and not any(_OVERRIDE.match(text) or _SPREADS.match(text) for text in texts)
+    said = any(_OVERRIDE.match(text) or _CHOICE.match(text) or _SPREADS.match(text) for text in texts)
+    return alone and not starts and not said
 
 
 def _named(words: str, stem: str) -> bool:

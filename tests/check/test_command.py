@@ -117,6 +117,15 @@ def test_a_folder_stands_for_the_recipes_in_it(tmp_path: Path) -> None:
     assert checked(str(tmp_path / "a" / "env.sh"), code=2)[0]["outcome"] == "unreadable"
 
 
+@pytest.mark.parametrize("end", ["pbs", "qsub", "lsf", "job", "sub"])
+def test_a_job_of_another_scheduler(end: str, tmp_path: Path) -> None:
+    (tmp_path / f"train.{end}").write_bytes(Path(MEGATRON).read_bytes())
+    (tmp_path / f"queue.{end}").write_text("executable = prepare\nqueue 1\n", encoding="utf-8")
+    (tmp_path / "submit.sh").write_text(f"qsub train.{end}\n", encoding="utf-8")
+    found = {Path(one["file"]).name: one["outcome"] for one in checked(str(tmp_path))}
+    assert found == {f"train.{end}": "fits", f"queue.{end}": "skipped", "submit.sh": "fits"}
+
+
 def test_a_walk_passes_over_pipes_and_says_what_it_cannot_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.sh").write_bytes(Path(MEGATRON).read_bytes())
     os.mkfifo(tmp_path / "pipe.sh")

@@ -36,6 +36,8 @@ def hook() -> dict[str, Any]:
         ("team/recipes/llama/train.yaml", True),
         ("recipes/job.toml", True),
         ("recipes/config.json", True),
+        ("jobs/train.pbs", True),
+        ("jobs/train.job", True),
         ("recipes/README.md", False),
         ("scripts/train.sh", True),
         ("train.slurm", True),

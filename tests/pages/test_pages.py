@@ -244,13 +244,21 @@ def test_the_parts_of_a_comparison_lead_from_a_to_b() -> None:
 
 def test_a_recipe_is_drawn_against_what_is_usable() -> None:
     estimate = samples.calibrated()
-    [trace] = verdict_figure([("a/very/long/path/to/a/launch/script/for/some/model.sh", estimate)])["data"]
+    [trace] = verdict_figure([("a/very/long/path/to/a/launch/script/for/some/model.sh", "fits", estimate)])["data"]
     assert trace["x"] == [pytest.approx(100 * estimate.memory.device_bytes / estimate.memory.capacity_bytes, abs=0.01)]
+
+
+def test_an_open_verdict_has_the_colour_of_none() -> None:
+    named = [(name, name, samples.calibrated()) for name in ("fits", "cannot_tell", "refused", "not_modelled")]
+    [trace] = verdict_figure(named)["data"]
+    fits, open_, fails, other = trace["marker"]["color"]
+    assert open_ == other
+    assert len({fits, open_, fails}) == 3
 
 
 def test_a_label_is_the_file_before_it_is_cut() -> None:
     names = ("a/llama3-8b-megatron.sh (pretrain_gpt.py)", "a/x.sh (train.py)", f"a/{'n' * 40}.sh")
-    spec = verdict_figure([(name, samples.calibrated()) for name in names])
+    spec = verdict_figure([(name, "fits", samples.calibrated()) for name in names])
     labels = spec["layout"]["yaxis"]["ticktext"]
     assert labels[:2] == ["llama3-8b-megatron.sh", "x.sh (train.py)"]
     assert labels[2].startswith("...")

@@ -26,6 +26,8 @@ MOST_GROWTH = 2.4 * TIMES
 a bounded length, 4,000 at most, have reached it in the short text."""
 NOISE_SECONDS = 5e-5
 """What a short text may take unmeasured."""
+SLOW_SECONDS = 2.0
+"""Of a short text: no pattern needs it."""
 TRIES = 6
 PLAIN = re.compile(r"(?:aa|ab)\d")
 MOST_STEPS = 100.0
@@ -133,6 +135,8 @@ def growth(use: Callable[[str], object], part: str, length: int) -> float:
     smallest = float("inf")
     for _ in range(TRIES):
         short = seconds(use, (part * length)[:length]) + NOISE_SECONDS
+        if short > SLOW_SECONDS:
+            break  # several times the text would take minutes, or for ever
         smallest = min(smallest, seconds(use, (part * length * TIMES)[: length * TIMES]) / short)
         if smallest < MOST_GROWTH:
             break

@@ -156,6 +156,13 @@ CASES = {
     ),
     "escaped-blanks": ("X=a; torchrun t.py --c=$X\\ z \\ y 'p\\ q' \"r\\ s\" t\\\\ u", None),
     "background": ("f() { X=2; }; X=1; f & wait; exec torchrun t.py 1 & wait; torchrun t.py $X", "<1>]\n[<1>"),
+    "slices": (
+        'A=(a b c d); S=1; N=2; B=(${A[@]:$S:$N}); torchrun t.py "${B[@]}" "${A[@]:$S+1}" ${#B[@]}',
+        "<b><c><c><d><2>",
+    ),
+    "parameters-in-turn": ("set -- a b c; for ((i=1; i<=$#; i=i+1)); do X=$X${@:$i:1}-; done; torchrun t.py $X", None),
+    "arithmetic-in-brackets": ('a=2; b=$[ a*3 ]; torchrun t.py $[a+1] $[$a*$b] x$[1]y "$[b-1]"', "<3><12><x1y><5>"),
+    "comments-in-a-command": ("torchrun t.py --a 1 `# one` \\\n `# zwei: ü, $X` --b \\\n  `#three`\\\n --c", None),
     "dollar": ("torchrun t.py 'a'\\$ \"b$\" $ 1", None),
     "failing": (
         "set -e; false || torchrun t 1; if false; then :; fi; ! :; [ 1 = 2 ] && :; torchrun t 2; false; torchrun t",
@@ -247,4 +254,7 @@ UNKNOWN = [
     'V=2; eval "$(python settings.py)"',
     "V=2; source <(python settings.py)",
     "V=2; export $(cat .env)",
+    'eval "V=\\$((3 - $UNSET))"',
+    "V=$[RANDOM%10+1]",
+    "J=(1 2); V=$((J[0] + 1))",
 ]

@@ -329,6 +329,15 @@ def test_adapters_on_quantized_weights_fit_where_those_of_16_bits_do(quantized: 
     assert found.outcome == "not_modelled"  # fewer bits may fit where 16 do not
 
 
+@pytest.mark.parametrize("workers", [1, 4, 16])
+def test_llamafactory_under_ray_has_as_many_devices_as_workers(workers: int, tmp_path: Path) -> None:
+    ray = f"ray_num_workers: {workers}\nresources_per_worker:\n  GPU: 1\nplacement_strategy: PACK\n"
+    recipe = read(f"{FACTORY}ray_run_name: a\n{ray}", tmp_path)
+    assert "unknown-flag" not in rules(recipe)
+    assert recipe.layout is not None
+    assert recipe.layout.data_parallel == workers
+
+
 def test_llamafactory_without_shards_may_be_sharded_by_its_launcher(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(FACTORY.replace("-8B-", "-70B-").replace("-3-", "-3.1-"), encoding="utf-8")
     (checked,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="a100-sxm-80g", nodes=1), Gates())
@@ -371,12 +380,30 @@ def test_formats_that_are_refused_by_name(family: str, end: str, name: str) -> N
         ("srun -N 2 --ntasks-per-node 8 uv run python", 2, 8),
         ("mpirun -np 16 -npernode 8 python", 2, 8),
         ("mpirun -n 16 --map-by ppr:4:node numactl -l python", 4, 4),
+        ("deepspeed --include localhost:1,3", 1, 2),
+        ("deepspeed -i worker-0@worker-1", 2, None),
+        ('deepspeed --include="worker-0:0-3@worker-1:4,5,6,7" --hostfile h', 2, 4),
     ],
 )
-def test_launchers(before: str, nodes: int, devices: int, tmp_path: Path) -> None:
+def test_launchers(before: str, nodes: int, devices: int | None, tmp_path: Path) -> None:
     flags = "pretrain_gpt.py --num-layers 2 --micro-batch-size 1 --seq-length 128 --bf16"
     recipe = read(f"{before} {flags}\n", tmp_path, "x.sh")
     assert (recipe.nodes, recipe.devices_per_node) == (nodes, devices)
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("--include worker-0@worker-1:0,2", {"nodes", "devices_per_node"}),
+        ("--include $HOSTS", {"nodes", "devices_per_node"}),
+        ("--include worker-0:0@worker-1:0,2", {"nodes", "devices_per_node"}),
+        ("--exclude localhost:0", {"nodes", "devices_per_node"}),
+    ],
+)
+def test_devices_that_deepspeed_is_to_take_or_leave(words: str, asked: set[str], tmp_path: Path) -> None:
+    flags = "pretrain_gpt.py --num-layers 2 --micro-batch-size 1 --seq-length 128 --bf16 --deepspeed"
+    recipe = read(f"deepspeed {words} {flags}\n", tmp_path, "x.sh")
+    assert {option for unknown in recipe.unknowns for option in unknown.affects} >= asked
 
 
 def test_processes_that_fill_no_node(tmp_path: Path) -> None:

@@ -318,7 +318,8 @@ def test_weights_that_are_restored_name_the_model(tmp_path: Path) -> None:
     assert recipe.layout.expert_tensor_parallel == 8
     dense = read(RESTORED.replace("NAME", "mistral_7b"), tmp_path)
     assert (dense.model, dense.layout and dense.layout.expert_tensor_parallel) == ("mistral-7b-v0.1", 1)
-    assert read(RESTORED.replace("NAME", "ours"), tmp_path).model is None
+    for name in ("ours", "gpt3_sft", "mixtral_tuned"):  # a series is no model
+        assert read(RESTORED.replace("NAME", name), tmp_path).model is None
     shaped = read(TEXT.replace(": TP", ": 4") + "run: {model_train_name: mistral_7b}\n", tmp_path)
     assert (shaped.model, shaped.seq_length) == ("llama3-8b", 4096)
 
@@ -329,6 +330,8 @@ def test_weights_that_are_restored_name_the_model(tmp_path: Path) -> None:
         ("name: megatron_t5_glue\n", "models with an encoder are not modelled (t5)"),
         ("name: megatron_bert\n", "models with an encoder are not modelled (bert)"),
         ("  num_soft_negatives: 0\n", "the retrieval model is not priced"),
+        ("exp_manager: {name: gpt_1b_ppo_news}\n", "gpt_1b_ppo_news: training with a model that generates"),
+        ("name: ilql-13b\n", "ilql-13b: training with a model that generates"),
     ],
 )
 def test_models_that_are_no_decoder(more: str, said: str, tmp_path: Path) -> None:

@@ -82,6 +82,17 @@ def test_programs_that_train_or_may(program: str, tmp_path: Path) -> None:
     assert titles(f"torchrun --nproc_per_node 8 {program} {FLAGS} --bf16\n", tmp_path) == [program.partition(" ")[0]]
 
 
+@pytest.mark.parametrize(
+    "start",
+    ["python main.py recipes=fine-tuning/x/y_sft out=/r", "python3 $X run.py --train_file a.json --learning_rate 1e-4"],
+)
+def test_programs_whose_words_name_a_training(start: str, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{start}\n", encoding="utf-8")
+    with pytest.raises(UnsupportedError):
+        read_recipe(tmp_path / "run.sh")
+    passed("python main.py recipes=evaluation/x/y_sft out=/r\n", tmp_path)
+
+
 def test_training_beside_what_trains_nothing(tmp_path: Path) -> None:
     train, rest = f"torchrun pretrain_gpt.py {FLAGS} --bf16", f"torchrun inference.py {FLAGS}"
     assert titles(f"{rest}\n{train}\npython convert_ckpt.py\n", tmp_path) == ["pretrain_gpt.py"]

@@ -77,9 +77,20 @@ def test_options_of_a_launcher_that_are_not_known_may_name_any_machines(tmp_path
         (f"exit 0\n{TRAIN}", 1, "the script ends here"),
         ("bash pretrain_llama.sh 8", 1, "starts a script that is not at hand; pretrain_llama.sh"),
         ("echo a\nsbatch --nodes 4 train.slurm", 2, "train.slurm is to be judged by itself"),
+        ("cluster run --gpus 8 -- bash -c 'jobs/a7.sh $RANK'", 1, "starts a script that is not at hand; a7.sh"),
+        ("srun --gpus-per-node=4 bash jobs/a7.sh", 1, "starts a script that is not at hand; a7.sh"),
         ("ARGS=(--num-layers 8\n --micro-batch-size 1)", 0, "a part of a training"),
         ('OPTIONS="--micro_batch_size 2 --lr 1"', 0, "a part of a training"),
+        (
+            "python - <<EOF\nfrom transformers import Trainer\nTrainer(model).train()\nEOF",
+            3,
+            "within the script trains",
+        ),
+        ("python -c 'from megatron.training import pretrain; pretrain(a, b)'", 1, "within the script trains"),
         ("llm-finetune job.yaml", 1, "is not followed"),
+        ("f() {\n  fairseq-train $DATA --arch x --lr 1\n}", 2, "is not followed"),
+        ("CUDA_VISIBLE_DEVICES=0 fairseq-hydra-train task.data=x", 1, "is not followed"),
+        ("#SBATCH --gres=gpu:8\nsrun /data/dense_8gpu.sh 20000", 2, "that is not at hand; dense_8gpu.sh"),
         ("echo later\nexit 1\ncolossalai run --nproc_per_node 8 benchmark.py -c 7b", 2, "the script ends here"),
         ("START='nemo llm pretrain -y' bash x.sh", 1, "is not followed"),
         ('for size in "$@"; do\n  sbatch train_$size.sh\ndone', 2, "train_.*is to be judged by itself"),
@@ -103,7 +114,10 @@ def test_what_may_train_is_never_passed_over(text: str, line: int, said: str, tm
         'C="python main.py --tasks a"\nif [[ -n $5 ]]; then C=""; fi\n$C',
         "llm-finetune eval job.yaml",
         "python tools/upload.py --repo x",
+        "cluster run --gpus 0 -- bash -c 'jobs/a7.sh'",
+        "# cluster run --gpus 8\nbash jobs/a7.sh",
         "cat train.sh",
+        "python - <<EOF\ntokenizer.train(files, BpeTrainer(vocab_size=8))\nEOF",
     ],
 )
 def test_what_is_plainly_none(text: str, tmp_path: Path) -> None:
@@ -191,8 +205,24 @@ def test_files_that_read_each_other_end(tmp_path: Path) -> None:
     (tmp_path / "b.sh").write_text("source a.sh\n")
     with pytest.raises(SimulateError, match="read each other too deep"):
         recipes(tmp_path, "source a.sh\n")
-    with pytest.raises(SimulateError, match="too deep"):
-        recipes(tmp_path, "bash train.sh\n")
+
+
+@pytest.mark.parametrize("words", ["", " now", " $((${1:-0} + 1))", " $1"])
+def test_a_job_that_submits_itself_again_ends(words: str, tmp_path: Path) -> None:
+    found = recipes(tmp_path, f"sbatch --begin=now+1hour train.sh{words}\n{TRAIN}\n")
+    assert {recipe.devices_per_node for recipe in found} == {8}
+    (tmp_path / "clean.slurm").write_text(f"sbatch --begin=now+6hour clean.slurm{words}\npython clean.py\n")
+    with pytest.raises(NoRecipeError):
+        read_recipe(tmp_path / "clean.slurm")
+
+
+@pytest.mark.parametrize("start", ["conda run -n torch", "uv run", "uv run --with x", "mamba run -p /env"])
+def test_a_program_that_enters_an_environment_starts_what_follows(start: str, tmp_path: Path) -> None:
+    (tmp_path / "inner.sh").write_text(f"{TRAIN}\n")
+    (recipe,) = recipes(tmp_path, f"{start} bash inner.sh")
+    assert recipe.devices_per_node == 8
+    (recipe,) = recipes(tmp_path, f"{start} {TRAIN}")
+    assert recipe.devices_per_node == 8
 
 
 # Bash that the grammar does not know.
@@ -237,6 +267,8 @@ def test_bash_that_the_grammar_does_not_know(text: str, value: str) -> None:
         ),
         ("trainer:\n  num_train_steps: 3\ndata: !include d.yaml\n", "levanter"),
         ("_target_: verl.workers.config.ActorConfig\nppo_epochs: 1\n", "verl"),
+        ("trainer: {num_nodes: 1}\ntraining_config: {actor_rollout_ref: {actor: {ppo_epochs: 1}}}\n", "verl"),
+        ("trainer: {nnodes: 1, n_gpus_per_node: 8}\nmodel: {path: x}\ndata: {batch_size: 4}\n", "verl"),
     ],
 )
 def test_files_of_trainers_that_are_known_are_refused_by_name(text: str, name: str, tmp_path: Path) -> None:
@@ -256,6 +288,17 @@ def test_files_of_trainers_that_are_known_are_refused_by_name(text: str, name: s
         "model_name_or_path: x\ndataset_name: y\nlearning_rate: 1.0e-4\n",
         "defaults:\n  - optimizer: adamw\n  - model: llama\n",
         "train_micro_batch_size: 8\nnum_episode: 2\nreference: {generation_batch_size: 4}\n",
+        "optimization: {lr: [1.0e-5], max_update: 9}\noptimizer: {_name: adam}\ndataset: {max_tokens: 3}\n",
+        "tasks: {mnli: {seeds: [1]}}\nmodel: {name: hf_bert}\nscheduler: {t_warmup: 0.06dur}\n",
+        "base: {rollout: {batch_size: 4}, sft_config: {model_name: x, quantization: false, batch_size: 1}}\n",
+        "trainer: {num_nodes: 1}\nactor: {log_prob_micro_batch_size_per_gpu: 4}\n",
+        "train_iters: 90\nscheduler: {lr_decay_style: cosine}\n",
+        "data: {train_batch_size: 64, seed: 1}\n",
+        "training_config: {training_args: {log_gpu_memory: false}}\nmodel: {model_name_or_path: x}\n",
+        "train_settings: {max_steps_per_run: 50, micro_batch_sizes: auto, seq_length: 512}\n",
+        "args:\n  - run_clm.py\n  - --per_device_train_batch_size=4\n",
+        "# @package _global_\ndefaults:\n  - /experiment/pile/base.yaml\n  - override /optimizer: adam\ndata: {x: 1}\n",
+        "trainer: {callbacks: !!python/tuple [a, b]}\nlearning_rate: 1.0e-4\nbatch_size: 4\n",
     ],
 )
 def test_what_trains_in_no_framework_that_is_known_is_not_passed_over(text: str, tmp_path: Path) -> None:
@@ -275,6 +318,16 @@ def test_what_trains_in_no_framework_that_is_known_is_not_passed_over(text: str,
         '{"text": "a"}\n{"text": "b"}\n',
         '{"snr": Infinity, "score": NaN}\n',
         "tasks: [mmlu]\nbatch_size: 4\nmax_steps: 3\n",
+        "train_micro_batch_size_per_gpu: 4\nfp16: {enabled: true}\noptimizer: {type: Adam, params: {lr: 1}}\n",
+        "# @package _global_\ndefaults:\n  - override /logger: csv\n",
+        "zero_optimization: {stage: 3}\nfp16: {fp16_opt_level: O2}\ngradient_accumulation_steps: auto\n",
+        '{"config": {"lr": 1.0e-4, "batch_size": 4}, "train_loss": 2.5, "num_trainable_params": 31}',
+        '{"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 2}',
+        "generation: {max_new_tokens: 4}\nbatch_size: 4\nmodel: x\n",
+        '{"compilerOptions": {"strict": true,},}',
+        "Parameters:\n  Name: !Sub a-${B}\n  Parts: !Join [a, b]\n",
+        "words: !!set {a, b}\nkeep: 4\n",
+        "a: {$.b}/c\nd: {e\n",
     ],
 )
 def test_what_trains_nothing_is_passed_over(text: str, tmp_path: Path) -> None:

@@ -214,3 +214,45 @@ def test_deepspeed_differs_from_the_trainer(
     assert checked.outcome == outcome
     remarks = [remark for remark in checked.remarks if remark.rule == "contradiction"]
     assert [remark.place and remark.place.line for remark in remarks] == lines
+
+
+PEFT = """accelerate launch --num_processes 8 train.py --model_name_or_path meta-llama/Llama-2-7b-hf --bf16 True \\
+ --per_device_train_batch_size 1 --max_length 512 --packing True --gradient_checkpointing True --use_reentrant False \\
+ --add_special_tokens False --append_concat_token False --splits train --lora_r 4 WORDS
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "rank"),
+    [
+        ("--use_peft_lora True --use_4bit_quantization True --use_nested_quant True", {"quantised_base": "true"}, 4),
+        ("--use_peft_lora True --use_flash_attn True --target_modules all", {"flash_attention": "true"}, 4),
+        (
+            "--use_peft_lora False --use_4bit_quantization False --use_flash_attention_2",
+            {"flash_attention": "true"},
+            None,
+        ),
+    ],
+)
+def test_words_of_the_scripts_of_peft(words: str, options: dict[str, str], rank: int | None, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "run.sh", PEFT, WORDS=words)
+    assert (recipe.model, recipe.seq_length, recipe.lora_rank) == ("llama-2-7b", 512, rank)
+    assert options.items() <= recipe.options.items()
+    assert [remark for remark in recipe.remarks if remark.severity == "error" or remark.rule == "unknown-flag"] == []
+
+
+@pytest.mark.parametrize(("kind", "open_"), [("auto", True), ("bfloat16", False), ("float32", False)])
+def test_the_type_of_a_checkpoint_is_not_read(kind: str, open_: bool, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "run.sh", LMFLOW.replace(" --use_fsdp", ""), WORDS="", bfloat16=kind)
+    assert any("the checkpoint's type" in remark.message for remark in recipe.remarks) == open_
+
+
+@pytest.mark.parametrize(("stored", "outcome"), [("", "not_modelled"), (", torch_dtype_str: float32", "does_not_fit")])
+def test_oumi_loads_weights_in_the_type_of_their_checkpoint(stored: str, outcome: str, tmp_path: Path) -> None:
+    """7.2 billion fp32 weights with gradients and moments, 108 GiB, are too many for 80: if they are fp32."""
+    text = OUMI.replace("fsdp: {enable_fsdp: true, sharding_strategy: SHARDS}\n", "").replace(
+        "meta-llama/Llama-3.1-8B, model_max_length: 32768", f"mistralai/Mistral-7B-v0.1, model_max_length: 2048{stored}"
+    )
+    read(tmp_path, "train.yaml", text, DATA="x", OPTIMIZER="adamw_torch")
+    (found,) = check_files([str(tmp_path / "train.yaml")], Asked(hardware="a100-sxm-80g"), Gates())
+    assert found.outcome == outcome

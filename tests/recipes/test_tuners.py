@@ -187,6 +187,26 @@ def test_the_words_of_axolotl(
 
 
 @pytest.mark.parametrize(
+    ("name", "stage", "offload"),
+    [("zero1", 1, False), ("zero2", 2, True), ("zero3_bf16", 3, False), ("zero3_bf16_cpuoffload_all", 3, True)],
+)
+def test_the_deepspeed_configurations_that_axolotl_ships(name: str, stage: int, offload: bool, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "x.yml", f"{AXOLOTL}deepspeed: /workspace/axolotl/deepspeed_configs/{name}.json\n")
+    assert recipe.layout is not None
+    assert recipe.layout.zero_stage == stage
+    assert (recipe.layout.offload != "none") == offload
+    assert "base-configuration" in {remark.rule for remark in recipe.remarks}
+    (tmp_path / "deepspeed_configs").mkdir()
+    (tmp_path / "deepspeed_configs" / f"{name}.json").write_text('{"zero_optimization": {"stage": 1}}')
+    own = read(tmp_path, "y.yml", f"{AXOLOTL}deepspeed: deepspeed_configs/{name}.json\n")
+    assert own.layout is not None
+    assert (own.layout.zero_stage, own.layout.offload) == (1, "none")
+    for other in ("deepspeed_configs/ours.json", "configs/zero3.json"):
+        with pytest.raises(InputError, match="no such file beside"):
+            read(tmp_path, "z.yml", f"{AXOLOTL}deepspeed: {other}\n")
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("rl: grpo\n", "grpo: training with a model that generates"),

@@ -17,16 +17,26 @@ from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import known_value
 
 _TABLE: Final = table_of("deepspeed")
-_PRESETS: Final = {
-    "z0": (0, False),
-    "z1": (1, False),
-    "z2": (2, False),
-    "z2_offload": (2, True),
-    "z3": (3, False),
-    "z3_offload": (3, True),
+_Preset = tuple[int, tuple[str, ...]]
+_PRESETS: Final[dict[str, _Preset]] = {
+    "z0": (0, ()),
+    "z1": (1, ()),
+    "z2": (2, ()),
+    "z2_offload": (2, ("optimizer",)),
+    "z3": (3, ()),
+    "z3_offload": (3, ("optimizer", "param")),
 }
-"""ZeRO stage and offload of the configurations shipped with ms-swift 4.6 (`swift/config`) and LLaMA-Factory ff6d4d1
-(`examples/deepspeed`), by name without `ds_` and with `z` for `zero`."""
+"""ZeRO stage and what is offloaded in the configurations shipped with ms-swift 4.6 (`swift/config`) and LLaMA-Factory
+ff6d4d1 (`examples/deepspeed`), by name without `ds_` and with `z` for `zero`."""
+_OF_AXOLOTL: Final[dict[str, _Preset]] = {
+    "zero1": (1, ()),
+    "zero2": (2, ("optimizer",)),
+    "zero3": (3, ()),
+    "zero3_bf16": (3, ()),
+    "zero3_bf16_cpuoffload_all": (3, ("optimizer", "param")),
+    "zero3_bf16_cpuoffload_params": (3, ("param",)),
+}
+"""The same of axolotl 067b021c8 (`deepspeed_configs`), which `axolotl fetch` copies beside a recipe."""
 
 
 def add_deepspeed(arguments: Arguments, launch: LaunchCommand | None) -> bool:
@@ -124,9 +134,9 @@ _SECTIONS_READ: Final = frozenset(["zero_optimization", "bf16", "fp16", "optimiz
 
 def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str, line: int) -> Configuration | None:
     """Return the configuration of a name: the file beside the recipe, else the preset shipped under it."""
-    preset = _PRESETS.get(PurePath(name).stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config"))
-    built_in = "/" not in name and "." not in name
-    if preset is not None and built_in:
+    stem = PurePath(name).stem
+    preset = _PRESETS.get(stem.removeprefix("ds_").replace("zero", "z").removesuffix("_config"))
+    if preset is not None and "/" not in name and "." not in name:
         return _preset(arguments, preset, line)
     try:
         if launch is not None:
@@ -134,19 +144,19 @@ def _configuration(arguments: Arguments, launch: LaunchCommand | None, name: str
         path = beside(arguments.file, name, line)
         return Configuration(str(path), tuple(keys_of(path, read_document(path))))
     except InputError:
-        if preset is None or not name.startswith("examples/deepspeed/"):
+        of_axolotl = PurePath(name).parent.name == "deepspeed_configs"
+        preset = _OF_AXOLOTL.get(stem) if of_axolotl else preset if name.startswith("examples/deepspeed/") else None
+        if preset is None:
             raise
-        message = f"{name[:200]} is not beside the recipe: taken as LLaMA-Factory ships it"
+        owner = "axolotl" if of_axolotl else "LLaMA-Factory"
+        message = f"{name[:200]} is not beside the recipe: taken as {owner} ships it"
         arguments.remark_line("base-configuration", "warning", message, line)
         return _preset(arguments, preset, line)
 
 
-def _preset(arguments: Arguments, preset: tuple[int, bool], line: int) -> Configuration:
-    stage, offload = preset
-    values = {"stage": str(stage)}
-    if offload:
-        values["offload_optimizer.device"] = "cpu"
-        values |= {"offload_param.device": "cpu"} if stage == 3 else {}
+def _preset(arguments: Arguments, preset: _Preset, line: int) -> Configuration:
+    stage, offloaded = preset
+    values = {"stage": str(stage)} | {f"offload_{name}.device": "cpu" for name in offloaded}
     keys = [
         Key(("zero_optimization", *name.split(".")), (known_value(text, line),), line, text)
         for name, text in values.items()

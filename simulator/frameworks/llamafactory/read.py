@@ -88,6 +88,8 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
 def _read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
     require_training_switches(arguments)
     arguments.add_defaults(_DEFAULTS, 1)
+    if (workers := arguments.integer("devices", "ray_num_workers") or 0) > 1:  # each has a device under Ray
+        arguments.devices = workers
     nested = any(name.startswith("zero_optimization.") for name in arguments.entries)
     deepspeed = add_deepspeed(arguments, launch) or nested
     if launch is None and not deepspeed:

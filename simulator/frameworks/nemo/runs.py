@@ -27,6 +27,9 @@ _KEYS: Final = {
     "virtual_prompt_style": "prompts or adapters in front of frozen layers are not priced",
     "vision_pretraining_type": "a vision model is not modelled",
 }
+_NAMES: Final = (("name",), ("run", "name"), ("exp_manager", "name"))
+_GENERATES: Final = re.compile(r"(?<![a-z])(?:ppo|grpo|rloo|ilql|reinforce)(?![a-z])")
+"""Names of runs whose scripts, such as those of trlX, add a value head, a frozen copy or a generation."""
 _PAIR: Final = {("model", "vision"), ("model", "text")}
 """Sections of CLIP: an image encoder and a text encoder."""
 _TWO: Final = "an encoder of images and one of text are not modelled"
@@ -43,6 +46,9 @@ def other_run(keys: Iterable[Key]) -> tuple[Key, str] | None:
             return key, f"{'.'.join(key.path[:2])}: {_SECTIONS[key.path[:2]]}"
         if key.name in _KEYS:
             return key, f"{key.name}: {_KEYS[key.name]}"
+        text = key.values[0].text if key.values and key.path in _NAMES else ""
+        if _GENERATES.search(text.lower()):
+            return key, f"{text[:60]}: training with a model that generates is not modelled"
     return (sections["model", "vision"], f"vision: {_TWO}") if sections.keys() >= _PAIR else None
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, NoRecipeError
+from simulator.recipes.shell.wrappers import SCRIPTS
 
-SUFFIXES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".json")
+SUFFIXES: Final = (*(f".{end}" for end in SCRIPTS), ".yaml", ".yml", ".toml", ".json")
 """Suffixes of files that may be recipes."""
 _MOST_BYTES: Final = 1 << 20
 """Size above which a file is no recipe but data, such as a tokenizer."""

@@ -353,8 +353,8 @@ def _unsure(estimate: Estimate, unpriced_bytes: float) -> tuple[Remark, ...]:
     if memory.fits_host is not False and memory.interval_bytes is not None and memory.undecided:
         low, high = to_gib(memory.interval_bytes.low), to_gib(memory.interval_bytes.high)
         message = (
-            f"needs {need:.2f} of {usable:.2f} GiB, with a 90 % interval of {low:.2f} to {high:.2f}: it fits with "
-            f"probability {memory.fit_probability or 0.0:.0%}, and a run decides"
+            f"the 90 % interval, {low:.2f} to {high:.2f} GiB, reaches the usable {usable:.2f}: it fits with "
+            f"probability {100.0 * (memory.fit_probability or 0.0):.0f} %, and a run decides"
         )
         return (Remark(rule=UNDECIDED, severity="error", message=message),)
     most = memory.interval_bytes.high if memory.interval_bytes else memory.device_bytes

@@ -103,12 +103,13 @@ def _paddle(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, 
 
 def _deepspeed(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:
     options = launch.options
-    nodes: int | None = 1
-    if "hostfile" in options or "include" in options:
-        name = "hostfile" if "hostfile" in options else "include"
+    chosen = next((name for name in ("include", "i", "exclude", "e") if name in options), "")
+    if chosen and "num_nodes" not in options:
+        return _chosen(arguments, options[chosen], is_included=chosen[0] == "i")
+    if "hostfile" in options:
         nodes = _count(arguments, options, "nodes", ("num_nodes",), default=None)
         if nodes is None:
-            arguments.need([Cause(options[name].line, f"--{name}")], "nodes")
+            arguments.need([Cause(options["hostfile"].line, "--hostfile")], "nodes")
     else:
         nodes = _count(arguments, options, "nodes", ("num_nodes",), default=1)
         if "num_nodes" not in options:
@@ -118,6 +119,25 @@ def _deepspeed(launch: TrainingCommand, arguments: Arguments) -> tuple[int | Non
     if devices is None and "num_gpus" not in options:
         devices = _visible(launch, arguments)
     return nodes, devices
+
+
+def _chosen(arguments: Arguments, value: PlainValue, *, is_included: bool) -> tuple[int | None, int | None]:
+    """Return the hosts and the devices of each in `a:0,1@b:0,1`; None where they differ or are left out."""
+    hosts = [host.partition(":")[2] for host in value.text.split("@")]
+    counts = {sum(_slots(part) for part in slots.split(",")) if slots else 0 for slots in hosts}
+    if value.known and is_included and len(counts) == 1:
+        arguments.places |= dict.fromkeys(("nodes", "devices_per_node"), Place(arguments.file, value.line or 1))
+        return len(hosts), counts.pop() or None
+    causes = value.causes or [Cause(value.line, "--include" if is_included else "--exclude")]
+    arguments.need(causes, "nodes")
+    arguments.need(causes, "devices_per_node")
+    return None, None
+
+
+def _slots(text: str) -> int:
+    """Return the number of devices in `3` or `0-3`."""
+    match = re.fullmatch(r"\s*([0-9]{1,4})-([0-9]{1,4})\s*", text, re.ASCII)
+    return max(int(match[2]) - int(match[1]) + 1, 0) if match else 1
 
 
 def _msrun(launch: TrainingCommand, arguments: Arguments) -> tuple[int | None, int | None]:

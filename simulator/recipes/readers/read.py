@@ -34,10 +34,16 @@ from simulator.recipes.readers.model_args import dotted, is_dotted, is_model_arg
 from simulator.recipes.readers.nemo import is_nemo_launch, read_nemo, read_nemo_launch, read_python_file
 from simulator.recipes.readers.networks import with_network
 from simulator.recipes.readers.recognition import (
+    OF_DEEPSPEED,
     command_line,
     entry_of,
+    experiment,
+    is_deepspeed,
+    is_recorded,
+    line_of_flag,
     names_in,
     names_training,
+    python_that_trains,
     settings_of_training,
     trainer_of,
     training_flag,
@@ -145,13 +151,15 @@ def _read_document(path: Path, settings: Mapping[str, str]) -> _ReadRecipe:
         raise _of_other(path, trainer)
     document = _Document(path, content, keys, frozenset(names), settings)
     require_training_keys(str(path), keys)
+    if is_deepspeed(content):
+        raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if answer := _as_documented(path, text, keys) or _by_format(document):
         return answer
-    if "zero_optimization" in content or "steps_per_print" in content:
+    if not content.keys().isdisjoint(OF_DEEPSPEED):
         raise NoRecipeError(f"{path}: a DeepSpeed configuration names no model; give the script that names the file")
     if "compute_environment" in content or "distributed_type" in content:
         raise NoRecipeError(f"{path}: a configuration of accelerate names no model; give the script that names it")
-    raise _unread(path, text, names)
+    raise _unread(path, text, names, [str(name) for name in content])
 
 
 def _as_documented(path: Path, text: str, keys: Iterable[Key]) -> _ReadRecipe | None:
@@ -199,11 +207,14 @@ def _of_other(path: Path, trainer: str) -> UnsupportedError:
     return UnsupportedError(f"{path}: a file of {trainer}, which is not read; {_READ}")
 
 
-def _unread(path: Path, text: str, names: Collection[str]) -> SimulateError:
+def _unread(path: Path, text: str, names: Collection[str], outer: Collection[str] | None = None) -> SimulateError:
     """Return the error for a file that no reader takes, by whether anything in it trains."""
-    if trains := settings_of_training({*names, *names_in(text)}, str(path)):
+    if path.suffix == ".json" and is_recorded(names):
+        return NoRecipeError(f"{path}: starts no training: the results of a run")
+    trains = settings_of_training({*names, *names_in(text)}, str(path), outer)
+    if trains := trains or experiment(text):
         return UnsupportedError(f"{path}: trains ({trains}) in no framework that is read; {_READ}")
-    if line := command_line(text):
+    if line := command_line(text) or line_of_flag(text):
         message = f"{path}:{line}: a command within a configuration file; give the script that it starts"
         return _CommandWithinError(message)
     if "model_type" in names:
@@ -219,27 +230,32 @@ _TEMPLATE: Final = re.compile(
 
 def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
     """Return the error for a file that cannot be parsed or holds several documents: it may still train."""
+    names = names_in(text)
     if _TEMPLATE.search(text):
         return NoRecipeError(f"{path}: a template of Helm, which holds no values yet")
-    names = names_in(text)
     if trainer := trainer_of(names):
         return _of_other(path, trainer)
-    if path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:
-        return NoRecipeError(f"{path}: a template of a DeepSpeed configuration names no model")
     try:
         require_training_text(str(path), text)
     except NoRecipeError as idle:
         return idle
-    trains = settings_of_training(names, str(path))
-    other = not text.strip() or _OTHER_KIND.search(str(error))
-    return error if trains or not other else _unread(path, text, names)
+    line, _, why = str(error).removeprefix(str(path)).partition(": ")
+    if "is not allowed" in why and settings_of_training(names, str(path)):
+        return _unread(path, text, names)
+    if path.suffix == ".json" and is_recorded(names):
+        why = "the results of a run"
+    elif path.suffix == ".json" and {"zero_optimization", "steps_per_print"} <= names:
+        why = "a template of a DeepSpeed configuration names no model"
+    elif text.strip() and (not _OTHER_KIND.search(why) or settings_of_training(names, str(path)) or command_line(text)):
+        return error
+    return NoRecipeError(f"{path}{line}: starts no training, and cannot be read: {why}")
 
 
 _OTHER_KIND: Final = re.compile(
-    r"must hold a mapping|more than one YAML document|\((?:!|python/)[^()]*\) is not allowed|not valid JSON: Extra data"
-    r"|is not a finite number"
+    r"must hold a mapping|more than one YAML document| is not allowed|is not a finite number|duplicate key"
+    r"|not valid YAML|not valid JSON: (?!Exceeds)[A-Z]"
 )
-"""Errors of YAML or JSON files that are no configurations, such as lines of JSON or results."""
+"""Errors of YAML or JSON files that may be no configurations, such as lines of JSON, results, templates."""
 
 
 _LAUNCH_WORK: Final = 1_000_000
@@ -329,6 +345,12 @@ def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeErro
     )
 
 
+_ON_DEVICES: Final = re.compile(r"^#SBATCH[^\n]*\bg(?:pu|res)", re.MULTILINE)
+"""A job that asks for devices."""
+_FOR_DEVICES: Final = re.compile(r"^[^#\n]*[ \t]--gpus(?:-per-\w+)?[ =][\"']?[1-9$]", re.MULTILINE)
+"""A command that asks for devices."""
+
+
 def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
     """Yield possible trainings that were not followed, with the setting or file that would help."""
     judged = {line for launch in script.launches for line in (launch.line, launch.script.line)}
@@ -337,10 +359,14 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         reason = "the script ends here before it starts any training; --set '@=ARGUMENTS' or --set NAME=VALUE"
         yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
-        if names_training(name) or "launch" in name or command_line(other.text):
+        on_devices = _FOR_DEVICES.search(text) or (other.spread and _ON_DEVICES.search(text))
+        spread = not other.text and not script.launches and on_devices
+        if spread or names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:
-        yield f"{file}:{line}: what may train here is not followed: the script does not say when it runs"
+        yield f"{file}:{line}: what may train here is not followed: nothing that is read starts it"
+    if line := python_that_trains(text):
+        yield f"{file}:{line}: Python code within the script trains; it is not read"
     if names_training(Path(file).name) and any(remark.rule == "not-read" for remark in script.remarks):
         yield f"{file}: starts nothing by itself, and reads a file that is not at hand; --root FOLDER"
     if not script.launches and (flag := training_flag(text)):

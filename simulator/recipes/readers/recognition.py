@@ -9,18 +9,19 @@ from __future__ import annotations
 import csv
 import functools
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from simulator.budget import charge
 from simulator.frameworks.documents import Key
+from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
 
 _TABLE: Final = Path(__file__).with_name("trainers.csv")
 """Trainers that are recognised but not read, with the keys that only their files combine, each a section, a name or
-a dotted path; `name=text` is a key whose value begins so."""
+a dotted path; `name=text` is a key whose value begins so, `/name` a section at any depth."""
 _ENTRIES: Final = Path(__file__).with_name("entries.csv")
 """Patterns of the programs, modules and scripts that start recognised trainers which are not read."""
 _FARTHEST: Final = 16
@@ -30,11 +31,24 @@ _KEY: Final = re.compile(r"""^[ \t]*(?:-[ \t]+)?["']?([A-Za-z_][\w.-]{0,80})["']
 _LINE_WORK: Final = 10
 """Units of work per searched character."""
 _BATCH: Final = re.compile(
-    r"(?:\w*_)?(?:batch_?size|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
+    r"(?:\w*_)?(?:batch_?sizes?|batchsize|mbs|gbs)(?:_in_tokens|_tokens|_per_\w+)?|\w*tokens_per_(?:micro_)?batch"
 )
-_RATE: Final = re.compile(r"(?:\w*_)?(?:lr|learning_rate|optimizer|optim|adam_beta1)(?:_config|_name|_type)?")
-_LENGTH: Final = re.compile(r"(?:num_|max_|total_|train_)*(?:epochs?|iters|episodes?|duration)|(?:max|train)_steps")
+_RATE: Final = re.compile(r"(?:\w*_)?(?:lr|learning_rate)")
+_OPTIMIZER: Final = re.compile(r"(?:\w*_)?(?:optimizer|optim|adam_beta1)(?:_config|_name|_type)?")
+_SCHEDULE: Final = re.compile(
+    r"lr_(?:scheduler|decay|warmup)\w*|t_warmup|warmup_(?:ratio|updates|epochs|tokens)|weight_decay|max_update"
+)
+_LENGTH: Final = re.compile(
+    r"(?:num_|max_|total_|train_)*(?:epochs?|iters|episodes?|duration)|(?:max|train)_steps(?:_per_run)?|num_rollouts"
+)
+_SURE_LENGTH: Final = re.compile(r"train_(?:iters|samples|steps|tokens)|(?:num_train|train)_epochs|max_train_steps")
+_TRAINER: Final = re.compile(r"trainer(?:_kwargs)?")
+_TRAINING: Final = re.compile(r"train(?:ing|er)?_(?:args?|arguments|config|params|kwargs)")
 _MODEL: Final = re.compile(r"model(?:_name(?:_or_path)?|_path|_config|_type|_id)?|base_model|pretrained_model\w*|arch")
+_RECORDED: Final = frozenset(
+    ["total_time", "train_loss", "eval_loss", "log_history", "best_metric", "num_trainable_params", "total_flos"]
+)
+"""Keys of the results of a run, of which a configuration has none or one."""
 _IDLE: Final = re.compile(
     r"eval[a-z]*|inference[a-z]*|infer|generat[a-z]*|serv(?:e|ing)|quant\w*|tasks?|benchmark\w*|predict\w*|export|convert\w*"
 )
@@ -46,14 +60,15 @@ _PROGRAM: Final = (
     r"|(?:llamafactory-cli|axolotl|xtuner|oumi)[ \t]+train\b|(?:swift|megatron)[ \t]+(?:pt|sft|rlhf)\b"
     r"|trl[ \t]+(?:sft|dpo|kto|grpo|reward)\b|(?:tune|colossalai)[ \t]+run\b|msrun[ \t]+--"
     r"|(?:litgpt|nemo[ \t]+llm)[ \t]+(?:pretrain|finetune)"
-    r"|[a-z]+-(?:pretrain|finetune)[ \t]+(?!eval)[\w./${}-]|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
+    r"|[a-z]+(?:-[a-z]+)?-(?:pretrain|finetune|train)[ \t]+(?!eval)[\w./\"${}-]"
+    r"|-m[ \t]+[\w.]{0,200}(?:train|main_ppo|sft|grpo|dpo)"
 )
 _PYTHON: Final = (
     r"(?:pretrain|finetune|fine_tune|(?<![a-z])train(?!ing_data|ed|_data)|(?<![a-z])(?:sft|dpo|grpo))[\w-]{0,80}\.py\b"
 )
 _SCRIPT: Final = (
     r"(?:pretrain|finetune|(?<![a-z])(?:train|sft|dpo|grpo|tune|pt(?=_)))[\w-]{0,80}"
-    r"(?:\$[\w{(][^\n\"';|]{0,60}[})][\w-]{0,40})?\.(?:sh|slurm|sbatch)\b"
+    r"(?:\$[\w{(][^\n\"';|]{0,60}[})][\w-]{0,40})?\.(?:sh|slurm|sbatch|pbs|qsub|lsf)\b"
 )
 _COMMAND: Final = re.compile(rf"(?<![\w./-])(?:{_PROGRAM})|{_PYTHON}|{_SCRIPT}")
 """Programs, and files by their name: matching from their folders on would try every start of a path."""
@@ -84,11 +99,14 @@ def trainer_of(names: Collection[str], keys: Iterable[Key] = ()) -> str:
     `names` are sections, names and dotted paths of a file's keys, `keys` the same with values, where the file can be
     parsed.
     """
-    valued = {name for trainer in _trainers() for name in trainer.marks if "=" in name}
-    texts = [(key.name, key.values[0].text) for key in keys if key.values] if valued else []
+    keys = list(keys)
+    texts = [(key.name, key.values[0].text) for key in keys if key.values]
+    sections = {part for key in keys for part in key.path}
 
     def stands(mark: str) -> bool:
         name, equals, start = mark.partition("=")
+        if mark.startswith("/"):
+            return mark[1:] in sections
         return any(key == name and text.startswith(start) for key, text in texts) if equals else mark in names
 
     return next((trainer.name for trainer in _trainers() if all(map(stands, trainer.marks))), "")
@@ -113,21 +131,58 @@ def names_in(text: str) -> set[str]:
     return set(_KEY.findall(text))
 
 
-def settings_of_training(names: Iterable[str], path: str) -> str:
-    """Return two settings of training, as `a and b`; empty where the keys have no such pair.
+def settings_of_training(names: Iterable[str], path: str, outer: Collection[str] | None = None) -> str:
+    """Return the settings by which a file trains, as `a and b`; empty where the keys have none.
 
-    A batch size, a learning rate or optimizer, a model, and with a batch size the length of training are such settings;
-    in a file whose `path` or keys indicate evaluation only the first two.
+    These are two of: a batch size, a learning rate, an optimizer, a schedule of rates, a length in training steps, a
+    model, a section of training; with a batch size also any length or trainer. In a file whose `path` or `outer` keys
+    indicate evaluation only the first five count. A batch size of training is enough.
     """
-    parts = {part.lower().replace("-", "_") for name in names for part in name.split(".")}
-    batch = next((name for name in sorted(parts) if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)), "")
-    rate = next((name for name in sorted(parts) if _RATE.fullmatch(name)), "")
-    model = next((name for name in sorted(parts) if _MODEL.fullmatch(name)), "")
-    length = next((name for name in sorted(parts) if batch and _LENGTH.fullmatch(name)), "")
-    words = {*re.split(r"[/\\._-]", path.lower()), *parts}
-    idle = any(_IDLE.fullmatch(word) for word in words)
-    settings = [name for name in (batch, rate, *(() if idle else (model, length))) if name]
-    return " and ".join(settings[:2]) if len(settings) > 1 else ""
+    parts = sorted({part.lower().replace("-", "_") for name in names for part in name.split(".")})
+
+    def first(matches: Callable[[str], object]) -> str:
+        return next(filter(matches, parts), "")
+
+    batches = [name for name in parts if _BATCH.fullmatch(name) and not _OTHER_BATCH.search(name)]
+    trained = [name for name in batches if "train_" in name]
+    schedule = first(_SCHEDULE.fullmatch)
+    rates = (first(_RATE.fullmatch), first(_OPTIMIZER.fullmatch), schedule, first(_SURE_LENGTH.fullmatch))
+    sure = [name for name in (*trained[:1], *batches[:1], *rates) if name]
+    more = [name for name in (first(_MODEL.fullmatch), first(_TRAINING.fullmatch)) if name]
+    more += [name for name in (first(_LENGTH.fullmatch), first(_TRAINER.fullmatch)) if name and batches]
+    idle = any(_IDLE.fullmatch(word) for word in re.split(r"[/\\._-]", path.lower()))
+    quiet = idle or any(_IDLE.fullmatch(name.lower()) for name in (parts if outer is None else outer))
+    settings = list(dict.fromkeys((*sure, *(more if schedule or not quiet else ()))))
+    return " and ".join(settings[:2]) if len(settings) > 1 or (trained and not idle) else ""
+
+
+OF_DEEPSPEED: Final = ("zero_optimization", "steps_per_print", "train_micro_batch_size_per_gpu")
+"""Keys that DeepSpeed's configurations have, and few others."""
+_MONITORS: Final = frozenset(
+    ["activation_checkpointing", "flops_profiler", "tensorboard", "wandb", "comms_logger", "aio"]
+)
+
+
+def is_deepspeed(content: Mapping[str, object]) -> bool:
+    """Return whether a file has keys of DeepSpeed, and no other ones."""
+    own = {name.partition(".")[0] for name in table_of("deepspeed")} | _MONITORS
+    return not content.keys().isdisjoint(OF_DEEPSPEED) and content.keys() <= own
+
+
+_EXPERIMENT: Final = re.compile(
+    r"^[ \t]*-[ \t]+(?:override[ \t]+)?(/(?:experiment|optimizer|trainer|scheduler|model)\b)", re.MULTILINE
+)
+
+
+def experiment(text: str) -> str:
+    """Return the choice by which an overlay of Hydra is an experiment that trains; empty for other files."""
+    match = _EXPERIMENT.search(text) if text.startswith("# @package _global_") else None
+    return f"defaults: {match[1]}" if match else ""
+
+
+def is_recorded(names: Collection[str]) -> bool:
+    """Return whether the keys of a file are the results of a run."""
+    return len(_RECORDED.intersection(names)) > 1
 
 
 def command_line(text: str, judged: Collection[int] = ()) -> int:
@@ -160,6 +215,28 @@ def training_flag(text: str) -> str:
     return match[0] if match else ""
 
 
+def line_of_flag(text: str) -> int:
+    """Return the line of a flag that only trainings have, outside comments; 0 without one."""
+    plain = _COMMENT.sub("", text)
+    match = _FLAG.search(plain)
+    return plain.count("\n", 0, match.start()) + 1 if match else 0
+
+
 def names_training(name: str) -> bool:
     """Return whether a script's name indicates training."""
     return _TRAINING_NAME.search(name.lower()) is not None
+
+
+_WITHIN: Final = re.compile(r"(?<![\w-])python[0-9.]*[ \t]+(?:-[a-zA-Z][ \t]+)?(?:-c(?!\w)|-?[ \t]*<<)")
+"""Python code in a shell script."""
+_TRAINER_CODE: Final = re.compile(
+    r"(?<!Bpe)(?<!Piece)(?<!Unigram)(?<!Level)Trainer\(|trainer\.(?:train|fit)\(|(?<![\w.])pretrain\("
+)
+"""Calls that train a network; the trainers of tokenizers have names of their own."""
+
+
+def python_that_trains(text: str) -> int:
+    """Return the line of Python code in a shell script that trains; 0 without any."""
+    plain = _COMMENT.sub("", text)
+    match = _TRAINER_CODE.search(plain) if _WITHIN.search(plain) else None
+    return plain.count("\n", 0, match.start()) + 1 if match else 0

@@ -17,11 +17,11 @@ from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
 from simulator.recipes.shell.state import NotFollowed
 from simulator.recipes.shell.values import Cause, Piece, Value, text_value
 from simulator.recipes.shell.walk import Walk
-from simulator.recipes.shell.wrappers import QUEUES, SHELLS, WRAPPERS
+from simulator.recipes.shell.wrappers import QUEUES, SCRIPTS, SHELLS, WRAPPERS
 
 _OWN_FOLDER: Final = re.compile(r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse")
 """Commands and variables that yield the script's own folder, or one above it."""
-_SCRIPT: Final = re.compile(r"[\w${}.-]+\.(?:sh|bash|slurm|sbatch)")
+_SCRIPT: Final = re.compile(rf"[\w${{}}.-]+\.(?:{'|'.join(SCRIPTS)})")
 _VARIABLE: Final = re.compile(r"\A[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
 """The first variable of an unknown text: N in `$((N / 8))`."""
 _LAUNCHES: Final = re.compile(r"(?<![a-z])(?:launch|train|run_)")
@@ -144,11 +144,17 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     text = text_of(machine, argv[0], line)
     name = _shown_name(argv[0])
     if text is None:
-        machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand"))
+        spread = "starter" in machine.spread
+        machine.not_followed.setdefault(name, NotFollowed(line, "that is not at hand", spread=spread))
         return None
+    words = tuple(value.text for value in argv[1:])
+    again = [begun for whole, begun in machine.started if whole == text.text]
+    if again and (open_words or words in again or len(again) > 1):
+        return True  # a job that submits itself for later
     if open_words:
         machine.not_followed.setdefault(name, NotFollowed(line, "with words that only the run knows", text.text))
         return None
+    machine.started.append((text.text, words))
     launches = len(runner.launches)
     state = machine.state.started(tuple(argv[1:]))
     outer, machine.state = machine.state, state
@@ -156,6 +162,7 @@ def start(runner: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     truth = runner.own_shell(partial(runner.include, text))
     outer.files = machine.state.files.copy(outer.files.folder, outer.files.stack)
     machine.state, machine.calls = outer, calls
+    machine.started.pop()
     if len(runner.launches) == launches:
         machine.not_followed.setdefault(name, NotFollowed(line, "that starts no training by these words", text.text))
     return truth

@@ -207,7 +207,9 @@ def _plain_python(
     program: str, rest: Sequence[Value], environment: Mapping[str, Value], line: int
 ) -> TrainingCommand | None:
     """Return `python train.py ...` or `python -m package.train ...`, which has one device; None for others."""
-    number = next((i for i, value in enumerate(rest) if not value.text.startswith("-")), None)
+    plain = [i for i, value in enumerate(rest) if not value.text.startswith("-")]
+    # `python $OPTIONS train.py`
+    number = next((i for i in plain if rest[i].known or rest[i].text.endswith(".py")), next(iter(plain), None))
     if number is None or not (rest[number].text.endswith(".py") or rest[number - 1].text == "-m"):
         return None
     return TrainingCommand("python", program, line, rest[number], tuple(rest[number + 1 :]), {}, environment)

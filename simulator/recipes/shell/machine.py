@@ -117,6 +117,8 @@ class Machine:
         self.unread = False
         # Scripts that are started but not followed to a training, by name.
         self.not_followed: dict[str, NotFollowed] = {}
+        # Texts of the scripts being followed, each with its arguments.
+        self.started: list[tuple[str, tuple[str, ...]]] = []
         # Variables assumed to be set, because the script ends without them.
         self.required: frozenset[str] = frozenset()
         # Variables that were read as unset, in order.

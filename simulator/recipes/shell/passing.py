@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.recipes.shell.values import Piece, Value
-from simulator.recipes.shell.wrappers import FARTHEST, SHELLS
+from simulator.recipes.shell.wrappers import FARTHEST, SCRIPTS, SHELLS
 
 _APART: Final = frozenset(["ssh", "pdsh", "clush", "docker", "podman", "nerdctl", "kubectl", "ray"])
 """Commands whose program sees no variable of the shell that starts it, unless one is passed by name."""
@@ -23,7 +23,7 @@ _PASSING: Final = frozenset(["-e", "-x", "-E", "--env", "--export"])
 _PAIRS: Final = frozenset(["-genv", "-env"])
 """Options of MPI with a name and a value."""
 _FILES: Final = frozenset(["--env-file", "--runtime-env", "--runtime-env-json"])
-_PROGRAM: Final = re.compile(r"python[0-9.]*|torchrun|deepspeed|accelerate|.*\.(?:py|sh|bash|slurm|sbatch)")
+_PROGRAM: Final = re.compile(rf"python[0-9.]*|torchrun|deepspeed|accelerate|.*\.(?:py|{'|'.join(SCRIPTS)})")
 _COMMA: Final = re.compile(r",[ \t]*(?=[A-Za-z_]\w*(?:=|,|$))", re.ASCII)
 
 

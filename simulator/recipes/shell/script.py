@@ -85,6 +85,7 @@ def _machine(
         severity: Severity = "warning" if example.documented else "note"
         machine.remark("example-arguments", severity, example.message, example.line, "--set N=VALUE")
     machine.open_file = open_file
+    machine.started.append((text, ()))
     return machine
 
 

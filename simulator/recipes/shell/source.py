@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError, NotShellError
-from simulator.recipes.shell.spelling import respelled
+from simulator.recipes.shell.spelling import respelled, without_remarks
 from simulator.recipes.shell.values import Piece, Value
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Source:
             lines.append(piece.line)
             parts.append(data)
             length += len(data)
-        self.data = b"".join(parts)
+        self.data = without_remarks(b"".join(parts))
         if self.data.rstrip().endswith(b"\\"):
             self.data = _CONTINUED.sub(rb"\1\n", self.data)
         self._starts = starts

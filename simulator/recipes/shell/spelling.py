@@ -17,8 +17,13 @@ _ENDS: Final = re.compile(rb"(?<![\w$-])(fi|done|esac|\})[ \t](?=[ \t]*(?:fi|don
 """The end of a statement directly after another's: `fi done`."""
 _BASE: Final = re.compile(rb"(?<=[\s(+*/%-])(\d{1,2})#(?=\$)")
 """A variable number with a base: `10#$X`."""
-_PART: Final = re.compile(rb"\$\{[A-Za-z_]\w*:(?![-=+?])(?=[^}\n]{0,200}\$)")
-"""A substring with variable bounds: `${X:$N+1}`."""
+_PART: Final = re.compile(rb"\$\{(?:[A-Za-z_]\w*(?:\[[@*]\])?|[@*]):(?![-=+?])(?=[^}\n]{0,200}\$)")
+"""A substring or slice with variable bounds: `${X:$N+1}`, `${A[@]:$N:2}`."""
+_ARITHMETIC: Final = re.compile(rb"\$\(\(")
+_HOLE: Final = re.compile(rb"[\xf3\xf4][\x80-\xbf]{3}")
+"""A private character of four bytes, which stands for a value that is not known."""
+_REMARK: Final = re.compile(rb"(?<=[ \t])`#[^`\n]*`(?=[ \t\\\n]|\Z)")
+"""A comment within a command."""
 _DEFAULT: Final = re.compile(rb"\$\{[A-Za-z_]\w*:?[-=+]")
 """An expansion with a default."""
 _LONGEST: Final = 4000
@@ -31,10 +36,18 @@ def respelled(data: bytes) -> bytes:
     text = bytearray(_ENDS.sub(rb"\1;", _BASE.sub(rb"\1+", data)))
     for match in _PART.finditer(data):
         end = data.find(b"}", match.end(), match.end() + _LONGEST)
-        _blank(text, match.end(), end, b"${")
+        _blank(text, match.end(), end, b"${#")
     for default in _DEFAULT.finditer(data):
         _plain_default(text, default.start(), default.end())
+    for opening in _ARITHMETIC.finditer(data) if _HOLE.search(data) else ():
+        end = data.find(b"))", opening.end(), opening.end() + _LONGEST)
+        text[opening.end() : end] = _HOLE.sub(b"____", text[opening.end() : end])
     return bytes(text)
+
+
+def without_remarks(data: bytes) -> bytes:
+    """Return a script with blanks for comments within commands, which stand in backquotes and print nothing."""
+    return _REMARK.sub(lambda match: b" " * len(match[0]), data) if b"`#" in data else data
 
 
 def _blank(text: bytearray, start: int, end: int, marks: bytes) -> None:

@@ -49,6 +49,8 @@ class NotFollowed:
     """Why it was not followed, as the end of `starts a script`."""
     text: str = ""
     """Text of the script; empty where it is not available."""
+    spread: bool = False
+    """Whether it is started as several processes."""
 
 
 @dataclass(slots=True)

@@ -61,6 +61,10 @@ _JOINED: Final = re.compile(rb"(?:\\\n)*")
 _MAXIMUM_NAME: Final = 80
 
 
+_ITEM: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*\[")
+"""An item of a list in arithmetic, which is not read."""
+
+
 class _UnknownError(Exception):
     """An arithmetic expression needs an unknown value."""
 
@@ -270,7 +274,7 @@ class Words:
             if isinstance(content, tuple) and operator == ":" and self._machine.elements(match["name"]):
                 content = hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])  # by keys, which may have gaps
             elif isinstance(content, tuple) and operator == ":":
-                content = _slice(content, operand, first=int(name in ("@", "*")))
+                content = _slice(content, self._ends(operand, line), first=int(name in ("@", "*")))
             elif isinstance(content, tuple):
                 edits = ((item, self._edited(item, operator, operand, raw, line)) for item in content)
                 content = tuple(text.inserted(quoted=False) if item.open else text for item, text in edits)
@@ -387,10 +391,11 @@ class Words:
         return joined([parts[0], colon, parts[1]] if len(parts) > 1 else parts)
 
     def arithmetic(self, node: Node, line: int) -> Value:
-        """Return the number of `$(( ))` or `(( ))`, or a hole that is some number."""
+        """Return the number of `$(( ))`, `(( ))` or `$[ ]`, or a hole that is some number."""
         raw = self._source.data[node.start_byte : node.end_byte]
-        opening = raw.index(b"((") + 2 if b"((" in raw else 0
-        pieces = self._interpolated(node, node.start_byte + opening, node.end_byte - 2, quoted=True)
+        old = raw.startswith(b"$[")
+        opening = 2 if old else raw.index(b"((") + 2 if b"((" in raw else 0
+        pieces = self._interpolated(node, node.start_byte + opening, node.end_byte - (1 if old else 2), quoted=True)
         return self.number(Value(tuple(pieces)), " ".join(self._source.node_text(node).split()), line)
 
     def number(self, expression: Value, shown: str, line: int) -> Value:
@@ -423,6 +428,8 @@ class Words:
         try:
             return arithmetic.evaluate(text, lookup, assign)
         except arithmetic.ArithmeticProblemError as problem:
+            if _ITEM.search(text):
+                raise _UnknownError(frozenset({Cause(line, text.strip()[:60])})) from problem
             raise InputError(f"{self._machine.file}:{line}: arithmetic '{text.strip()[:60]}': {problem}") from problem
 
     def number_or_causes(self, value: Value, line: int) -> int | frozenset[Cause] | None:

@@ -32,6 +32,8 @@ WRAPPERS: Final = (
 QUEUES: Final = frozenset(["sbatch", "qsub", "bsub"])
 """Commands that hand a script to a scheduler."""
 SHELLS: Final = frozenset(["bash", "sh", "zsh"])
+SCRIPTS: Final = ("sh", "bash", "slurm", "sbatch", "pbs", "qsub", "lsf", "job", "sub")
+"""Ends of the names of shell scripts and jobs."""
 _VALUED: Final = re.compile(r"-[pilFJwo]")
 """Options of `ssh` and similar commands that take a value."""
 FARTHEST: Final = 64

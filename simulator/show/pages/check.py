@@ -28,13 +28,14 @@ def check_page(checks: Checks, presentation: Presentation) -> str:
     )
     sections = [PageSection(title="Verdicts", table=table)]
     if priced:
-        figures["recipes"] = verdict_figure([(_name(r), r.estimate) for r in priced if r.estimate is not None])
+        figures["recipes"] = verdict_figure([(_name(r), r.outcome, r.estimate) for r in priced if r.estimate])
         sections.insert(
             0,
             PageSection(
                 title="Need against what is usable",
                 figure="recipes",
-                about="Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals.",
+                about="Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals; "
+                "grey where the verdict is open.",
             ),
         )
     drawn = {id(result) for result in sorted(priced, key=lambda result: result.passed)[:MOST_FIGURES]}

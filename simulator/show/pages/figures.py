@@ -36,6 +36,8 @@ _COLOURS = (
     "#3b7d4f",
 )
 """Colours that colour-blind readers (Okabe and Ito), and brightness on paper, tell apart."""
+_OPEN = "#8c8c8c"
+"""Colour of what no verdict holds for."""
 PRODUCTS = ("gemm", "attention", "vocabulary", "ring_attention")
 """Parts of a step whose FLOPs the model FLOPs count."""
 
@@ -232,15 +234,15 @@ def _highest(values: Sequence[float]) -> float:
     return max(*accumulate(values[:-1]), values[-1]) or 1.0
 
 
-def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
-    """Draw the need of each recipe in per cent of usable memory, with 90 % intervals."""
-    shares = [100.0 * e.memory.device_bytes / e.memory.capacity_bytes for _, e in named]
+def verdict_figure(named: Sequence[tuple[str, str, Estimate]]) -> PlotlyFigure:
+    """Draw the need of each recipe in per cent of usable memory, with 90 % intervals, in the colour of its outcome."""
+    shares = [100.0 * e.memory.device_bytes / e.memory.capacity_bytes for _, _, e in named]
     ends = [
         (share, None if (i := e.memory.interval_bytes) is None else Interval(i.low * scale, i.high * scale))
-        for share, (_, e) in zip(shares, named, strict=True)
+        for share, (_, _, e) in zip(shares, named, strict=True)
         for scale in (100.0 / e.memory.capacity_bytes,)
     ]
-    colours = {"fits": _COLOURS[2], "starved": _COLOURS[1]}
+    colours = {"fits": _COLOURS[2], "starved": _COLOURS[1], "cannot_tell": _OPEN, "not_modelled": _OPEN}
     return _drawn(
         [
             {
@@ -249,8 +251,8 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
                 "y": [str(number) for number in range(1, len(named) + 1)],
                 "x": [round(share, 2) for share in shares],
                 "error_x": _errors(ends),
-                "hovertext": [name for name, _ in named],
-                "marker": {"color": [colours.get(e.verdict, _COLOURS[5]) for _, e in named]},
+                "hovertext": [name for name, _, _ in named],
+                "marker": {"color": [colours.get(outcome, _COLOURS[5]) for _, outcome, _ in named]},
                 "hovertemplate": "%{hovertext}: %{x:.1f} %<extra></extra>",
             }
         ],
@@ -260,7 +262,7 @@ def verdict_figure(named: Sequence[tuple[str, Estimate]]) -> PlotlyFigure:
             "autorange": "reversed",
             "type": "category",
             "tickvals": [str(number) for number in range(1, len(named) + 1)],
-            "ticktext": [_tail(name) for name, _ in named],
+            "ticktext": [_tail(name) for name, _, _ in named],
         },
         shapes=[_level(100.0, upright=True)],
         height=130 + 26 * len(named),

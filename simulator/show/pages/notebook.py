@@ -107,7 +107,7 @@ def _plan(plan: Plan) -> PlotlyFigure:
 
 
 def _verdicts(checks: Checks) -> PlotlyFigure:
-    return verdict_figure([(result.name, result.estimate) for result in checks.results if result.estimate is not None])
+    return verdict_figure([(each.name, each.outcome, each.estimate) for each in checks.results if each.estimate])
 
 
 def _change(comparison: Comparison, *, of: str) -> PlotlyFigure:

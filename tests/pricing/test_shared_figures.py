@@ -1,0 +1,55 @@
+"""A layout asked about again gets the figures that were derived for it before, and never another question's."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+
+from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.pricing.price import price
+from simulator.question.scenario.block import block_of
+from simulator.search.build import estimate_of
+from tests.pricing.layouts import Case, cases
+from tests.scenario.cases import ROUND, layout_of, scenario_of, small_moe
+
+
+@settings(max_examples=60)
+@given(case=cases())
+def test_no_formula_changes_what_others_read(case: Case) -> None:
+    fresh = Pricing(case.scenario, block_of((case.layout,)))
+    first, again, alone = (
+        estimate_of(price(pricing))
+        for pricing in (pricing_of(case.scenario, case.layout), pricing_of(case.scenario, case.layout), fresh)
+    )
+    assert first == again == alone
+
+
+def test_another_calibration_or_other_coefficients_share_nothing() -> None:
+    scenario = scenario_of(small_moe(), global_batch_size=16)
+    layout = layout_of(scenario)
+    first = pricing_of(scenario, layout)
+    assert pricing_of(replace(scenario), layout) is first
+    fitted: Any = object()
+    calibrated = replace(scenario, calibration=fitted)
+    assert calibrated == scenario
+    assert pricing_of(calibrated, layout).scenario.calibration is fitted
+    assert pricing_of(scenario, layout).scenario.calibration is None
+    memory = replace(ROUND.memory, fragmentation=0.5)
+    assert pricing_of(replace(scenario, coefficients=replace(ROUND, memory=memory)), layout) is not first
+    assert pricing_of(replace(scenario, model=scenario.model.with_layers(6)), layout) is not first
+    assert pricing_of(scenario, replace(layout, micro_batch_size=2)) is not first
+
+
+def test_threads_that_ask_the_same_get_the_same() -> None:
+    scenario = scenario_of(small_moe(), global_batch_size=32)
+    layouts = [
+        layout_of(scenario, pipeline_parallel=ranks, micro_batch_size=size) for ranks in (1, 2) for size in (1, 2)
+    ]
+    alone = [price(Pricing(scenario, block_of((layout,)))) for layout in layouts]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda layout: price(pricing_of(scenario, layout)), layouts * 16))
+    for number, shared in enumerate(found):
+        own = alone[number % len(layouts)]
+        assert shared.step.total.tolist() == own.step.total.tolist()
+        assert shared.memory.device.tolist() == own.memory.device.tolist()
