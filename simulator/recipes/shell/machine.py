@@ -80,8 +80,7 @@ class Machine:
         """`scheduled` are variables that the scheduler sets at the script's request; `example` holds its arguments."""
         self.file = file
         self.state = State()
-        self.settings = settings
-        self.example = example
+        self.settings, self.example = settings, example
         self.environment = {**(example.exported if example else {}), **environment}
         self.scheduled = scheduled or {}
         self.used_settings: set[str] = set()
@@ -94,16 +93,13 @@ class Machine:
         self.shadowed: list[dict[str, list[Content]]] = []  # before each function's local variables
         # Paths that left a function or a loop under a condition that only the run decides.
         self.left: list[tuple[State, frozenset[Cause]]] = []
-        # Whether the last command succeeded.
+        # Whether the last command, the last round of the present loop, and the last command in `$( )` succeeded.
         self.last: bool | frozenset[Cause] = True
+        self.round = self.substituted = self.last
         # Options `A`, `i`, `l`, `n`, `u` of declared variables, whose assignments mean more than their text.
         self.attributed: dict[str, str] = {}
         # Number of conditions around the present command, within which no failure ends the script.
         self.tested = 0
-        # Whether the last round of the present loop succeeded.
-        self.round: bool | frozenset[Cause] = True
-        # Whether the last command in `$( )` succeeded.
-        self.substituted: bool | frozenset[Cause] = True
         # Current depth of nested choices of a command's text.
         self.choices = 0
         # How the current command distributes the processes that it starts.
