@@ -88,18 +88,18 @@ class Machine:
         self.own_names: set[str] = set()
         self.exits: dict[int, frozenset[Cause]] = {}
         self.conditions: tuple[frozenset[Cause], ...] = ()
-        self.steps = 0
         self.calls: list[str] = []
         self.shadowed: list[dict[str, list[Content]]] = []  # before each function's local variables
         # Paths that left a function or a loop under a condition that only the run decides.
         self.left: list[tuple[State, frozenset[Cause]]] = []
         # Whether the last command, the last round of the present loop, and the last command in `$( )` succeeded.
         self.last: bool | frozenset[Cause] = True
-        self.round = self.substituted = self.last
+        self.round: bool | frozenset[Cause] = True
+        self.substituted: bool | frozenset[Cause] = True
         # Options `A`, `i`, `l`, `n`, `u` of declared variables, whose assignments mean more than their text.
         self.attributed: dict[str, str] = {}
-        # Number of conditions around the present command, within which no failure ends the script.
-        self.tested = 0
+        # Steps so far; conditions around the present command, within which no failure ends the script.
+        self.steps = self.tested = 0
         # Current depth of nested choices of a command's text.
         self.choices = 0
         # How the current command distributes the processes that it starts.

@@ -171,13 +171,13 @@ def maybe(name: str, content: Content, causes: frozenset[Cause]) -> Content:
 
 def differences(first: Mapping[str, Content], others: Sequence[Mapping[str, Content]]) -> dict[str, None]:
     """Return the variables that other paths have otherwise, in order."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for other in others:
         if other is not first:
             charge(_COPY_WORK * 2 * (len(first) + len(other)))
-            found |= {name: None for name, content in first.items() if name not in other or other[name] is not content}
-            found |= {name: None for name in other if name not in first}
-    return found
+            names |= {name: None for name, content in first.items() if name not in other or other[name] is not content}
+            names |= {name: None for name in other if name not in first}
+    return names
 
 
 def joined_marks(every: Sequence[Marks], causes: frozenset[Cause]) -> Marks:
