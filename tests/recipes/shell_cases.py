@@ -209,9 +209,14 @@ CASES = {
     "failing-test-in-a-list": ("set -e; for i in 1 2; do ((i > 5)) && torchrun t.py; done; torchrun t.py $i", "<2>"),
     "failing-in-a-shell": ("set -e; { bash -c 'set -e; false; torchrun t.py 1'; torchrun t.py 2; } || false", "<2>"),
     "split-tests": ("IFS=,; X=a,b; [ $X = a,b ] || Y=1; IFS=; [ $X = a,b ] && Y+=2; torchrun t.py x$Y", "<x12>"),
+    "status-of-loops": (
+        "for i in 1 2; do [ $i = 1 ]; done || X=1; while [ x$Y = x ]; do Y=2; false; done || X+=3; torchrun t.py $X$Y",
+        "<132>",
+    ),
     "sourced-input": ("X=1; source /dev/stdin <<< 'X=2'; torchrun t.py $X", "<2>"),
 }
 UNKNOWN = [
+    'X=$(echo a $NAME); [ "$X" = a ] && V=1',
     "M[2]=x; V=${M[@]:1}",
     "M[2]=x; V=${M[-1]}",
     "X=$(nosuch); V=${X:+2}",

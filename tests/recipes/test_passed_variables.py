@@ -47,6 +47,8 @@ def micro_batch(folder: Path, text: str) -> int | None:
         "export MBS=2; docker run -e MBS image bash inner.sh",
         "singularity exec --env A=1,MBS=2 image bash inner.sh",
         "export MBS=2; singularity exec image bash inner.sh",
+        "APPTAINERENV_MBS=2 apptainer exec image bash inner.sh",
+        'bsub -env "all, MBS=2" bash inner.sh',
         "export MBS=2; sudo -E bash inner.sh",
         "export MBS=2; srun --export=ALL bash inner.sh",
         "export MBS=2; sbatch inner.sh",

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from simulator.budget import limited
 from simulator.errors import InputError, SimulateError
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.script import Script, read_script
@@ -311,6 +312,17 @@ def test_options_of_branches_make_no_more_of_a_command_that_starts_nothing() -> 
     flags = "".join(f"case $V{n} in a) F{n}=--nnodes=1;; b) F{n}=--nnodes=2;; esac; " for n in range(6))
     assert not read(f"{flags} bench $F0 $F1 $F2 $F3 $F4 $F5").launches
     assert len(read(f"{flags} torchrun $F0 t.py").launches) == 3
+
+
+def test_a_command_in_place_of_the_shell_leaves_no_trap() -> None:
+    assert words(only(read("trap 'torchrun t.py 2' EXIT; exec torchrun t.py 1"))) == ["1"]
+
+
+def test_rounds_of_loops_within_loops_are_two_each() -> None:
+    text = "for a in $A; do X=$((X + 1)); " * 6 + "torchrun t.py $X;" + "done;" * 6
+    with limited("x.sh") as budget:
+        assert len(read(f"X=0; {text}").launches) == 1
+    assert budget.spent < 1_500_000
 
 
 def test_a_word_of_a_loop_is_one_round() -> None:

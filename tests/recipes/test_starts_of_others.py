@@ -115,6 +115,7 @@ def test_what_may_train_is_never_passed_over(text: str, line: int, said: str, tm
         "llm-finetune eval job.yaml",
         "python tools/upload.py --repo x",
         "cluster run --gpus 0 -- bash -c 'jobs/a7.sh'",
+        "cluster run --gpus 8 -- bash -c 'jobs/convert_a7.sh'",
         "# cluster run --gpus 8\nbash jobs/a7.sh",
         "cat train.sh",
         "python - <<EOF\ntokenizer.train(files, BpeTrainer(vocab_size=8))\nEOF",

@@ -239,3 +239,20 @@ def test_words_of_the_scripts_of_peft(words: str, options: dict[str, str], rank:
     assert (recipe.model, recipe.seq_length, recipe.lora_rank) == ("llama-2-7b", 512, rank)
     assert options.items() <= recipe.options.items()
     assert [remark for remark in recipe.remarks if remark.severity == "error" or remark.rule == "unknown-flag"] == []
+
+
+@pytest.mark.parametrize(("kind", "open_"), [("auto", True), ("bfloat16", False), ("float32", False)])
+def test_the_type_of_a_checkpoint_is_not_read(kind: str, open_: bool, tmp_path: Path) -> None:
+    recipe = read(tmp_path, "run.sh", LMFLOW.replace(" --use_fsdp", ""), WORDS="", bfloat16=kind)
+    assert any("the checkpoint's type" in remark.message for remark in recipe.remarks) == open_
+
+
+@pytest.mark.parametrize(("stored", "outcome"), [("", "not_modelled"), (", torch_dtype_str: float32", "does_not_fit")])
+def test_oumi_loads_weights_in_the_type_of_their_checkpoint(stored: str, outcome: str, tmp_path: Path) -> None:
+    """7.2 billion fp32 weights with gradients and moments, 108 GiB, are too many for 80: if they are fp32."""
+    text = OUMI.replace("fsdp: {enable_fsdp: true, sharding_strategy: SHARDS}\n", "").replace(
+        "meta-llama/Llama-3.1-8B, model_max_length: 32768", f"mistralai/Mistral-7B-v0.1, model_max_length: 2048{stored}"
+    )
+    read(tmp_path, "train.yaml", text, DATA="x", OPTIMIZER="adamw_torch")
+    (found,) = check_files([str(tmp_path / "train.yaml")], Asked(hardware="a100-sxm-80g"), Gates())
+    assert found.outcome == outcome

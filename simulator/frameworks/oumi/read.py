@@ -104,7 +104,8 @@ def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
         arguments.not_modelled(f"trainer {trainer[:30]} is not modelled", "training.trainer_type")
     bounded = not trainer.startswith("trl_") or any(arguments.has(name) for name in _LENGTHS)
     # TRL's default otherwise (v0.24, the oldest that oumi allows: trainer/dpo_config.py, sft_config.py).
-    arguments.add_defaults(("training.use_peft=false", *(() if bounded else ("max_length=1024",))), 1)
+    defaults = ("training.use_peft=false", "model.torch_dtype_str=auto")
+    arguments.add_defaults((*defaults, *(() if bounded else ("max_length=1024",))), 1)
     if arguments.has("model.freeze_layers"):
         arguments.not_modelled("models that see images are not modelled", "model.freeze_layers")
     kind = (arguments.text("precision", "training.mixed_precision_dtype", "fsdp.mixed_precision") or "").lower()

@@ -168,7 +168,11 @@ def _types(arguments: Arguments, *, deepspeed: bool, adapters: bool) -> dict[str
         return engine | {"gradient_dtype": "fp32" if wide else "bf16"}
     # accelerate 1.15, `prepare_model`: sharded weights are widened to fp32 in mixed precision.
     widened = bool(_fsdp_stage(arguments)) and arguments.any_switch("precision", "bf16", "fp16") and not adapters
-    half = arguments.text("parameter_dtype", "torch_dtype") in _HALF and not widened
+    stored = arguments.text("parameter_dtype", "torch_dtype")
+    if stored == "auto" and not widened:
+        message = "the weights have the checkpoint's type, which is not read; priced in fp32"
+        arguments.remark("upper-bound", "warning", message, "torch_dtype")
+    half = stored in _HALF and not widened
     if half or arguments.switch("parameter_dtype", "pure_bf16"):
         return {"parameter_dtype": "bf16", "gradient_dtype": "bf16", "optimizer_dtype": "bf16"}
     # LLaMA-Factory loads frozen weights in the compute type.

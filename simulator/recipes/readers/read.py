@@ -41,7 +41,6 @@ from simulator.recipes.readers.recognition import (
     is_deepspeed,
     is_recorded,
     line_of_flag,
-    names_idle,
     names_in,
     names_training,
     python_that_trains,
@@ -348,6 +347,8 @@ def _no_launch(file: str, text: str, script: Script, idle: Sequence[NoRecipeErro
 
 _ON_DEVICES: Final = re.compile(r"^#SBATCH[^\n]*\bg(?:pu|res)", re.MULTILINE)
 """A job that asks for devices."""
+_OTHER_PURPOSE: Final = re.compile(r"conver|eval|infer|setup|install|environment|prepare|preproc|tokeni|download")
+"""Names of scripts that train nothing."""
 _FOR_DEVICES: Final = re.compile(r"^[^#\n]*[ \t]--gpus(?:-per-\w+)?[ =][\"']?[1-9$]", re.MULTILINE)
 """A command that asks for devices."""
 
@@ -361,7 +362,7 @@ def _not_followed(file: str, text: str, script: Script) -> Iterator[str]:
         yield f"{file}:{script.exit_line}: {reason}"
     for name, other in script.not_followed.items():
         on_devices = _FOR_DEVICES.search(text) or (other.spread and _ON_DEVICES.search(text))
-        spread = not other.text and not script.launches and on_devices and not names_idle(name)
+        spread = not other.text and not script.launches and on_devices and not _OTHER_PURPOSE.search(name)
         if spread or names_training(name) or "launch" in name or command_line(other.text):
             yield f"{file}:{other.line}: starts a script {other.why}; {name} is to be judged by itself"
     if line:

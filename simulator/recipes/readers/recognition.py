@@ -222,11 +222,6 @@ def line_of_flag(text: str) -> int:
     return plain.count("\n", 0, match.start()) + 1 if match else 0
 
 
-def names_idle(name: str) -> bool:
-    """Return whether a script's name indicates evaluation, generation, serving or conversion."""
-    return any(_IDLE.fullmatch(word) for word in re.split(r"[._-]", name.lower()))
-
-
 def names_training(name: str) -> bool:
     """Return whether a script's name indicates training."""
     return _TRAINING_NAME.search(name.lower()) is not None

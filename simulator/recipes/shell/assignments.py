@@ -141,7 +141,7 @@ class Assigning(Walk):
         attributes = "".join(sorted(letters & set("Ailnu"))) if kind != "export" else ""
         for name, assign in self._declared(node, kind):
             if is_local and name not in machine.shadowed[-1]:
-                variables = machine.state.variables
+                variables = machine.state.own()
                 machine.shadowed[-1][name] = [variables[name]] if name in variables else []
                 variables[name] = None
             if attributes:
@@ -149,9 +149,9 @@ class Assigning(Walk):
             if assign is not None:
                 assign(name)
             if unexports:
-                machine.state.exported.pop(name, None)
+                machine.state.unexport(name)
             elif exports:
-                machine.state.exported[name] = frozenset()
+                machine.state.export(name)
         return True
 
     def _declared(self, node: Node, kind: str) -> list[tuple[str, Callable[[str], object] | None]]:
@@ -198,11 +198,11 @@ class Assigning(Walk):
         for name in words:
             element = re.fullmatch(r"([A-Za-z_]\w*)\[(.+)\]", name, re.ASCII)
             if "-f" in words:
-                state.functions.pop(name, None)
+                state.functions = {other: each for other, each in state.functions.items() if other != name}
             elif element:
                 self.machine.unset_element(element[1], element[2], self._line(node))
             elif NAME.fullmatch(name):
-                state.variables[name] = None
+                state.own()[name] = None
                 self.machine.forget(name)
-                state.exported.pop(name, None)
+                state.unexport(name)
         return True

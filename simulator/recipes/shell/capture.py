@@ -11,7 +11,7 @@ from simulator.errors import InputError, UndecidedError
 from simulator.recipes.shell import arithmetic
 from simulator.recipes.shell.choices import unlike
 from simulator.recipes.shell.state import Output
-from simulator.recipes.shell.values import EMPTY, Piece, Value, joined, text_value
+from simulator.recipes.shell.values import EMPTY, Piece, Value, hole, joined, text_value
 from simulator.recipes.shell.walk import Walk
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def captured(runner: Walk, node: Node) -> Value | None:
     output = Output(len(machine.conditions))
     machine.state, machine.output = before.fork(), output
     launches = len(runner.launches)
-    machine.state.options.pop("e", None)
+    machine.state.options = {option: on for option, on in before.options.items() if option != "e"}
     machine.state.trap = None
     try:
         machine.substituted = runner.all(statements)
@@ -71,8 +71,9 @@ def echo_output(argv: Sequence[Value], line: int) -> Value | None:
             return None
         ends = ends and "n" not in words[0].text
         words.pop(0)
-    space = text_value(" ", line)
-    parts = [part for number, word in enumerate(words) for part in ((space, word) if number else (word,))]
+    # A word that may be none has no space of its own.
+    spaces = (hole(" ", line, word.causes) if word.open else text_value(" ", line) for word in words)
+    parts = [part for number, pair in enumerate(zip(spaces, words, strict=True)) for part in pair[number == 0 :]]
     return joined([*parts, text_value("\n", line)] if ends else parts)
 
 

@@ -35,12 +35,15 @@ class Files:
     stack: tuple[str, ...] = ()
     """Folders that `popd` returns to."""
     texts: dict[str, Value] = field(default_factory=dict)
-    """Text by path, oldest change first. A path may be a pattern, of files that a command may have changed."""
+    """Text by path, oldest change first; copies share it, and a change replaces it.
+
+    A path may be a pattern, of files that a command may have changed.
+    """
 
     def copy(self, folder: str | None = None, stack: tuple[str, ...] | None = None) -> Files:
         """Return a copy, in another folder where that is stated."""
-        charge(_ENTRY_WORK * (1 + len(self.texts)))
-        return Files(self.folder if folder is None else folder, self.stack if stack is None else stack, {**self.texts})
+        charge(_ENTRY_WORK)
+        return Files(self.folder if folder is None else folder, self.stack if stack is None else stack, self.texts)
 
     def path(self, name: str) -> str:
         """Return a file's path from the folder that the script starts in; empty for devices such as /dev/null."""
@@ -62,8 +65,8 @@ class Files:
     def write(self, name: str, text: Value) -> None:
         """Keep the text of a file, or of those that a pattern names."""
         if path := self.path(name):
-            self.texts.pop(path, None)
-            self.texts[path] = text
+            charge(_ENTRY_WORK * len(self.texts))
+            self.texts = {**{other: old for other, old in self.texts.items() if other != path}, path: text}
 
     def change(self, name: str, line: int) -> None:
         """Keep that a command may have left any text in a file."""
@@ -112,6 +115,10 @@ def joined_files(every: Sequence[Files], causes: frozenset[Cause], line: int) ->
         merged.folder = f"$(cd {line})"
     if any(files.stack != merged.stack for files in every):
         merged.stack = ()
+    if all(files.texts is merged.texts for files in every):
+        return merged
+    charge(_ENTRY_WORK * sum(len(files.texts) for files in every))
+    merged.texts = dict(merged.texts)
     for path in dict.fromkeys(path for files in every for path in files.texts):
         texts = [files.texts[path] for files in every if path in files.texts]
         if len(texts) < len(every):

@@ -129,7 +129,7 @@ def read_variables(machine: Machine, option: str, value: Value, line: int) -> No
             name, equals, content = row.strip().partition("=")
             if equals and name.isidentifier():
                 machine.assign(name, text_value(content.strip("'\""), line), line)
-                machine.state.exported[name] = frozenset()
+                machine.state.export(name)
     elif option != "--runtime-env-json" or not value.known or "env_vars" in value.text:
         unread(machine, value.text, (), line, _name_below(value)[:100] if option == "--env-file" else "")
 

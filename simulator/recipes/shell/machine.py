@@ -21,6 +21,7 @@ from simulator.recipes.shell.state import (
     NotFollowed,
     Output,
     State,
+    differences,
     is_outside,
     joined_functions,
     joined_marks,
@@ -79,8 +80,7 @@ class Machine:
         """`scheduled` are variables that the scheduler sets at the script's request; `example` holds its arguments."""
         self.file = file
         self.state = State()
-        self.settings = settings
-        self.example = example
+        self.settings, self.example = settings, example
         self.environment = {**(example.exported if example else {}), **environment}
         self.scheduled = scheduled or {}
         self.used_settings: set[str] = set()
@@ -88,19 +88,18 @@ class Machine:
         self.own_names: set[str] = set()
         self.exits: dict[int, frozenset[Cause]] = {}
         self.conditions: tuple[frozenset[Cause], ...] = ()
-        self.steps = 0
         self.calls: list[str] = []
         self.shadowed: list[dict[str, list[Content]]] = []  # before each function's local variables
         # Paths that left a function or a loop under a condition that only the run decides.
         self.left: list[tuple[State, frozenset[Cause]]] = []
-        # Whether the last command succeeded.
+        # Whether the last command, the last round of the present loop, and the last command in `$( )` succeeded.
         self.last: bool | frozenset[Cause] = True
+        self.round: bool | frozenset[Cause] = True
+        self.substituted: bool | frozenset[Cause] = True
         # Options `A`, `i`, `l`, `n`, `u` of declared variables, whose assignments mean more than their text.
         self.attributed: dict[str, str] = {}
-        # Number of conditions around the present command, within which no failure ends the script.
-        self.tested = 0
-        # Whether the last command in `$( )` succeeded.
-        self.substituted: bool | frozenset[Cause] = True
+        # Steps so far; conditions around the present command, within which no failure ends the script.
+        self.steps = self.tested = 0
         # Current depth of nested choices of a command's text.
         self.choices = 0
         # How the current command distributes the processes that it starts.
@@ -126,6 +125,8 @@ class Machine:
         self.keyed: set[str] = set()
         # Return the output of the command in a `$( )`; None where it is not known.
         self.capture: Callable[[Source, Node], Value | None] = lambda _source, _node: None
+        # Texts of files that were read before, parsed.
+        self.sources: dict[Value, Source] = {}
         self._by_number = self._stated_parameters()
         """Parameters that the user set individually; those after the last of them are unknown, not missing."""
 
@@ -158,6 +159,14 @@ class Machine:
     def remarks(self) -> tuple[Remark, ...]:
         """Remarks on lines, without repetitions."""
         return tuple(self._remarks)
+
+    def parsed(self, text: Value) -> Source:
+        """Return the text of a file with its tree, which is kept where all of the text is known."""
+        if not text.known:
+            return Source(self.file, text)
+        if text not in self.sources:
+            self.sources[text] = Source(self.file, text)
+        return self.sources[text]
 
     def step(self, line: int, parts: int = 0) -> None:
         """Count one step over `parts` parts. Raises InputError for a script that takes too many."""
@@ -273,8 +282,8 @@ class Machine:
         elif (letters := self.attributed.get(name, "A")) != "A" and not (letters == "i" and _is_number(content)):
             content = hole(f"${name}", line, [Cause(line, name)])
         if "a" in self.state.options:
-            self.state.exported[name] = self.state.options["a"]
-        self.state.variables[name] = content
+            self.state.export(name, self.state.options["a"])
+        self.state.own()[name] = content
 
     @property
     def separators(self) -> tuple[str, ...]:
@@ -316,7 +325,7 @@ class Machine:
         number = int(key) if re.fullmatch(r"\d{1,6}", key, re.ASCII) else -1
         charge(ENTRY_WORK * len(items) if isinstance(items, tuple) else 0)
         if isinstance(items, tuple) and 0 <= number < len(items) + (name not in self.keyed):
-            self.state.variables[name] = (*items[:number], content, *items[number + 1 :])
+            self.state.own()[name] = (*items[:number], content, *items[number + 1 :])
             return
         if not isinstance(items, tuple):
             self.assign(name, () if items is None else (items,), line)
@@ -327,9 +336,9 @@ class Machine:
         """Unset one item of a list; a list with a gap is not followed."""
         items = self.state.variables.get(name)
         if f"{name}[{key}]" in self.state.variables:
-            del self.state.variables[f"{name}[{key}]"]
+            del self.state.own()[f"{name}[{key}]"]
         elif isinstance(items, tuple) and items and name not in self.keyed and key in ("-1", str(len(items) - 1)):
-            self.state.variables[name] = items[:-1]
+            self.state.own()[name] = items[:-1]
         elif items:
             self.forget(name)
             self.assign(name, hole(f"${{{name}}}", line, [Cause(line, f"unset {name}[{key}]")]), line)
@@ -337,7 +346,7 @@ class Machine:
     def forget(self, name: str) -> None:
         """Drop the items of a list that were set individually."""
         for key in self.elements(name):
-            del self.state.variables[f"{name}[{key}]"]
+            del self.state.own()[f"{name}[{key}]"]
 
     def shift(self, count: int) -> None:
         """Drop parameters from the front."""
@@ -350,7 +359,6 @@ class Machine:
     def join(self, states: Iterable[State], causes: frozenset[Cause], line: int) -> None:
         """Continue after several paths, of which the run takes one."""
         every = list(states)
-        charge(ENTRY_WORK * sum(len(state.variables) + len(state.files.texts) for state in every))
         for state in every:
             if state.flow == "exit":
                 self.exits.setdefault(state.exit_line, causes)
@@ -359,16 +367,11 @@ class Machine:
         self.left += [(state, causes) for state in aside]
         going = [state for state in going if state.flow == going[0].flow]
         merged = going[0].fork()
-        start = merged.variables
-        differing = dict.fromkeys(
-            name
-            for state in going[1:]
-            for name in {**start, **state.variables}
-            if name not in start or name not in state.variables or start[name] is not state.variables[name]
-        )
+        differing = differences(merged.variables, [state.variables for state in going[1:]])
         charge(ENTRY_WORK * 4 * len(going) * len(differing))
-        for name in differing:
-            merged.variables[name] = self._merged(name, going, causes, line)
+        contents = {name: self._merged(name, going, causes, line) for name in differing}
+        if contents:
+            merged.own().update(contents)
         merged.files = joined_files([state.files for state in going], causes, line)
         merged.exported = joined_marks([state.exported for state in going], causes)
         merged.options = joined_marks([state.options for state in going], causes)

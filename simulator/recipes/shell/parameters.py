@@ -38,10 +38,8 @@ def set_options(runner: Walk, argv: Sequence[Value], line: int) -> Truth:
             return True
         named = rest[1].text if word.text.endswith("o") and len(rest) > 1 else ""
         for option in {*word.text[1:], _OPTIONS.get(named, named)} & _OPTIONS_READ:
-            if word.text[0] == "-":
-                state.options[option] = frozenset()
-            else:
-                state.options.pop(option, None)
+            state.options = {other: on for other, on in state.options.items() if other != option}
+            state.options |= {option: frozenset()} if word.text[0] == "-" else {}
         rest = rest[2 if named else 1 :]
     return True
 

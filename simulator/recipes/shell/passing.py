@@ -18,8 +18,10 @@ _APART_UNLESS: Final = {"sudo": re.compile(r"-E|--preserve-env(=.*)?"), "qsub": 
 """Commands that are so without an option."""
 _ONLY_LISTED: Final = frozenset(["srun", "sbatch", "salloc"])
 """Commands whose `--export` lists all variables that are passed, unless it has `ALL`."""
-_PASSING: Final = frozenset(["-e", "-x", "-E", "--env", "--export"])
+_PASSING: Final = frozenset(["-e", "-x", "-E", "-env", "--env", "--export"])
 """Options with `NAME=VALUE`, or with names of variables to pass, separated by commas."""
+_FOR_CONTAINERS: Final = re.compile(r"(?:SINGULARITY|APPTAINER)ENV_(?=[A-Za-z_])")
+"""Beginnings of variables that a container sees without them."""
 _PAIRS: Final = frozenset(["-genv", "-env"])
 """Options of MPI with a name and a value."""
 _FILES: Final = frozenset(["--env-file", "--runtime-env", "--runtime-env-json"])
@@ -40,6 +42,8 @@ def changed(environment: Mapping[str, Value], argv: Sequence[Value]) -> dict[str
     for program in names & _APART_UNLESS.keys():
         left_out |= not any(_APART_UNLESS[program].fullmatch(word.text) for word in words)
     variables = _assigned({} if left_out else dict(environment), words)
+    if names & {"singularity", "apptainer"}:
+        variables |= {_FOR_CONTAINERS.sub("", name): value for name, value in variables.items()}
     for _, part in passed:
         name, equals, _ = part.text.partition("=")
         if equals and name.isidentifier():

@@ -154,7 +154,8 @@ class Runner(Assigning):
 
     def _function(self, node: Node) -> Truth:
         name = self.source.raw(node.named_children[0])
-        self.machine.state.functions[name] = (Function(self.source, node.named_children[-1]),)
+        state, function = self.machine.state, Function(self.source, node.named_children[-1])
+        state.functions = {**state.functions, name: (function,)}
         return True
 
     def _compound(self, node: Node) -> Truth:
@@ -229,7 +230,8 @@ class Runner(Assigning):
         self._each_of(assignments)
         if not argv:
             return True
-        self.machine.state.exported |= dict.fromkeys(names, frozenset[Cause]())
+        for name in names:
+            self.machine.state.export(name)
         outer, self.stdin = self.stdin, stdin
         opened = HOLES.match(self.source.data[words[0].start_byte : words[0].start_byte + 4].decode("utf-8", "replace"))
         truth = self._unknown(argv, line) if opened else self._called(argv, line)
@@ -256,7 +258,8 @@ class Runner(Assigning):
         if name in ("builtin", "command", "exec") and len(argv) > 1 and argv[1].text[:1] != "-":
             status = self._called(argv[1:], line)
             if name == "exec":
-                self.machine.state.flow, self.machine.state.exit_line = "exit", line
+                self.machine.ends(line)
+                self.machine.state.trap = None
             return status
         builtin = BUILTINS.get(name)
         if builtin is not None:
@@ -265,7 +268,7 @@ class Runner(Assigning):
             self.machine.prints(None)
         truth = self._started(argv, line)
         change_files(argv, self.machine, line, self.stdin.text)
-        if truth is None and name not in WITHOUT_EFFECT:
+        if truth is None and WITHOUT_EFFECT.fullmatch(name) is None:
             truth = frozenset({Cause(line, " ".join(value.text for value in argv)[:80])})
             if argv[0].known and re.match(r"--?[A-Za-z]", name):
                 remark = (
@@ -305,6 +308,7 @@ class Runner(Assigning):
     ) -> Truth | None:
         """Follow what a command starts, in the environment that the command's words leave of the one before."""
         machine = self.machine
+        machine.state.share()
         outer = machine.state.variables, machine.state.exported
         new = {name: value for name, value in after.items() if before.get(name) is not value}
         machine.state.variables = {**outer[0], **new}
@@ -314,6 +318,7 @@ class Runner(Assigning):
             read_variables(machine, option, value, line)
         truth = follow()
         machine.state.variables, machine.state.exported = outer
+        machine.state.share()
         return truth
 
     def _given_text(self, argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
@@ -396,8 +401,8 @@ class Runner(Assigning):
         truth = _or_depends(truth, machine.rejoin("return", line))
         machine.back(aside)
         for local, contents in machine.shadowed.pop().items():
-            machine.state.variables.pop(local, None)
-            machine.state.variables.update((local, content) for content in contents)
+            machine.state.own().pop(local, None)
+            machine.state.own().update((local, content) for content in contents)
         machine.calls.pop()
         machine.state.positional, machine.state.shifted = outer
         return truth
@@ -419,7 +424,7 @@ class Runner(Assigning):
     def include(self, text: Value) -> Truth:
         """Follow `source` of a file whose text is known."""
         machine = self.machine
-        inner = Runner(machine, Source(machine.file, text), self.launches)
+        inner = Runner(machine, machine.parsed(text), self.launches)
         machine.own_names |= inner.assigned_names()
         machine.calls.append("")
         aside = machine.aside()

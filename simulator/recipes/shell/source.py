@@ -67,6 +67,8 @@ class Source:
         self._starts = starts
         self._lines = lines
         self.root = self._understood()
+        self.plain: dict[tuple[int, int], Value] = {}
+        """Values of bare words, which are the same in every round and call."""
 
     def _plain(self, piece: Piece) -> str:
         """Return the piece as the parser sees it."""

@@ -23,6 +23,10 @@ Content = Value | tuple[Value, ...] | None
 """Text of a variable, items of an array, or None for a name that was unset."""
 
 
+_FORK_WORK: Final = 500
+_COPY_WORK: Final = 10
+"""Units of work per variable that is copied."""
+
 Marks = dict[str, frozenset[Cause]]
 """Names, each with what decides whether it is meant; nothing where it surely is."""
 
@@ -62,7 +66,11 @@ class Output:
 
 @dataclass(slots=True)
 class State:
-    """Variables at one point of one path."""
+    """Variables at one point of one path.
+
+    Paths share what none of them changes: variables and exports are copied before the first change, the other mappings
+    replaced as a whole.
+    """
 
     variables: dict[str, Content] = field(default_factory=dict)
     exported: Marks = field(default_factory=dict)
@@ -83,16 +91,49 @@ class State:
     trap: Value | None = None
     """Text that runs as the shell ends, after `trap TEXT EXIT`."""
 
+    is_shared: bool = False
+    """Whether another state has the same mapping of variables."""
+    shares_exports: bool = False
+
     def fork(self) -> State:
         """Return a copy for another path."""
-        charge(ENTRY_WORK * (1 + len(self.variables) + len(self.exported) + len(self.functions)))
+        charge(_FORK_WORK)
+        self.share()
         other = copy.copy(self)
-        other.variables = dict(self.variables)
-        other.exported = dict(self.exported)
-        other.functions = dict(self.functions)
-        other.options = dict(self.options)
         other.files = self.files.copy()
         return other
+
+    def share(self) -> None:
+        """Leave the present variables and exports alone in later changes."""
+        self.is_shared = self.shares_exports = True
+
+    def snapshot(self) -> dict[str, Content]:
+        """Return the present variables, which later changes leave alone."""
+        self.is_shared = True
+        return self.variables
+
+    def own(self) -> dict[str, Content]:
+        """Return the variables for a change."""
+        if self.is_shared:
+            charge(_COPY_WORK * len(self.variables))
+            self.variables, self.is_shared = dict(self.variables), False
+        return self.variables
+
+    def export(self, name: str, on: frozenset[Cause] = frozenset()) -> None:
+        """Export a variable; `on` is what that depends on."""
+        if self.exported.get(name) != on:
+            self._own_exports()[name] = on
+
+    def unexport(self, name: str) -> None:
+        """Keep a variable from commands."""
+        if name in self.exported:
+            del self._own_exports()[name]
+
+    def _own_exports(self) -> Marks:
+        if self.shares_exports:
+            charge(_COPY_WORK * len(self.exported))
+            self.exported, self.shares_exports = dict(self.exported), False
+        return self.exported
 
     def part(self, names: Iterable[str]) -> tuple[dict[str, Content], Marks]:
         """Return these variables as far as they are set, and which of them are exported."""
@@ -102,10 +143,11 @@ class State:
     def restore(self, names: Iterable[str], variables: Mapping[str, Content], exported: Marks) -> None:
         """Set these variables as they were."""
         for name in names:
-            self.variables.pop(name, None)
-            self.exported.pop(name, None)
-        self.variables |= variables
-        self.exported |= exported
+            self.own().pop(name, None)
+            self.unexport(name)
+        self.own().update(variables)
+        for name, on in exported.items():
+            self.export(name, on)
 
     def started(self, positional: tuple[Value, ...]) -> State:
         """Return the state of a shell that this one starts: its exported variables, functions and files."""
@@ -115,6 +157,7 @@ class State:
             for name, causes in self.exported.items()
             if name in self.variables
         }
+        other.is_shared = False
         other.positional, other.shifted, other.options, other.trap = positional, 0, {}, None
         return other
 
@@ -126,20 +169,31 @@ def maybe(name: str, content: Content, causes: frozenset[Cause]) -> Content:
     return one_of([content, EMPTY], f"${name}", content.line, causes)
 
 
+def differences(first: Mapping[str, Content], others: Sequence[Mapping[str, Content]]) -> dict[str, None]:
+    """Return the variables that other paths have otherwise, in order."""
+    names: dict[str, None] = {}
+    for other in others:
+        if other is not first:
+            charge(_COPY_WORK * 2 * (len(first) + len(other)))
+            names |= {name: None for name, content in first.items() if name not in other or other[name] is not content}
+            names |= {name: None for name in other if name not in first}
+    return names
+
+
 def joined_marks(every: Sequence[Marks], causes: frozenset[Cause]) -> Marks:
     """Return the marks after several paths; one that a path lacks depends on what decides between them."""
-    if all(marks == every[0] for marks in every):
-        return dict(every[0])
+    if all(marks is every[0] or marks == every[0] for marks in every):
+        return every[0]
     names = dict.fromkeys(name for marks in every for name in marks)
     return {name: frozenset().union(*(marks.get(name, causes) for marks in every)) for name in names}
 
 
 def joined_functions(
-    every: Sequence[Mapping[str, tuple[Function | None, ...]]],
+    every: Sequence[dict[str, tuple[Function | None, ...]]],
 ) -> dict[str, tuple[Function | None, ...]]:
     """Return the functions after several paths."""
-    if all(functions == every[0] for functions in every):
-        return dict(every[0])
+    if all(functions is every[0] or functions == every[0] for functions in every):
+        return every[0]
     names = dict.fromkeys(name for functions in every for name in functions)
     return {
         name: tuple(dict.fromkeys(each for functions in every for each in functions.get(name, (None,))))

@@ -7,6 +7,7 @@ branch carries its alternatives.
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -83,12 +84,11 @@ class Value(PlainValue):
 
     def inserted(self, *, quoted: bool, is_item: bool = False) -> Value:
         """Return the value as an expansion inserts it, inside or outside quotes; an item of a list stays open."""
-        return Value(
-            tuple(
-                piece.tagged(splits=not quoted or (is_item and piece.splits and not piece.known), quoted=quoted)
-                for piece in self.pieces
-            )
+        pieces = tuple(
+            piece.tagged(splits=not quoted or (is_item and piece.splits and not piece.known), quoted=quoted)
+            for piece in self.pieces
         )
+        return self if all(map(operator.is_, pieces, self.pieces)) else Value(pieces)
 
     @property
     def open(self) -> bool:
@@ -249,6 +249,8 @@ def splitter(separators: str) -> re.Pattern[str]:
 
 def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
     """Return the words of a value; a quoted part makes a word even if it is empty."""
+    if not any(piece is BREAK or (piece.splits and piece.known) for piece in value.pieces):
+        return [value] if value.pieces else []
     words: list[Value] = []
     current: list[Piece] = []
     open_word = False

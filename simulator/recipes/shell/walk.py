@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from simulator.budget import charge
 from simulator.errors import InputError
 from simulator.recipes.shell.choices import every_round
-from simulator.recipes.shell.conditions import Truth, test_truth
+from simulator.recipes.shell.conditions import Truth, both, test_truth
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.machine import Machine
 from simulator.recipes.shell.patterns import matches
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.state import State, same_content
+from simulator.recipes.shell.state import Content, State, same_content
 from simulator.recipes.shell.values import EMPTY, Cause, Value, could_match, hole, joined, open_causes
 from simulator.recipes.shell.words import Words
 
@@ -31,6 +32,8 @@ _STARTS: Final = re.compile(r"\.(?:py|sh|slurm|sbatch)\b|\b(?:train|sft|pretrain
 """Parts of a loop's body that may start a training."""
 
 
+_VARIABLE_WORK: Final = 10
+"""Units of work per variable that is looked at."""
 _FAILING: Final = frozenset(["command", "test_command", "subshell", "pipeline", "variable_assignment"])
 """Statements whose failure ends a script under `set -e`; in other ones a statement within does."""
 
@@ -159,26 +162,38 @@ class Walk(ABC):
 
     def _some_rounds(self, run: Callable[[], bool], causes: frozenset[Cause], line: int) -> Truth:
         """Follow a loop of nobody knows how many rounds: what a second round changes has no known value."""
-        return self._branches((lambda: self._unsettle(run, causes, line), lambda: True), causes, line)
 
-    def _unsettle(self, run: Callable[[], bool], causes: frozenset[Cause], line: int) -> None:
-        """Follow a round, and forget what another one would change."""
-        machine, start = self.machine, len(self.launches)
-        again, end = run(), len(self.launches)
-        forgotten = set[str]()
-        while again:
-            first, left = machine.state, machine.left
-            machine.state, machine.left = first.fork(), []
+        def rounds() -> None:
+            before, start = self.machine.state.snapshot(), len(self.launches)
+            if run():
+                self._unsettle(run, before, start, causes, line)
+
+        return self._branches((rounds, lambda: True), causes, line)
+
+    def _unsettle(
+        self, run: Callable[[], bool], before: Mapping[str, Content], start: int, causes: frozenset[Cause], line: int
+    ) -> None:
+        """After a round, forget what another one would change; its launches, from `start` on, stand for every round.
+
+        Another round begins with open values of all that the first changed; what it leaves as the first did is known.
+        """
+        machine, end, first = self.machine, len(self.launches), self.machine.state
+        changed = _changed(before, first.variables)
+        more = set(changed)
+        while more:
+            left, machine.left = machine.left, []
+            machine.state = first.fork()
+            for name in sorted(changed):
+                machine.assign(name, hole(f"${name}", line, causes), line)
+            opened = machine.state.snapshot()
             run()
             second, machine.state, machine.left = machine.state, first, left
-            before = first.variables
-            changed = {name for name, new in second.variables.items() if not same_content(new, before.get(name))}
-            changed -= forgotten
-            forgotten |= changed
+            more = _changed(opened, second.variables) - changed
+            changed |= more
             self.launches[start:] = every_round(self.launches[start:end], self.launches[end:], causes)
             end = len(self.launches)
-            again = bool(changed)
-            for name in sorted(changed):
+        for name in sorted(changed):
+            if not same_content(first.variables.get(name), second.variables.get(name)):
                 machine.assign(name, hole(f"${name}", line, causes), line)
 
     # Choices and loops.
@@ -262,7 +277,7 @@ class Walk(ABC):
 
     def _body(self, body: Node) -> bool:
         """Run one round of a loop; return whether another may follow."""
-        self.all(body.children)
+        self.machine.round = self.all(body.children)
         state = self.machine.state
         if state.flow == "continue" and state.levels == 1:
             state.flow = ""
@@ -284,7 +299,9 @@ class Walk(ABC):
         """Follow a loop, and continue with the paths that break out of it too."""
         machine = self.machine
         left, conditions = machine.aside()
-        truth = follow(node)
+        outer, machine.round = machine.round, True
+        truth = both(follow(node), machine.round)
+        machine.round = outer
         machine.rejoin("break", self._line(node))
         for state, _ in machine.left:
             state.levels = max(state.levels - 1, 1)
@@ -306,11 +323,11 @@ class Walk(ABC):
                 if self._over_arguments(truth):
                     return True
                 return self._some_rounds(lambda: self._round(body, condition), truth, line)
-            before, left = dict(machine.state.variables), len(machine.left)
+            before, left, start = machine.state.snapshot(), len(machine.left), len(self.launches)
             if truth == until or not self._body(body):
                 return True
             if endless and len(machine.left) > left:
-                self._unsettle(lambda: self._round(body, condition), machine.left[-1][1], line)
+                self._unsettle(lambda: self._body(body), before, start, machine.left[-1][1], line)
                 return True
             after = machine.state.variables
             if endless and len(after) == len(before) and all(same_content(before.get(n), after[n]) for n in after):
@@ -354,6 +371,16 @@ class Walk(ABC):
             if number.text == "0" or not self._round(body, after):
                 return True
         return self._endless(line)
+
+
+def _changed(before: Mapping[str, Content], after: Mapping[str, Content]) -> set[str]:
+    """Return the variables that have another content after a round."""
+    charge(_VARIABLE_WORK * len(after))
+    return {
+        name
+        for name, content in after.items()
+        if (old := before.get(name)) is not content and not same_content(content, old)
+    }
 
 
 def _choices(item: Node) -> list[list[Node]]:

@@ -82,7 +82,10 @@ class Words:
 
     def fields(self, node: Node) -> list[Value]:
         """Return the words that a node expands to."""
-        parts = braces.expanded(self.value(node))
+        whole = self.value(node)
+        if (node.start_byte, node.end_byte) in self._source.plain and whole.known and "{" not in whole.text:
+            return [whole] if whole.pieces else []
+        parts = braces.expanded(whole)
         if len(parts) > 1 and _NAMED_BRACE.search(raw := self._source.raw(node)):  # `$X{1,2}` is `$X1 $X2`
             line = self._source.line(node.start_byte)
             return [hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])]
@@ -110,10 +113,15 @@ class Words:
 
     def value(self, node: Node) -> Value:
         """Return the node's expansion as one value, not yet split into words."""
-        self._machine.step(self._source.line(node.start_byte))
+        start, end = node.start_byte, node.end_byte
+        if (plain := self._source.plain.get((start, end))) is not None:
+            charge(_NODE_WORK)
+            return plain
+        self._machine.step(self._source.line(start))
         if not node.child_count and node.type not in _EXPANDED:  # a bare word, as most are
             charge(_NODE_WORK)
-            return Value(tuple(self._literal(node.start_byte, node.end_byte, quoted=False)))
+            plain = self._source.plain[start, end] = Value(tuple(self._literal(start, end, quoted=False)))
+            return plain
         return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=False)))
 
     def pattern(self, node: Node) -> Value:
