@@ -44,6 +44,7 @@ def by_name(name: str) -> tuple[str | None, bool]:
     """Return the shipped model that a name or path means, and whether that is a guess.
 
     The name of a series (`gpt3` for gpt3-175b) stands for its one shipped model only alone: `gpt3-sft` has any size.
+    What follows a name without a size may state one, and is another model then: `deepseek-r1-0528-qwen3-8b`.
     """
     plain = PurePosixPath(name.strip().rstrip("/")).name.lower().replace("_", "-")
     if not plain or len(plain) > 100:
@@ -53,7 +54,12 @@ def by_name(name: str) -> tuple[str | None, bool]:
         return shipped, False
     known = known_names("model")
     whole = (word for word in known if _SIZE.search(word) or not _SIZE.search(known[word]))
-    starts = [word for word in whole if plain.startswith(f"{word}-") and not _SIZE.match(plain, len(word) + 1)]
+    starts = [
+        word
+        for word in whole
+        if plain.startswith(f"{word}-")
+        and not (_SIZE.match if _SIZE.search(word) else _SIZE.search)(plain, len(word) + 1)
+    ]
     start = max(starts, key=len, default="")
     if not start or _OTHER.search(plain, len(start)):
         return None, False

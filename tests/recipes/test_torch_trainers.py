@@ -136,7 +136,9 @@ def test_what_mason_starts_is_read_with_its_machines(tmp_path: Path) -> None:
     assert recipe.options["parameter_dtype"] == "bf16"
 
 
-@pytest.mark.parametrize("name", ["microsoft/Phi-4-mini-instruct", "microsoft/Phi-4-multimodal-instruct"])
+@pytest.mark.parametrize(
+    "name", ["microsoft/Phi-4-mini-instruct", "microsoft/Phi-4-multimodal-instruct", "x/DeepSeek-R1-0528-Other3-9B"]
+)
 def test_another_network_is_not_taken_for_the_one_whose_name_it_starts_with(name: str) -> None:
     assert by_name(name) == (None, False)
     assert by_name("microsoft/phi-4-onnx") == ("phi-4", True)
