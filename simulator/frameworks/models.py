@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from simulator.frameworks.home import require_inside
-from simulator.question.specs.catalogue import load_model, model_names
+from simulator.question.specs.catalogue import load_model, model_names, models_by_sizes
 from simulator.question.specs.folders import CONFIG_FILE
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.names import known_names, shipped_name
@@ -84,17 +83,12 @@ def beside(name: str, recipe: Path) -> str | None:
     return str(path)
 
 
-@functools.cache
-def _shipped() -> tuple[ModelSpec, ...]:
-    return tuple(load_model(name) for name in model_names())
-
-
 def by_shape(fields: Mapping[str, object]) -> str | None:
     """Return the shipped model with all the stated sizes; among several, the one most alike in other fields."""
     stated = [key for key in _SHAPE if key in fields]
     if not {"num_hidden_layers", "hidden_size"} <= set(stated):
         return None
-    shipped = [spec for spec in _shipped() if spec.name not in BY_NAME_ALONE]
+    shipped = [spec for spec in models_by_sizes() if spec.name not in BY_NAME_ALONE]
     shipped = [spec for spec in shipped if all(getattr(spec, key) == fields[key] for key in stated)]
     kinds = ("mixers", "feed_forwards")
     shipped = [spec for spec in shipped if all(getattr(spec, key) == fields.get(key, ()) for key in kinds)]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import yaml
 
 from simulator.errors import InputError
-from simulator.question.specs.catalogue import load_model, model_names
+from simulator.question.specs.catalogue import load_model, models_by_sizes
 from simulator.question.specs.documents import parse_yaml
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
@@ -47,7 +46,7 @@ def match_shape(where: str, shape: LoggedFields, model: str | None = None, *, vo
         if different:
             raise InputError(f"{where}: the log's model is not {model[:100]}: {different}")
         return Match(model, _truncated(spec, shape), "")
-    same = [spec for spec in shipped_models() if not _difference(spec, shape, vocab_padding)]
+    same = [spec for spec in models_by_sizes() if not _difference(spec, shape, vocab_padding)]
     whole = [spec for spec in same if _truncated(spec, shape) is None]
     if not same:
         own = _own_spec(shape)
@@ -75,12 +74,6 @@ def spec_text(spec: ModelSpec) -> str:
 
 def _text(values: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(values), default_flow_style=True, sort_keys=False, width=10**9).strip()
-
-
-@lru_cache(maxsize=1)
-def shipped_models() -> tuple[ModelSpec, ...]:
-    """Return all shipped models."""
-    return tuple(load_model(name) for name in model_names())
 
 
 def _truncated(spec: ModelSpec, shape: LoggedFields) -> int | None:

@@ -16,10 +16,10 @@ from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
 from simulator.evidence.measurements.completed import LogContext, completed, matched, ran_out, row_of
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.shapes import shipped_models
 from simulator.evidence.measurements.steady import Step, steady
 from simulator.frameworks.logged_config import LoggedConfig
 from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, StepLogForm, longer_line, number, parse_count
+from simulator.question.specs.catalogue import models_by_sizes
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _LoggedRun:
 
 def _by_parameters(family: str, parameters: int) -> str | None:
     """Return the shipped model of a family with exactly this number of parameters; None without one."""
-    same = [spec.name for spec in shipped_models() if total_parameters(spec) == parameters]
+    same = [spec.name for spec in models_by_sizes() if total_parameters(spec) == parameters]
     return next((name for name in same if name.startswith(family.lower())), None)
 
 

@@ -1,5 +1,6 @@
 """Specs by name or path: shipped YAML, a user's own YAML, or a Hugging Face configuration. Fetches nothing."""
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -21,10 +22,20 @@ from simulator.question.specs.names import hub_file, is_hub_id, shipped_name, su
 from simulator.question.specs.network import BOOKED, with_network
 from simulator.question.specs.validation import validated
 
-__all__ = ["hardware_names", "load_hardware", "load_model", "model_names", "shipped_file", "spec_text"]
+__all__ = [
+    "hardware_names",
+    "load_hardware",
+    "load_model",
+    "model_names",
+    "models_by_sizes",
+    "shipped_file",
+    "spec_text",
+]
 
 _YAML: Final = (".yaml", ".yml")
 _JSON: Final = ".json"
+_COMMON: Final = re.compile(r"(gpt2|codellama|open-llama|yi-34b|mistral-7b-v0\.3|pythia-(?!12b)|qwen1\.5-(?!4b))")
+"""Beginnings of models whose sizes networks of other makers have too, with another vocabulary: known by name alone."""
 
 
 def load_model(name_or_path: str) -> ModelSpec:
@@ -48,6 +59,12 @@ def load_model(name_or_path: str) -> ModelSpec:
 
         return read_config(file, name_or_path.rpartition("/")[2] if cached else "")
     return validated(str(file), ModelSpec, read_yaml(file))
+
+
+@lru_cache(maxsize=1)
+def models_by_sizes() -> tuple[ModelSpec, ...]:
+    """Return the shipped models that their sizes may identify."""
+    return tuple(load_model(name) for name in model_names() if not _COMMON.match(name))
 
 
 @lru_cache(maxsize=64)
