@@ -2,7 +2,7 @@
 
 import re
 
-from simulator.recipes.recipe import Recipe
+from simulator.question.recipe import Recipe
 from tests.recipes.seeds import ROOT
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from simulator.question.origin import Remark
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.marks import text_of
-from simulator.recipes.recipe import Recipe, Remark
 from simulator.recipes.shell.example import argument_names
 
 _NUMBER = re.compile(r"[0-9]{1,3}")

@@ -284,7 +284,7 @@ class OfferText(Read):
 
     def read(self, text: str) -> Any:
         """Return the offer."""
-        from simulator.show.answers.offers import parse_offer  # noqa: PLC0415  start-up time
+        from simulator.answers.offers import parse_offer  # noqa: PLC0415  start-up time
 
         return parse_offer(text)
 

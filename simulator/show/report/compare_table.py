@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from simulator.answers.compare import Comparison, InputDifference, PartDifference
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.show.answers.compare import Comparison, Input, PartDifference
 from simulator.show.report.first_screen import brief_layout, wrapped
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
@@ -40,7 +40,9 @@ def compare_table(comparison: Comparison, presentation: Presentation, style: Sty
     blocks = [paragraph(wrapped(list(_sides(comparison, full=full)), presentation, style), style), answer]
     blocks += [
         grid(FIGURES, figure_rows(comparison, colour=presentation.colour, full=full), style, text_columns=[0]),
-        titled("Inputs that differ, and what each does to A alone", _inputs(comparison, style, full=full), style),
+        titled(
+            "Inputs that differ, and what each does to A alone", _inputs(comparison, style, full=full), style
+        ),
     ]
     blocks += _all_parts(comparison, style) if full else _first_parts(comparison, style)
     if presentation.verbosity >= 0:
@@ -172,7 +174,7 @@ def idle_lines(comparison: Comparison) -> Iterator[str]:
         yield f"Without effect on A alone: {', '.join(idle)}."
 
 
-def _idle(differing: Input) -> bool:
+def _idle(differing: InputDifference) -> bool:
     """Tell whether an input changes no figure that is shown."""
     if differing.memory_bytes is None or differing.step_seconds is None:
         return False

@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from simulator._version import __version__
-from simulator.recipes.check.verdict import OUTCOMES
+from simulator.answers.gates import OUTCOMES
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import sharded_layout_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from simulator.answers.run import TrainingRun
     from simulator.cost.pricing.estimate import Estimate, StageMemory
     from simulator.lab.probe.launches import Probed
     from simulator.lab.runner.campaign import Refused
     from simulator.lab.runner.compare import LayoutComparison
     from simulator.lab.runner.learn import Learned
-    from simulator.show.answers.program import Checks
-    from simulator.show.answers.run import TrainingRun
+    from simulator.recipes.check.verdict import Checks
 
 
 def schema_version(_answer: object, _presentation: Presentation) -> Literal["2"]:
