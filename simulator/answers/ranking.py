@@ -15,7 +15,7 @@ from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
-from simulator.question.question import Question
+from simulator.question.question import FOLLOWS, Question
 from simulator.question.scenario.settings import check_count, check_share
 from simulator.search.assumed import with_switches
 from simulator.search.beside import in_fp8, on_other_stacks, reasons, remedies
@@ -40,7 +40,7 @@ def estimate_of(case: Case) -> Estimate:
     options = case.question.options
     return replace(
         with_switches(case.scenario, estimate_of_block(priced), options, priced),
-        question=case.question.with_layout(case.layout),
+        question=case.question.with_layout(case.layout, FOLLOWS),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, get_args
 
 from simulator.answers.cases import Case, case_of, priceable
 from simulator.errors import InputError, did_you_mean
+from simulator.question.frameworks.renamed import current_switches
 from simulator.question.frameworks.stacks import stack_of_file
 from simulator.question.origin import NOBODY, Input, Origin, OriginKind
 from simulator.question.question import FOLLOWS, Question
@@ -100,7 +101,7 @@ def _question(value: Mapping[str, Any], outer: Mapping[str, Any]) -> Question:
     said = _inputs(written.get("layout", {}), BY_NAME)
     layout = layout_of_object({name: _sound(setting) for name, setting in value["layout"].items()})
     options = {**(query or {}).get("options", {}), **(value.get("options") or {})}
-    switches = {str(name): Input(str(text), NOBODY) for name, text in options.items()}
+    switches = {name: Input(text, NOBODY) for name, text in current_switches(_texts(options)).items()}
     return Question(
         inputs=inputs,
         model_fields=_inputs(written.get("model_fields", {})),
@@ -111,6 +112,10 @@ def _question(value: Mapping[str, Any], outer: Mapping[str, Any]) -> Question:
         },
         switches=switches | _inputs(written.get("switches", {})),
     )
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(text) for name, text in options.items()}
 
 
 def _earlier_inputs(value: Mapping[str, Any]) -> dict[str, Input]:

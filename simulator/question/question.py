@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
+from simulator.question.frameworks.renamed import current_switches
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields
@@ -181,8 +182,12 @@ def question_of(
     )
 
 
-def _switches(options: Mapping[str, str], optimizer: str | None, origin: Callable[[str], Origin]) -> dict[str, Input]:
+def _switches(options: Mapping[str, Any], optimizer: str | None, origin: Callable[[str], Origin]) -> dict[str, Input]:
     """Return the switches, the optimizer included. Raises InputError for two optimizers."""
+    if not all(isinstance(text, str) for text in options.values()):
+        wrong = next(name for name, text in options.items() if not isinstance(text, str))
+        raise InputError(f"option {wrong}: its value is text, as after --option")
+    options = current_switches(options)
     if optimizer is not None and options.get("optimizer", optimizer) != optimizer:
         raise InputError(f"optimizer: given as '{optimizer}' and, among the switches, as '{options['optimizer']}'")
     switches = {name: Input(text, origin("options")) for name, text in options.items()}
@@ -199,16 +204,14 @@ def _layout_over(question: Question, base: Question) -> dict[str, Input]:
     """Return the layout fields of a base with those of a question in their place, and what follows from these."""
     if not question.layout and not question.is_sized:
         return dict(base.layout)
-    changes = {name: stated for name, stated in base.layout.items() if stated.origin.is_user}
-    for name in question.layout:
-        if name in _CHUNKS:
-            changes = {other: stated for other, stated in changes.items() if other not in _CHUNKS}
-    changes |= question.layout
+    replaced = _CHUNKS if not question.layout.keys().isdisjoint(_CHUNKS) else ()
+    earlier = {name: stated for name, stated in base.layout.items() if name not in replaced}
+    changes = {name: stated for name, stated in earlier.items() if stated.origin.is_user} | dict(question.layout)
     recipe = base.recipe
-    if recipe is not None:
-        fixed = {} if recipe.layout is None else _recipe_layout(recipe, recipe.layout)
+    if recipe is None:
+        fixed = {name: stated for name, stated in earlier.items() if name not in changes}
     else:
-        fixed = {name: stated for name, stated in base.layout.items() if name not in changes}
+        fixed = {} if recipe.layout is None else _recipe_layout(recipe, recipe.layout)
     if changes or question.is_sized or base.is_sized:
         fixed.pop("data_parallel", None)
     values = {name: stated.value for name, stated in changes.items()}

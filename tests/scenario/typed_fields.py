@@ -137,7 +137,7 @@ def _inputs() -> str:
         ),
         (
             "class OpenFields(SharedFields, LayoutFields, total=False):",
-            '    """Inputs of a question and its layout that replace those of an estimate or a recipe; all optional."""',
+            '    """Inputs and layout that replace those of an estimate or a recipe; all optional."""',
             "",
             *(line.replace("Required[", "").replace("]]", "]") for line in machines),
         ),

@@ -207,7 +207,7 @@ class EstimateFields(QuestionFields, LayoutFields, total=False):
 
 
 class OpenFields(SharedFields, LayoutFields, total=False):
-    """Inputs of a question and its layout that replace those of an estimate or a recipe; all optional."""
+    """Inputs and layout that replace those of an estimate or a recipe; all optional."""
 
     model: str | Mapping[str, Any]
     hardware: str

@@ -50,6 +50,7 @@ def emit(case: Case, target: str) -> str:
         lines=(
             f"Written by `simulate emit`: {case.scenario.model.name} on {case.scenario.devices} x {estimate.hardware}.",
             f"Estimated: {need} GiB usable, {estimate.throughput.step_seconds:.3g} s per step.",
+            f"simulate: stack={case.scenario.framework.stack}",
         ),
     )
     return registry.writers()[target].text(case.scenario, case.layout, head)

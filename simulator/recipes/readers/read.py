@@ -26,6 +26,7 @@ from simulator.frameworks.documents import Key, beside, keys_of, read_document, 
 from simulator.frameworks.framework import FileForm, LaunchForm
 from simulator.frameworks.home import reading_within, require_inside, used_names
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
+from simulator.question.frameworks.stacks import stack_for
 from simulator.question.origin import Place, Remark, Unknown, option_for
 from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers.cluster import cluster_of
@@ -78,7 +79,28 @@ def read_recipe(
     path = Path(path)
     settings = dict(settings or {})
     with limited(str(path)), reading_within(root, settings):
-        return _read(path, settings, environment or {})
+        recipes = _read(path, settings, environment or {})
+        return tuple(_with_named_stack(recipe, path) for recipe in recipes)
+
+
+_STACK: Final = re.compile(r"^[ \t]*(?:#|//)[ \t]*simulate:[ \t]*stack=([\w.@-]{1,60})[ \t]*$", re.MULTILINE)
+
+
+def _with_named_stack(recipe: Recipe, path: Path) -> Recipe:
+    """Return the recipe with the stack that a comment `# simulate: stack=NAME` of its file names.
+
+    Raises InputError for a stack that its framework does not have.
+    """
+    text = read_text(path)
+    named = _STACK.search(text)
+    if named is None or recipe.dialect == UNREAD:
+        return recipe
+    line = text.count("\n", 0, named.start(1)) + 1
+    try:
+        stack = stack_for(recipe.framework, named[1])
+    except InputError as error:
+        raise InputError(f"{path}:{line}: {error}") from error
+    return dataclasses.replace(recipe, stack=stack, places={**recipe.places, "stack": Place(recipe.file, line)})
 
 
 def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[Recipe, ...]:

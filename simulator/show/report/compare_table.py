@@ -40,9 +40,7 @@ def compare_table(comparison: Comparison, presentation: Presentation, style: Sty
     blocks = [paragraph(wrapped(list(_sides(comparison, full=full)), presentation, style), style), answer]
     blocks += [
         grid(FIGURES, figure_rows(comparison, colour=presentation.colour, full=full), style, text_columns=[0]),
-        titled(
-            "Inputs that differ, and what each does to A alone", _inputs(comparison, style, full=full), style
-        ),
+        titled("Inputs that differ, and what each does to A alone", _inputs(comparison, style, full=full), style),
     ]
     blocks += _all_parts(comparison, style) if full else _first_parts(comparison, style)
     if presentation.verbosity >= 0:

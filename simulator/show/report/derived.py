@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from simulator._version import __version__
 from simulator.answers.gates import OUTCOMES
+from simulator.answers.saved import question_object
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import sharded_layout_text
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from simulator.lab.runner.compare import LayoutComparison
     from simulator.lab.runner.learn import Learned
     from simulator.recipes.check.verdict import Checks
+    from simulator.search.result import Ranking
 
 
 def schema_version(_answer: object, _presentation: Presentation) -> Literal["2"]:
@@ -38,6 +40,11 @@ def trace_schema_version(_answer: object, _presentation: Presentation) -> Litera
 def tool_version(_answer: object, _presentation: Presentation) -> str:
     """Version of simulate."""
     return __version__
+
+
+def question(answer: Estimate | Ranking, _presentation: Presentation) -> Mapping[str, Any]:
+    """Values of the question by group (inputs, model fields, layout, switches), each with who said it and where."""
+    return question_object(answer.question)
 
 
 def outcome_counts(checks: Checks, _presentation: Presentation) -> Mapping[str, int]:
