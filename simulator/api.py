@@ -59,6 +59,7 @@ def spelled(fields: type, *, over: bool = False) -> Callable[[Callable[P, R]], C
             required = name == "model" and not over
             default = None if over else inspect.Parameter.empty if required else DEFAULTS.get(name)
             text = str(getattr(kind, "__forward_arg__", kind))
+            text = text.removeprefix("Required[")[:-1] if text.startswith("Required[") else text
             word = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=text)
             parameters.setdefault(name, word)
         required_first = sorted(parameters.values(), key=lambda parameter: parameter.default is not parameter.empty)
@@ -197,7 +198,7 @@ def feasible(
 
 
 @spelled(SharedFields)
-def plan(  # noqa: PLR0913  one keyword per input of a question
+def plan(
     *,
     model: str,
     train_tokens: int,
@@ -251,7 +252,7 @@ def _side(side: object) -> Case:
 
 
 @spelled(OpenFields, over=True)
-def check(  # noqa: PLR0913  what a question about files is made of
+def check(
     *files: str,
     settings: Mapping[str, str] | None = None,
     root: str | None = None,

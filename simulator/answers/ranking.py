@@ -79,6 +79,8 @@ def rank(  # noqa: PLR0913  what a ranking may be asked for
     check_count("top", top)
     fewest = None
     if (most := most_nodes(question.stated("nodes"))) is not None:
+        if "devices" in question.inputs:
+            raise InputError("give nodes or devices, not both")
         origin = question.origin("nodes")
         small = query_of(question.changed(origin, nodes=1), space, min_fit_probability)
         fewest = fewest_nodes(small, most, train_tokens, deadline_days, progress)

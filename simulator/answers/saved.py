@@ -41,7 +41,7 @@ def question_object(question: Question) -> dict[str, Any]:
         for name, group in groups.items()
     }
     if question.recipe is not None:
-        shown["file"], shown["title"] = question.recipe.file, question.recipe.title
+        shown["recipe"] = {"file": question.recipe.file, "title": question.recipe.title}
     return shown
 
 
@@ -197,7 +197,7 @@ def _compare(file: str, case: Case, stated: tuple[float, float]) -> None:
 def _chosen(file: str, value: Any, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the `rank`-th estimate of an answer, and the answer that holds it."""
     if not isinstance(value, dict):
-        raise InputError(f"{file}: must hold an answer with a layout, as --format json writes them")
+        raise InputError(f"{file}: must hold an estimate or a ranking, as --format json writes them")
     if "layout" in value:
         if rank != 1:
             raise InputError(f"--rank {rank}: {file} holds one estimate, not a ranking")
@@ -218,8 +218,10 @@ def _estimates(file: str, value: Mapping[str, Any]) -> Iterator[Mapping[str, Any
         yield from (value["first"], value["second"])
         return
     listed = next((value[name] for name in ("estimates", "choices", "results") if name in value), None)
+    if listed is None:
+        raise InputError(f"{file}: is no estimate of `simulate --format json`: 'layout' is missing")
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
-        raise InputError(f"{file}: must hold an answer with a layout: estimates: must be a list of objects")
+        raise InputError(f"{file}: estimates: must be a list of objects")
     if "estimates" in value:
         yield from listed
         return

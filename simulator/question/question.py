@@ -7,6 +7,7 @@ option; over a launch script it has the script's values too, each with its line,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -19,6 +20,8 @@ from simulator.question.scenario.complete import NAMES, Wording, layout_fields
 from simulator.question.scenario.inputs import BY_INPUT, WORKLOAD
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline_shape
 
+_AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
+"""Text of an input that a search chooses, up to a limit."""
 Inputs = Mapping[str, Input]
 """Values by name, each with who said it."""
 FOLLOWS: Final = Origin("follows")
@@ -170,7 +173,8 @@ def question_of(
         if name not in BY_INPUT:
             known = (*BY_INPUT, *BY_NAME)
             raise InputError(f"unknown input '{name}'{did_you_mean(name, known)}; allowed: {', '.join(known)}")
-        BY_INPUT[name].check(value)
+        if not (BY_INPUT[name].searchable and _AUTO.fullmatch(str(value))):
+            BY_INPUT[name].check(value)
     by = {BY_NAME[name].name: origin(name) for name in fields}
     implied = next(iter(by.values()), NOBODY)
     layout = layout_fields(fields, words, many=many)

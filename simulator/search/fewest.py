@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.errors import InputError
+from simulator.question.question import SEARCH
 from simulator.question.scenario.settings import check_count
 from simulator.search.build import estimates_of
 from simulator.search.query import PricedLayout, Query
@@ -45,8 +46,8 @@ def node_counts(low: int, most: int) -> Iterator[int]:
 
 def on_nodes(query: Query, nodes: int) -> Query:
     """Return the question on a number of whole nodes."""
-    scenario = query.scenario
-    return replace(query, scenario=replace(scenario, devices=nodes * scenario.hardware.devices_per_node))
+    scenario = replace(query.scenario, devices=nodes * query.scenario.hardware.devices_per_node)
+    return replace(query, scenario=scenario, question=query.question.changed(SEARCH, nodes=nodes))
 
 
 def fewest_nodes(

@@ -44,7 +44,7 @@ def test_each_entrance_says_who_said_a_value() -> None:
     assert recipe.origin("tensor_parallel") == Origin("file", "train.sh:12")
     assert recipe.origin("overlap_grad_reduce") == Origin("file", "train.sh:20")
     assert recipe.origin("pipeline_parallel") == Origin("framework", "megatron")
-    sizes = {"devices": 8, "seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 8}
+    sizes: dict[str, Any] = {"devices": 8, "seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 8}
     row = MeasuredRow(table="own", hardware="h20", model="m", step_time_s=1.0, **sizes)
     assert row_question(row).origin("micro_batch_size") == Origin("file", "own:1")
     estimate = simulator.rank(model="llama3.1-8b", nodes=1, tp=2).estimates[0]

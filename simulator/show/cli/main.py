@@ -191,7 +191,7 @@ def _internal(error: Exception, *, debug: bool) -> int:
     return INTERNAL
 
 
-def _warned(  # noqa: PLR0913, PLR0917  the signature of `warnings.showwarning`
+def _warned(  # noqa: PLR0917  the signature of `warnings.showwarning`
     message: Warning | str,
     category: type[Warning],
     filename: str,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from simulator._version import __version__
 from simulator.answers.gates import OUTCOMES
 from simulator.answers.saved import question_object
+from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import sharded_layout_text
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from simulator.lab.runner.compare import LayoutComparison
     from simulator.lab.runner.learn import Learned
     from simulator.recipes.check.verdict import Checks
-    from simulator.search.result import Ranking
 
 
 def schema_version(_answer: object, _presentation: Presentation) -> Literal["2"]:
