@@ -22,6 +22,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, layout_of_object
 from simulator.question.scenario.settings import LISTS
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
+from simulator.question.vocabulary import FRAMEWORKS
 from simulator.search.build import bare_estimate
 
 MOST_BYTES = 100_000_000
@@ -67,10 +68,14 @@ def saved_case(file: str, text: str | None, rank: int, options: Question) -> Cas
     value = parse_json(file, read_limited(Path(file), MOST_BYTES) if text is None else text)
     chosen, outer = _chosen(file, value, rank)
     try:
+        framework = str(chosen["layout"]["framework"])
         question = _question(chosen, outer)
         stated = _figure(chosen["memory"]["device_mib"]), _figure(chosen["throughput"]["step_time_s"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{file}: is no estimate of `simulate --format json`: {error}") from error
+    if framework not in FRAMEWORKS:
+        near = did_you_mean(framework, FRAMEWORKS)
+        raise InputError(f"{file}: framework '{framework[:60]}' is not one of {', '.join(FRAMEWORKS)}{near}")
     case = priceable(case_of(options.over(question)))
     if options == Question():
         _compare(file, case, stated)

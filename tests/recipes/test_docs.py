@@ -8,7 +8,7 @@ from tests.recipes.seeds import ROOT
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 SOURCES = "\n".join(
     path.read_text(encoding="utf-8")
-    for wing in ("recipes", "frameworks")
+    for wing in ("answers", "recipes", "frameworks")
     for path in sorted((ROOT / "simulator" / wing).rglob("*.py"))
 )
 

@@ -16,9 +16,9 @@ SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
 
 
 def switch(  # noqa: PLR0913  what is known of a switch
+    *,
     default: Any,
     about: str,
-    *,
     choices: tuple[Any, ...] = (),
     low: float = 0,
     high: float = 1,

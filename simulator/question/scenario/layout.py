@@ -41,8 +41,8 @@ class Layout:
     """Layout of a training run over its devices; counts are of the whole run unless stated."""
 
     tensor_parallel: int = input_field(
-        1,
-        "Tensor parallel size.",
+        default=1,
+        help="Tensor parallel size.",
         key="tp",
         label="TP",
         group="size",
@@ -51,8 +51,8 @@ class Layout:
     )
     """Ranks that share every weight matrix."""
     pipeline_parallel: int = input_field(
-        1,
-        "Pipeline parallel size.",
+        default=1,
+        help="Pipeline parallel size.",
         key="pp",
         label="PP",
         group="size",
@@ -62,8 +62,8 @@ class Layout:
     )
     """Pipeline ranks; each holds one stage, or `virtual_stages` chunks of one."""
     context_parallel: int = input_field(
-        1,
-        "Context parallel size.",
+        default=1,
+        help="Context parallel size.",
         key="cp",
         label="CP",
         group="size",
@@ -72,8 +72,8 @@ class Layout:
     )
     """Ranks that share one sequence."""
     expert_parallel: int = input_field(
-        1,
-        "Expert parallel size.",
+        default=1,
+        help="Expert parallel size.",
         key="ep",
         label="EP",
         group="size",
@@ -82,8 +82,8 @@ class Layout:
     )
     """Ranks over which whole routed experts are spread."""
     expert_tensor_parallel: int = input_field(
-        1,
-        "Expert tensor parallel size.",
+        default=1,
+        help="Expert tensor parallel size.",
         key="etp",
         label="ETP",
         group="size",
@@ -92,8 +92,8 @@ class Layout:
     )
     """Ranks that share every routed expert's matrices."""
     data_parallel: int = input_field(
-        1,
-        "Data parallel size; follows from the devices.",
+        default=1,
+        help="Data parallel size; follows from the devices.",
         key="dp",
         label="DP",
         group="size",
@@ -101,8 +101,8 @@ class Layout:
     )
     """Replicas: devices / (tensor x pipeline x context)."""
     virtual_stages: int = input_field(
-        1,
-        "Model chunks per pipeline rank; 1 is none.",
+        default=1,
+        help="Model chunks per pipeline rank; 1 is none.",
         key="vpp",
         label="VP",
         group="size",
@@ -110,8 +110,8 @@ class Layout:
     )
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
     schedule: ScheduleName = input_field(
-        "1f1b",
-        "Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
+        default="1f1b",
+        help="Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
         label="schedule ",
         per_block=True,
         choices=SCHEDULES,
@@ -119,12 +119,17 @@ class Layout:
     )
     """Order of the passes of a pipeline."""
     micro_batch_size: int = input_field(
-        1, "Sequences in a micro batch.", label="mbs", group="size", searched=(1, 2, 4, 8), search="1, 2, 4, 8"
+        default=1,
+        help="Sequences in a micro batch.",
+        label="mbs",
+        group="size",
+        searched=(1, 2, 4, 8),
+        search="1, 2, 4, 8",
     )
     """Sequences per micro batch on one replica."""
     zero_stage: int = input_field(
-        1,
-        "What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
+        default=1,
+        help="What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
         label="ZeRO ",
         of_work=False,
         choices=(0, 1, 2, 3),
@@ -134,14 +139,14 @@ class Layout:
     )
     """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
     sequence_parallel: bool = input_field(
-        False,
-        "Split activations over the tensor-parallel group; on where that is larger than one.",
+        default=False,
+        help="Split activations over the tensor-parallel group; on where that is larger than one.",
         search="on where tensor parallel is above 1",
     )
     """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
     recompute: RecomputeMode = input_field(
-        "none",
-        "What the backward pass computes again.",
+        default="none",
+        help="What the backward pass computes again.",
         label="recompute ",
         group="recompute",
         of_work=False,
@@ -152,8 +157,8 @@ class Layout:
     """Recomputation in the backward pass: nothing, the attention core, whole layers, the attention block, or all
     operations but attention and every second matrix product (torchtitan's per-operation checkpointing)."""
     recompute_modules: tuple[RecomputeModule, ...] = input_field(
-        ("core_attn",),
-        "What selective recompute does again, such as moe_act,layernorm.",
+        default=("core_attn",),
+        help="What selective recompute does again, such as moe_act,layernorm.",
         kind="words",
         group="recompute",
         of_work=False,
@@ -162,8 +167,8 @@ class Layout:
     )
     """Recomputed parts of a layer, for selective recompute."""
     recompute_method: RecomputeMethod = input_field(
-        "uniform",
-        "Layers that full recompute covers: all, or the first.",
+        default="uniform",
+        help="Layers that full recompute covers: all, or the first.",
         group="recompute",
         of_work=False,
         choices=RECOMPUTE_METHODS,
@@ -172,8 +177,8 @@ class Layout:
     )
     """Recomputed layers, for full recompute: all in units (`uniform`), the first of each chunk (`block`), or a list."""
     recompute_layers: int = input_field(
-        1,
-        "Layers in a unit (uniform) or in a chunk (block).",
+        default=1,
+        help="Layers in a unit (uniform) or in a chunk (block).",
         group="recompute",
         of_work=False,
         high=10000,
@@ -181,8 +186,8 @@ class Layout:
     )
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
     recompute_layer_list: tuple[int, ...] = input_field(
-        (),
-        "Layers to recompute, counted from 0, such as 4,5,9.",
+        default=(),
+        help="Layers to recompute, counted from 0, such as 4,5,9.",
         group="recompute",
         per_block=True,
         of_work=False,
@@ -192,12 +197,17 @@ class Layout:
     )
     """Indices of the recomputed layers (`list`)."""
     offload: Offload = input_field(
-        "none", "What is kept in host memory.", label="offload ", of_work=False, choices=OFFLOADS, search="none"
+        default="none",
+        help="What is kept in host memory.",
+        label="offload ",
+        of_work=False,
+        choices=OFFLOADS,
+        search="none",
     )
     """Tensors kept in host memory between uses."""
     stage_layers: tuple[int, ...] = input_field(
-        (),
-        "Uneven cut: layers on each stage, such as 18,21,21,20.",
+        default=(),
+        help="Uneven cut: layers on each stage, such as 18,21,21,20.",
         per_block=True,
         low=0,
         high=10000,
@@ -205,8 +215,8 @@ class Layout:
     )
     """Layers on each pipeline rank, first to last; empty means the default cut."""
     chunk_layers: tuple[int, ...] = input_field(
-        (),
-        "Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
+        default=(),
+        help="Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
         per_block=True,
         low=0,
         high=10000,

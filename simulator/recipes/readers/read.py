@@ -277,7 +277,7 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
 
 _OTHER_KIND: Final = re.compile(
     r"must hold a mapping|more than one YAML document| is not allowed|is not a finite number|duplicate key"
-    r"|not valid YAML|not valid JSON: (?!Exceeds)[A-Z]"
+    r"|not valid YAML(?!: exceeded)|not valid JSON: (?!Exceeds)[A-Z]"
 )
 """Errors of YAML or JSON files that may be no configurations, such as lines of JSON, results, templates."""
 

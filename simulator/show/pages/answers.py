@@ -205,7 +205,7 @@ def _dots(
     risky = [estimate for estimate in ranking.risky if estimate not in shown]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
     feasible = feasible_layouts(presentation.question, space=presentation.space, most=MOST_PANELS, drawn=MOST_DOTS)
-    texts_of = partial(_words, presentation=presentation, has_experts=has_experts(presentation))
+    texts_of = partial(_words, has_experts=has_experts(presentation))
     first = "recommended" if ranking.estimates else "nearest"
     others = [priced for priced in feasible.estimates if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
@@ -229,7 +229,7 @@ def panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
     return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
-def _words(estimate: Estimate, verdict: str, *, presentation: Presentation, has_experts: bool) -> dict[str, Any]:
+def _words(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
     command = estimate_command(estimate, has_experts=has_experts)
     return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
 
