@@ -68,7 +68,7 @@ class LaunchFacts:
     def value(self, subject: str) -> Any:
         """Return the value that a line of a rule refers to, by name.
 
-        `layout.X`, `model.X`, `workload.X`, `option.X` (a switch), `asked.X` (whether the recipe itself turns a switch
+        `layout.X`, `model.X`, `workload.X`, `option.X` (a switch), `stated.X` (whether the recipe itself turns a switch
         on), `flag.X` (its text, None where it is absent), `mark.X`, `replaced.X`, and properties as `recipe.X`.
         """
         kind, _, name = subject.partition(".")
@@ -76,9 +76,9 @@ class LaunchFacts:
             case "flag":
                 flag = self.flag(name)
                 return None if flag is None else flag.text
-            case "asked":
-                asked = self.recipe.options.get(name, "") if self.recipe else ""
-                return asked.lower() in ("true", "1", "on", "yes")
+            case "stated":
+                text = self.recipe.options.get(name, "") if self.recipe else ""
+                return text.lower() in ("true", "1", "on", "yes")
             case "mark":
                 return name in self.marks
             case "replaced":
@@ -217,16 +217,16 @@ class FrameworkRule:
         return _NAMED.sub(filled, text)
 
 
-def _holds(launch: LaunchFacts, subject: str, asked: Any) -> bool:
+def _holds(launch: LaunchFacts, subject: str, expected: Any) -> bool:
     """Whether one line of a rule holds."""
     value = launch.value(subject)
-    if asked in ("absent", "present"):
-        return bool((value is None) == (asked == "absent"))
-    if isinstance(asked, str) and asked.startswith("none of "):
-        return ("absent" if value is None else value) not in asked.split()[2:]
-    compared = _COMPARED.fullmatch(asked) if isinstance(asked, str) else None
+    if expected in ("absent", "present"):
+        return bool((value is None) == (expected == "absent"))
+    if isinstance(expected, str) and expected.startswith("none of "):
+        return ("absent" if value is None else value) not in expected.split()[2:]
+    compared = _COMPARED.fullmatch(expected) if isinstance(expected, str) else None
     if compared is None:
-        return bool(value == asked)
+        return bool(value == expected)
     if value is None or not str(value).isdecimal():
         return False
     number, other = int(value), int(compared[2] if compared[2].isdecimal() else launch.value(compared[2]))

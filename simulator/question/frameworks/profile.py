@@ -43,7 +43,7 @@ class FrameworkProfile(Switches):
     limits: FrameworkLimits = field(default_factory=FrameworkLimits)
     stack_assumed: bool = False
     """Whether the stack is a release chosen by default."""
-    asked: frozenset[str] = frozenset()
+    stated: frozenset[str] = frozenset()
     """Switches that the question names, on a stack that has releases."""
     case: Any = None
     """Model, device and precision for which a release set its switches, see `releases`."""

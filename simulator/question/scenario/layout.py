@@ -22,7 +22,7 @@ from simulator.question.scenario.settings import (
     settings_of,
 )
 from simulator.question.vocabulary import (
-    ASKED_RECOMPUTE_METHODS,
+    NAMED_RECOMPUTE_METHODS,
     OFFLOADS,
     RECOMPUTE_METHODS,
     RECOMPUTE_MODES,
@@ -172,7 +172,7 @@ class Layout:
         group="recompute",
         of_work=False,
         choices=RECOMPUTE_METHODS,
-        asked=ASKED_RECOMPUTE_METHODS,
+        named_choices=NAMED_RECOMPUTE_METHODS,
         search="uniform; Megatron: block too, where not all layers have to be",
     )
     """Recomputed layers, for full recompute: all in units (`uniform`), the first of each chunk (`block`), or a list."""
