@@ -1,4 +1,4 @@
-"""Run all benchmarks, one after the other, and put what they print into docs/speed.md."""
+"""Run all benchmarks, one after the other, and put what they print into README.md here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.machine import say
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "speed.md"
+PAGE = Path(__file__).with_name("README.md")
 BENCHMARKS = ("price_layouts", "search_memory", "questions", "startup")
 
 

@@ -1,4 +1,4 @@
-"""What the gate says of whole repositories, as the action runs it: the table of docs/check.md.
+"""What the gate says of whole repositories, as the action runs it: the table of README.md here.
 
     python -m benchmarks.repositories FOLDER [REPOSITORY ...]
 

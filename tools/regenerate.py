@@ -5,7 +5,7 @@ Without names all of them run, the fit of the coefficients first, since the othe
 minutes, and `--no-fit` leaves it out. With `--check` nothing is written or fitted: stale files are listed, and the exit
 code is 1 where there are any.
 
-What is measured is not generated: `python -m benchmarks.quote` writes docs/speed.md on a quiet machine, and
+What is measured is not generated: `python -m benchmarks.quote` writes benchmarks/README.md on a quiet machine, and
 `python -m tests.pages.pages` takes the pictures of docs/images in Chromium.
 """
 

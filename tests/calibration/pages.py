@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.accuracy import shipped as shipping
 from benchmarks.accuracy.coverage import coverage_sections
 from benchmarks.accuracy.draws import draws_sections
-from benchmarks.accuracy.missed import reasons, worse_sources
+from benchmarks.accuracy.missed import reasons
 from benchmarks.accuracy.rows import KINDS, Judgement, judgement
 from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
@@ -42,7 +42,6 @@ def blocks(found: Judgement) -> dict[Path, dict[str, str]]:
     """Everything quoted, by page and marker."""
     page = {
         "targets": _targets(found),
-        "worse": _table(worse_sources(found)),
         "classes": "\n\n".join(map(_table, by_class(found))),
         "coverage": _coverage(found),
         "draws": "\n\n".join(map(_table, draws_sections({kind: found.of_kind(kind) for kind in KINDS}))),
@@ -67,13 +66,17 @@ def _news(found: Judgement) -> str:
 
 
 def _coverage(found: Judgement) -> str:
-    """Without what lies beyond by one feature of the layout, or by nodes."""
+    """Classes with their source left out; of the wider levels all rows together."""
     sections = coverage_sections({kind: found.of_kind(kind) for kind in KINDS})
-    short = (replace(one, rows=[row for row in one.rows if row[0].split()[0] in _LEVELS]) for one in sections)
+    short = (replace(one, rows=[row for row in one.rows if _shown(*row[:2])]) for one in sections)
     return "\n\n".join(map(_table, short))
 
 
-_LEVELS = ("source", "organisation", "device", "stack")
+def _shown(left_out: str, rows_of: str) -> bool:
+    return left_out == "source" or (left_out in _WIDER and rows_of == "all")
+
+
+_WIDER = ("organisation", "device", "stack")
 
 
 def _targets(found: Judgement) -> str:

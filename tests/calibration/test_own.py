@@ -1,4 +1,4 @@
-"""Own rows: before and after their calibration; the walk of `docs/own-runs.md` stands with the pages."""
+"""Own rows: before and after their calibration; the walk of `docs/measure.md` stands with the pages."""
 
 from __future__ import annotations
 

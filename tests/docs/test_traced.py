@@ -1,4 +1,4 @@
-"""The page on traces: its figures are near the traced ones, and cover what it says."""
+"""Traces on the page of measuring: its figures are near the traced ones, and cover what it says."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from tests.cli.running import run
 from tests.docs.pages import page
 from tests.docs.traced import predicted_mib, rows
 
-PAGE = page("trace.md")
+PAGE = page("measure.md")
 ROWS = rows()
 
 

@@ -24,7 +24,7 @@ from simulator.search.build import estimate_layout
 from simulator.search.space import Space
 from simulator.show.cli.main import cli
 from tests.cli.running import run
-from tests.docs.pages import DOCS, anchors, code_words, first_cells, page
+from tests.docs.pages import code_words, first_cells, page
 from tests.docs.worked_example import Example
 
 GLOSSARY = page("glossary.md")
@@ -66,10 +66,7 @@ def test_parts_and_moments_are_defined() -> None:
 
 
 def test_statuses_are_defined() -> None:
-    lines = page("model.md").splitlines()
-    for status in get_args(Coverage):
-        assert any(line.startswith(f"| `{status}` |") for line in lines), status
-        assert defined(status)
+    assert [status for status in get_args(Coverage) if not defined(status)] == []
 
 
 def test_a_keyword_of_a_question_is_an_option() -> None:
@@ -131,12 +128,3 @@ def test_spec_field_is_described(kind: type) -> None:
 def test_verdicts_are_defined() -> None:
     assert defined(estimate_layout(Example().scenario, Example().layout).verdict)
     assert all(defined(word) for word in ("fits", "starved", "does_not_fit", "refused"))
-
-
-@pytest.mark.parametrize("name", ["model.md", "glossary.md", "add-hardware-or-model.md", "speed.md"])
-def test_links_lead_somewhere(name: str) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", page(name)):
-        file, _, anchor = target.partition("#")
-        assert not file or (DOCS / file).exists(), target
-        if anchor:
-            assert anchor in anchors(page(file or name)), target

@@ -1,4 +1,4 @@
-"""The walk of the page on own runs is true: commands, rows and what they give."""
+"""The walk of the page on measuring is true: commands, rows and what they give."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.calibration.pages import differences, quoted
 from tests.cli.running import run
-from tests.docs.pages import blocks, page
+from tests.docs.pages import blocks, page, section
 from tests.docs.walk import ASKED, NEXT, PAGE, Walk, inside, walked
 
 
@@ -39,7 +39,7 @@ def test_every_command_of_the_page_runs(walk: Walk, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text(walk.table, encoding="utf-8")
     commands = [
         line.partition("#")[0].split()
-        for block in blocks(page("own-runs.md"), "sh")
+        for block in blocks(section(page("measure.md"), "Your own runs"), "sh")
         for line in block.replace("\\\n", " ").splitlines()
         if line.startswith("simulate ") and "run." not in line and "validate" not in line
     ]

@@ -1,4 +1,4 @@
-"""What docs/trace.md shows, and the predictions of docs/traced.csv: `python -m tools.regenerate traces` writes both.
+"""The trace that docs/measure.md shows, and the predictions of docs/traced.csv: `python -m tools.regenerate traces` writes both.
 
 The traced figures themselves are measured: each is the peak that `simulate trace` printed for its row.
 """
@@ -20,10 +20,10 @@ from simulator.search.build import estimate_layout
 from tests.cli.running import run
 from tests.docs.pages import DOCS
 
-PAGE = DOCS / "trace.md"
+PAGE = DOCS / "measure.md"
 TABLE = DOCS / "traced.csv"
 SIZES = ("tensor_parallel", "pipeline_parallel", "data_parallel", "zero_stage")
-_EXAMPLE = re.compile(r"```sh\nsimulate (trace .*)\n```\n\n```text\n.*?```\n", re.DOTALL)
+_EXAMPLE = re.compile(r"```sh\nsimulate (trace [^\n]*)\n```\n\n```text\n.*?```\n", re.DOTALL)
 
 
 def rows() -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The walk of `docs/own-runs.md`, from a template to an estimate; `python -m tests.docs.walk` writes its blocks anew.
+"""The walk of `docs/measure.md`, from a template to an estimate; `python -m tests.docs.walk` writes its blocks anew.
 
 The cluster is made up: `SLOWER` than its family in everything, so that what its launches would measure is known.
 """
@@ -20,7 +20,7 @@ from simulator.cost.pricing.estimate import Estimate
 from tests.cli.running import run
 from tests.docs.pages import DOCS
 
-PAGE = DOCS / "own-runs.md"
+PAGE = DOCS / "measure.md"
 SLOWER = 1.12
 """Times that the made-up cluster takes of its family's."""
 ASKED: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "devices": 16, "global_batch_size": 256}

@@ -1,4 +1,4 @@
-"""The long run: `python -m tests.fuzz --inputs 300000 --jobs 4 [--seed N]`; docs/security.md has its counts."""
+"""The long run: `python -m tests.fuzz --inputs 300000 --jobs 4 [--seed N]`; docs/check.md has its counts."""
 
 import argparse
 import multiprocessing

@@ -1,4 +1,4 @@
-"""docs/measured-rows.md says what the code says."""
+"""docs/measure.md says what the code says."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from simulator.evidence.measurements.row import STATUSES, MeasuredRow, RunOutcom
 from simulator.evidence.measurements.rows import COLUMNS
 from tests.measurements.shared_tables import ANNOTATIONS, ROOT, ROWS
 
-PAGE = (ROOT / "docs" / "measured-rows.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8")
 
 
 def documented() -> dict[str, str]:
