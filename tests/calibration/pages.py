@@ -82,7 +82,8 @@ _WIDER = ("organisation", "device", "stack")
 def _targets(found: Judgement) -> str:
     lines = (*target_lines(found), *own_lines(found))
     met = sum(line.met is True for line in lines)
-    return f"{met} of {len(lines)} targets are met; `python -m benchmarks.accuracy targets own` shows all.\n\n{_table(missed(found))}"
+    shown = f"{met} of {len(lines)} targets are met; `python -m benchmarks.accuracy targets own` shows all."
+    return f"{shown}\n\n{_table(missed(found))}"
 
 
 def _table(section: Section) -> str:

@@ -1,4 +1,4 @@
-"""The trace that docs/measure.md shows, and the predictions of docs/traced.csv: `python -m tools.regenerate traces` writes both.
+"""The trace of docs/measure.md and the predictions of docs/traced.csv: `python -m tools.regenerate traces` writes both.
 
 The traced figures themselves are measured: each is the peak that `simulate trace` printed for its row.
 """

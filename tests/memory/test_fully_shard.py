@@ -1,6 +1,6 @@
 """Peaks under FSDP2 and PyTorch's pipeline schedules, against figures that PyTorch 2.13 was traced with.
 
-Each figure is what `simulate trace` counted for llama3.1-8b cut to 8 layers, in MiB; docs/traced.csv has full-size ones.
+Each figure is what `simulate trace` counted for llama3.1-8b cut to 8 layers, in MiB; docs/traced.csv has whole ones.
 """
 
 from typing import Any
