@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from simulator.show.answers.offers import Offer
     from simulator.show.answers.plan import Plan, plan
     from simulator.show.answers.program import Checks, check, emit, explain
-    from simulator.show.answers.sweep.run import Sweep, sweep
+    from simulator.show.answers.sweep import Sweep, sweep
 
 __all__ = [
     "Availability",
@@ -66,7 +66,7 @@ _HOMES = {
     "show.answers.offers": "Offer",
     "show.answers.plan": "Plan plan",
     "show.answers.program": "Checks check emit explain",
-    "show.answers.sweep.run": "Sweep sweep",
+    "show.answers.sweep": "Sweep sweep",
 }
 """Public names by the module that they live in."""
 

@@ -30,7 +30,7 @@ from simulator.show.answers.explain import Explanation
 from simulator.show.answers.plan import Plan
 from simulator.show.answers.program import Checks
 from simulator.show.answers.run import TrainingRun
-from simulator.show.answers.sweep.run import Sweep
+from simulator.show.answers.sweep import Sweep
 from simulator.show.report import derived
 from simulator.show.report.keys import DERIVED, ITSELF, keys_of
 from simulator.show.report.validate_table import Validation
