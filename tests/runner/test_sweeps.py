@@ -92,12 +92,11 @@ def submitted(nodes: Cluster, folder: Path, script: str, *options: str) -> None:
     written(folder, FEW)
     environment = f"--export=ALL,SIMULATE_BIN={Path(sys.executable).parent},PYTHONPATH={ROOT}"
     said = nodes.ask(
-        *("sbatch", "--wait", f"--chdir={folder}", "--output=job-%a.log", environment, *options),
+        *("sbatch", f"--chdir={folder}", "--output=job-%a.log", environment, *options),
         *(str(folder / script), "questions.yaml", "rows.csv"),
     )
-    logs = [file.read_text(encoding="utf-8", errors="replace") for file in folder.glob("job-*.log")]
-    assert "Submitted batch job" in said, (said, logs)
-    until(lambda: not nodes.ask("squeue", "--noheader"), lambda: logs, pause_seconds=0.2)
+    assert "Submitted batch job" in said, said
+    until(lambda: not nodes.ask("squeue", "--noheader"), pause_seconds=0.2)
 
 
 @NEEDS_DASK

@@ -1,31 +1,103 @@
 """Campaigns: the best layouts of a ranking, launched one after the other, each recorded as it ends.
 
-A launch that fails stops no other, and no measured row is lost to an interruption. How processes are started is a
-launcher's matter, what they run an engine's.
+    >>> planner = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=Wanted(top=3))
+    >>> run(planner.plan(estimates), launcher, engine, record, print).all_well
+    True
+
+A launch that fails stops no other, and no measured row is lost to an interruption: the `Record`, a file of rows, is
+whole at any moment, whoever else writes. `compare` sets the rows beside the predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+import fcntl
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
+from simulator.evidence.measurements.rows import read_rows, rows_text
+from simulator.files import write_file
 from simulator.lab.runner.compare import LayoutComparison, compared
-from simulator.lab.runner.engine import Ended, Engine, LaunchOutcome, Pick
-from simulator.lab.runner.engines.launched import launched_row
-from simulator.lab.runner.launch import LOG_NAME, Launch, Launched, Launcher, slug
-from simulator.lab.runner.processes import interruptible, signals_blocked
-from simulator.lab.runner.record import Record, identity
+from simulator.lab.runner.engine import (
+    LOG_NAME,
+    Engine,
+    Launch,
+    Launched,
+    Launcher,
+    LaunchOutcome,
+    Pick,
+    launched_row,
+    slug,
+)
+from simulator.lab.runner.processes import Ended, interruptible, signals_blocked
 from simulator.question.scenario.layout import Layout
 
 Tell = Callable[[str], None]
 """Function that shows one line of progress."""
 _MOST_RUNS: Final = 100_000
+_IDENTITY: Final = (
+    *("model", "num_layers", "hardware", "framework", "options", "stack", "devices"),
+    *WORKLOAD_COLUMNS,
+    *LAYOUT_COLUMNS,
+)
+"""Columns of the question that was launched; the others hold its outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """File of measured rows."""
+
+    path: Path
+
+    @property
+    def table(self) -> str:
+        """Name of the table: the file's, without its ending."""
+        return self.path.stem
+
+    def check(self) -> None:
+        """Raise InputError where rows could not be added, before anything is launched."""
+        self.rows()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                pass
+        except OSError as error:
+            raise InputError(f"--output {self.path}: cannot be written: {error.strerror or error}") from error
+
+    def rows(self) -> tuple[MeasuredRow, ...]:
+        """Return the rows of the file; none where there is no file."""
+        return read_rows(self.path) if self.path.exists() else ()
+
+    def add(self, row: MeasuredRow) -> MeasuredRow:
+        """Add a row with the table's next number and return it. Raises InputError where the file cannot be written."""
+        try:
+            with signals_blocked(), self._locked():
+                before = self.rows()
+                numbers = [known.row for known in before if known.table == self.table]
+                numbered = replace(row, table=self.table, row=max(numbers, default=0) + 1)
+                write_file(self.path, rows_text([*before, numbered]), "--output")
+        except OSError as error:
+            raise InputError(f"--output {self.path}: cannot be written: {error.strerror or error}") from error
+        return numbered
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from writing; the lock ends with the process that holds it."""
+        target = self.path.resolve()
+        with target.with_name(f".{target.name}.lock").open("a", encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+
+def launches_of(pick: Pick, rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
+    """Return the rows of launches of the same question and layout."""
+    launched = launched_row(pick, "error")
+    return [row for row in rows if all(getattr(row, name) == getattr(launched, name) for name in _IDENTITY)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +211,7 @@ class Planner:
 
     def _measured(self, layout: Layout, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
         """Return the rows of a layout that the record holds, without failed ones that are tried again."""
-        launched = identity(launched_row(replace(self.pick, layout=layout), "error"))
-        rows = [row for row in before if identity(row) == launched]
+        rows = launches_of(replace(self.pick, layout=layout), before)
         return [row for row in rows if row.outcome == "ok" or not self.wanted.retry_failed]
 
     def _launches(self, title: str, estimate: Estimate, rows: Sequence[MeasuredRow]) -> Iterator[Launch]:

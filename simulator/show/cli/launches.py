@@ -15,17 +15,12 @@ from simulator import api
 from simulator.api import scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
-from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Wanted, run, run_folder, shared_folder
-from simulator.lab.runner.device import ask, contradictions, crowded
-from simulator.lab.runner.engine import Engine, Pick
-from simulator.lab.runner.engines.megatron import MegatronEngine
-from simulator.lab.runner.engines.paddle import PaddleEngine
-from simulator.lab.runner.launch import Launcher
-from simulator.lab.runner.learn import learn
-from simulator.lab.runner.local import LocalLauncher
-from simulator.lab.runner.record import Record
-from simulator.lab.runner.reference import ReferenceEngine, usual_backend
-from simulator.lab.runner.slurm import SlurmLauncher
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Record, Wanted, run, run_folder, shared_folder
+from simulator.lab.runner.compare import learn
+from simulator.lab.runner.engine import Engine, Launcher, Pick
+from simulator.lab.runner.launchers import LocalLauncher, SlurmLauncher
+from simulator.lab.runner.outside import MegatronEngine, PaddleEngine
+from simulator.lab.runner.reference import ReferenceEngine, ask, contradictions, crowded, usual_backend
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.catalogue import hardware_names, load_hardware

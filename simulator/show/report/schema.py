@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory
-from simulator.lab.probe.launches import Probed
-from simulator.lab.probe.prepare import Prepared
+from simulator.lab.probe.run import Prepared, Probed
 from simulator.lab.runner.campaign import Refused
-from simulator.lab.runner.compare import LayoutComparison
-from simulator.lab.runner.learn import Learned
-from simulator.lab.trace.result import TraceComparison
+from simulator.lab.runner.compare import LayoutComparison, Learned
+from simulator.lab.trace.tracing import TraceComparison
 from simulator.search.result import Ranking
 from simulator.show.answers.compare import Comparison
 from simulator.show.answers.explain import Explanation
