@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -83,59 +84,48 @@ class Candidate:
     @property
     def title(self) -> str:
         """Launch in a few words."""
-        scenario, layout = self.scenario, self.layout
-        sizes = {
-            "tp": layout.tensor_parallel,
-            "pp": layout.pipeline_parallel,
-            "vp": layout.virtual_stages,
-            "dp": layout.data_parallel,
-            "mbs": layout.micro_batch_size,
-        }
-        return "-".join(
-            [
-                f"h{scenario.model.hidden_size}x{scenario.model.head_dim}",
-                f"l{scenario.model.num_hidden_layers}",
-                f"s{scenario.seq_length}",
-                f"gbs{scenario.global_batch_size}",
-                *(f"{name}{size}" for name, size in sizes.items() if size > 1),
-                *([f"zero{layout.zero_stage}"] if layout.data_parallel > 1 else []),
-                *([layout.recompute] if layout.recompute != "none" else []),
-            ]
-        )
+        scenario, layout, model = self.scenario, self.layout, self.scenario.model
+        sizes = {"tp": layout.tensor_parallel, "pp": layout.pipeline_parallel, "vp": layout.virtual_stages}
+        sizes |= {"dp": layout.data_parallel, "mbs": layout.micro_batch_size}
+        words = [f"h{model.hidden_size}x{model.head_dim}", f"l{model.num_hidden_layers}", f"s{scenario.seq_length}"]
+        words += [f"gbs{scenario.global_batch_size}", *(f"{name}{size}" for name, size in sizes.items() if size > 1)]
+        words += [f"zero{layout.zero_stage}"] * (layout.data_parallel > 1)
+        return "-".join([*words, *([layout.recompute] if layout.recompute != "none" else [])])
 
 
 def candidates(hardware: HardwareSpec, devices: int, precision: Precision, reach: Reach) -> tuple[Candidate, ...]:
     """Return all candidates within reach that the trainer accepts, thinned out to MOST_CANDIDATES."""
-    layouts = [
-        Candidate(name, scenario, layout)
-        for name, model in reach.models
-        for layers in reach.layers
+    common: dict[str, Any] = {"hardware": hardware, "devices": devices, "precision": precision}
+    common["framework"] = profile_of("torch")
+    every = [
+        Candidate(name, Scenario(model=cut, seq_length=tokens, global_batch_size=sequences, **common), layout)
+        for (name, model), layers in product(reach.models, reach.layers)
+        for cut in (model.with_layers(layers),)
         for layout, sequences in _layouts(devices, layers, reach)
-        for scenario in _scenarios(model.with_layers(layers), hardware, devices, precision, reach, sequences)
-        if _runs(scenario, layout)
+        for tokens in reach.seq_lengths
     ]
+    accepted = [candidate for candidate in every if _runs(candidate)]
     # A stride without a common factor with the sizes above, so that every one of them stays in the pool.
-    every = -(-len(layouts) // MOST_CANDIDATES)
-    return tuple(layouts[:: every | 1])
+    stride = -(-len(accepted) // MOST_CANDIDATES)
+    return tuple(accepted[:: stride | 1])
+
+
+def _runs(candidate: Candidate) -> bool:
+    try:
+        return refused(TrainingJob.of(candidate.scenario, candidate.layout)) is None
+    except SimulateError:
+        return False
 
 
 def _layouts(devices: int, layers: int, reach: Reach) -> Iterator[tuple[Layout, int]]:
     """Yield layouts of all devices with the sequences of a step."""
-    for tensor, pipeline in _splits(devices):
+    ranks = range(1, devices + 1)
+    splits = [(tensor, pipeline) for tensor, pipeline in product(ranks, ranks) if devices % (tensor * pipeline) == 0]
+    for tensor, pipeline in splits:
         data = devices // (tensor * pipeline)
-        if pipeline > layers:
-            continue
-        for variant in _variants(layers, tensor, pipeline, data):
-            for size in reach.micro_batch_sizes:
-                for count in reach.micro_batches:
-                    yield replace(variant, micro_batch_size=size), size * count * data
-
-
-def _splits(devices: int) -> Iterator[tuple[int, int]]:
-    for tensor in range(1, devices + 1):
-        for pipeline in range(1, devices // tensor + 1):
-            if devices % (tensor * pipeline) == 0:
-                yield tensor, pipeline
+        for variant in _variants(layers, tensor, pipeline, data) if pipeline <= layers else ():
+            for size, count in product(reach.micro_batch_sizes, reach.micro_batches):
+                yield replace(variant, micro_batch_size=size), size * count * data
 
 
 def _variants(layers: int, tensor: int, pipeline: int, data: int) -> Iterator[Layout]:
@@ -153,28 +143,6 @@ def _variants(layers: int, tensor: int, pipeline: int, data: int) -> Iterator[La
         yield from (replace(plain, zero_stage=stage) for stage in (0, 2, 3))
     if pipeline > 1:
         yield replace(plain, virtual_stages=2)
-
-
-def _scenarios(  # noqa: PLR0913, PLR0917  the parts of a scenario
-    model: ModelSpec, hardware: HardwareSpec, devices: int, precision: Precision, reach: Reach, sequences: int
-) -> Iterator[Scenario]:
-    for tokens in reach.seq_lengths:
-        yield Scenario(
-            model=model,
-            hardware=hardware,
-            devices=devices,
-            seq_length=tokens,
-            global_batch_size=sequences,
-            precision=precision,
-            framework=profile_of("torch"),
-        )
-
-
-def _runs(scenario: Scenario, layout: Layout) -> bool:
-    try:
-        return refused(TrainingJob.of(scenario, layout)) is None
-    except SimulateError:
-        return False
 
 
 def reach(backend: str, model: str | None, folder: Path) -> Reach:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -123,23 +124,19 @@ def _timings(sizes: Sizes) -> Iterator[Timing]:
         yield Timing(operation="optimizer", precision="fp32", sizes={"parameters": parameters})
     for copied in sizes.copies:
         yield Timing(operation="host_copy", sizes={"bytes": copied})
-    for operation in COLLECTIVES:
-        for message in sizes.messages:
-            yield Timing(operation=operation, sizes={"bytes": message})
+    for operation, message in product(COLLECTIVES, sizes.messages):
+        yield Timing(operation=operation, sizes={"bytes": message})
 
 
 def _computing(sizes: Sizes, precision: str) -> Iterator[Timing]:
     dispatch = {"rows": DISPATCH, "inner": DISPATCH, "columns": DISPATCH}
     yield Timing(operation="gemm", precision=precision, sizes=dispatch)
-    for rows in sizes.rows:
-        for inner, columns in sizes.widths:
-            product = {"rows": rows, "inner": inner, "columns": columns}
-            yield Timing(operation="gemm", precision=precision, sizes=product)
+    for rows, (inner, columns) in product(sizes.rows, sizes.widths):
+        yield Timing(operation="gemm", precision=precision, sizes={"rows": rows, "inner": inner, "columns": columns})
     heads = {"batch": 1, "heads": sizes.heads, "kv_heads": sizes.heads // 2}
-    for tokens in sizes.tokens:
-        for head_dim in sizes.head_dims:
-            attention = heads | {"tokens": tokens, "head_dim": head_dim}
-            yield Timing(operation="attention", precision=precision, sizes=attention)
+    for tokens, head_dim in product(sizes.tokens, sizes.head_dims):
+        attention = heads | {"tokens": tokens, "head_dim": head_dim}
+        yield Timing(operation="attention", precision=precision, sizes=attention)
     for elements in sizes.elements:
         yield Timing(operation="add", precision=precision, sizes={"elements": elements})
         yield Timing(operation="swiglu", precision=precision, sizes={"elements": elements})

@@ -21,7 +21,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.evidence.measurements.rows import read_rows, rows_text
-from simulator.files import write_file
+from simulator.files import write_file, writing
 from simulator.lab.runner.compare import LayoutComparison, compared
 from simulator.lab.runner.engine import (
     LOG_NAME,
@@ -62,12 +62,10 @@ class Record:
     def check(self) -> None:
         """Raise InputError where rows could not be added, before anything is launched."""
         self.rows()
-        try:
+        with writing(self.path, "--output"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._locked():
                 pass
-        except OSError as error:
-            raise InputError(f"--output {self.path}: cannot be written: {error.strerror or error}") from error
 
     def rows(self) -> tuple[MeasuredRow, ...]:
         """Return the rows of the file; none where there is no file."""
@@ -75,14 +73,11 @@ class Record:
 
     def add(self, row: MeasuredRow) -> MeasuredRow:
         """Add a row with the table's next number and return it. Raises InputError where the file cannot be written."""
-        try:
-            with signals_blocked(), self._locked():
-                before = self.rows()
-                numbers = [known.row for known in before if known.table == self.table]
-                numbered = replace(row, table=self.table, row=max(numbers, default=0) + 1)
-                write_file(self.path, rows_text([*before, numbered]), "--output")
-        except OSError as error:
-            raise InputError(f"--output {self.path}: cannot be written: {error.strerror or error}") from error
+        with writing(self.path, "--output"), signals_blocked(), self._locked():
+            before = self.rows()
+            numbers = [known.row for known in before if known.table == self.table]
+            numbered = replace(row, table=self.table, row=max(numbers, default=0) + 1)
+            write_file(self.path, rows_text([*before, numbered]), "--output")
         return numbered
 
     @contextmanager
@@ -221,10 +216,8 @@ class Planner:
         pick = replace(self.pick, layout=estimate.layout)
         for repeat in range(len(rows) + 1, self.wanted.repeats + 1):
             place = self.folder / (title if repeat == 1 else f"{title}-{repeat}")
-            try:
+            with writing(place, "--work-folder"):
                 command = self.engine.prepare(pick, place.absolute())
-            except OSError as error:
-                raise _unwritable(place, error) from error
             yield Launch(
                 title=title,
                 pick=pick,
@@ -317,16 +310,14 @@ def _broken(launch: Launch, error: str) -> LaunchOutcome:
 
 def run_folder(work: Path) -> Path:
     """Make a new folder for a campaign, so that no launch reads files of an earlier one."""
-    try:
-        numbers = [int(path.name.removeprefix("run-")) for path in work.glob("run-*") if path.name[4:].isdecimal()]
+    numbers = [int(path.name[4:]) for path in work.glob("run-*") if path.name[4:].isdecimal()]
+    with writing(work, "--work-folder"):
         work.mkdir(parents=True, exist_ok=True)
         for number in range(max(numbers, default=0) + 1, _MOST_RUNS):
             with suppress(FileExistsError):
                 folder = work / f"run-{number}"
                 folder.mkdir()
                 return folder
-    except OSError as error:
-        raise _unwritable(work, error) from error
     raise UnsupportedError(f"--work-folder {work}: holds {_MOST_RUNS} runs; remove some")
 
 
@@ -336,14 +327,8 @@ def shared_folder(work: Path, node_rank: int) -> Path:
     Raises InputError on the first node where it holds what an earlier campaign left.
     """
     # Only the first node writes the log of a launch: another node that started earlier has written none.
-    try:
+    with writing(work, "--work-folder"):
         work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(work, error) from error
     if node_rank == 0 and any(file for name in ("rank-*.json", LOG_NAME) for file in work.glob(f"*/{name}")):
         raise InputError(f"--work-folder {work}: holds results of earlier launches; name a new one on all nodes")
     return work
-
-
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    return InputError(f"--work-folder {folder}: cannot be written: {error.strerror or error}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.evidence.calibration.own import fit_own, unused
-from simulator.evidence.calibration.sample import prepared
+from simulator.evidence.calibration.sample import Sample, prepared
 from simulator.evidence.calibration.store import KINDS, calibration_text
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.files import write_file
@@ -253,24 +253,22 @@ def learn(rows: Sequence[MeasuredRow], path: Path, *, before: Sequence[Estimate]
     samples = prepared(rows)
     fitted = fit_own(samples[0].scenario.hardware.family, samples)
     stored = [fit for kind in KINDS if (fit := fitted.stored(kind))]
-    refused = map(fitted.not_stored, KINDS)
-    reasons = tuple(filter(None, (*refused, *unused(rows, [fitted]))))
+    reasons = tuple(filter(None, (*map(fitted.not_stored, KINDS), *unused(rows, [fitted]))))
     if not stored:
         return Learned(path=path, stored=False, rows=0, reasons=reasons, moved=())
     write_file(path, calibration_text(fitted.calibration()))
     used = {key for fit in stored for key in fit.keys}
-    moved = _moved(before, rank(str(path)), _measured(rows, before), top)
+    moved = _moved(before, rank(str(path)), _measured(samples), top)
     return Learned(path=path, stored=True, rows=len(used), reasons=reasons, moved=moved)
 
 
-def _measured(rows: Sequence[MeasuredRow], before: Sequence[Estimate]) -> dict[Layout, float]:
-    """Return the median step seconds of ranked layouts that were measured."""
+def _measured(samples: Sequence[Sample]) -> dict[Layout, float]:
+    """Return the median step seconds of layouts that were measured."""
     seconds: dict[Layout, list[float]] = {}
-    for sample in prepared(rows):
+    for sample in samples:
         if sample.row.step_seconds is not None:
             seconds.setdefault(sample.layout, []).append(sample.row.step_seconds)
-    known = {estimate.layout for estimate in before}
-    return {layout: sorted(times)[len(times) // 2] for layout, times in seconds.items() if layout in known}
+    return {layout: sorted(times)[len(times) // 2] for layout, times in seconds.items()}
 
 
 def _moved(

@@ -66,8 +66,8 @@ class Command:
     arguments: tuple[str, ...]
     """Program and arguments."""
     rank_arguments: tuple[str, ...] = ()
-    """Command of one rank, for a launcher that starts the ranks itself and sets `RANK`, `LOCAL_RANK`, `WORLD_SIZE` and
-    `LOCAL_WORLD_SIZE` too; empty where the engine's own program has to start them."""
+    """Command of one rank, for a launcher that starts the ranks itself, by srun; empty where the engine's own program
+    has to start them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables set beside those of the launcher."""
     folder: Path
@@ -182,19 +182,16 @@ class Launcher(Protocol):
 
 def slug(model: str, layout: Layout) -> str:
     """Return a folder's name for model and layout."""
-    parts = [
-        re.sub(r"[^A-Za-z0-9.]+", "-", re.sub(r"\.(?:ya?ml|json)$", "", Path(model).name)).strip("-.") or "model",
-        f"tp{layout.tensor_parallel}",
-        f"pp{layout.pipeline_parallel}",
-        f"dp{layout.data_parallel}",
-    ]
-    for name, size in (("cp", layout.context_parallel), ("ep", layout.expert_parallel), ("vp", layout.virtual_stages)):
-        if size > 1:
-            parts.append(f"{name}{size}")
-    parts += [f"mbs{layout.micro_batch_size}", f"zero{layout.zero_stage}"]
-    if layout.recompute != "none":
-        parts.append(layout.recompute)
-    return "-".join(parts)
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", re.sub(r"\.(?:ya?ml|json)$", "", Path(model).name)).strip("-.") or "model"
+    more = {"cp": layout.context_parallel, "ep": layout.expert_parallel, "vp": layout.virtual_stages}
+    return "-".join(
+        [
+            f"{name}-tp{layout.tensor_parallel}-pp{layout.pipeline_parallel}-dp{layout.data_parallel}",
+            *(f"{short}{size}" for short, size in more.items() if size > 1),
+            f"mbs{layout.micro_batch_size}-zero{layout.zero_stage}",
+            *([layout.recompute] if layout.recompute != "none" else []),
+        ]
+    )
 
 
 def shell_line(arguments: tuple[str, ...], environment: Mapping[str, str]) -> str:

@@ -51,20 +51,9 @@ _SHARING: Final = ("exclusive", "oversubscribe", "cpus-per-task")
 _ACCELERATORS: Final = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _MEMORY: Final = ("mem", "mem-per-cpu", "mem-per-gpu")
 _OWN: Final = (
-    "array",
-    "chdir",
-    "error",
-    "job-name",
-    "nodes",
-    "ntasks",
-    "ntasks-per-node",
-    "open-mode",
-    "output",
-    "wrap",
+    *("array", "chdir", "error", "job-name", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap"),
 )
 """Options that the launch itself decides."""
-_NODE: Final = "NODE_RANK=$SLURM_NODEID"
-_RANK: Final = f"{_NODE} RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS LOCAL_WORLD_SIZE="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +105,11 @@ class LocalLauncher:
         """
         host, _, first = self.endpoint.rpartition(":")
         address, number = (host, int(first) + launch.number - 1) if host else (_HERE, port)
-        variables = {
-            "NNODES": str(launch.nodes),
-            "NODE_RANK": str(self.node_rank),
-            "MASTER_ADDR": address,
-            "MASTER_PORT": str(number),
-        }
-        if not host:
-            return variables
-        return variables | {"PET_NODE_RANK": str(self.node_rank), "PET_RDZV_ENDPOINT": f"{address}:{number}"}
+        variables = {"NNODES": str(launch.nodes), "NODE_RANK": str(self.node_rank)}
+        variables |= {"MASTER_ADDR": address, "MASTER_PORT": str(number)}
+        if host:
+            variables |= {"PET_NODE_RANK": str(self.node_rank), "PET_RDZV_ENDPOINT": f"{address}:{number}"}
+        return variables
 
 
 @contextmanager
@@ -168,14 +153,12 @@ class SlurmLauncher:
     def command_text(self, launch: Launch) -> str:
         """Return the batch script."""
         command = launch.command
-        by_rank = bool(command.rank_arguments)
-        tasks = launch.devices_per_node if by_rank else 1
-        arguments = command.rank_arguments or command.arguments
+        tasks = launch.devices_per_node if command.rank_arguments else 1
         lines = ["#!/bin/bash", *(f"#SBATCH --{option}" for option in self._options(launch, tasks))]
         environment = python_path() | dict(command.environment)
         lines += [f"export {name}={shlex.quote(text)}" for name, text in environment.items()]
-        who = f"{_RANK}{tasks}" if by_rank else _NODE
-        run = f"bash -c 'export {who}; exec \"$@\"' rank {shlex.join(arguments)}"
+        arguments = shlex.join(command.rank_arguments or command.arguments)
+        run = f"bash -c 'export NODE_RANK=$SLURM_NODEID; exec \"$@\"' rank {arguments}"
         lines += [
             'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             # A node is reached at the address that Slurm itself uses; its name need not resolve.

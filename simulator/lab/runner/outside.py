@@ -10,10 +10,10 @@ figure that the log lacks, and refuses the log of another layout.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
 from simulator.evidence.measurements.log import read_log
@@ -32,34 +32,14 @@ from simulator.search.build import bare_estimate
 
 RECIPE_NAME: Final = "recipe.sh"
 _SAME: Final = (
-    "devices",
-    "precision",
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "zero_stage",
-    "recompute",
+    *("devices", "precision", "seq_length", "micro_batch_size", "global_batch_size", "tensor_parallel"),
+    *("pipeline_parallel", "context_parallel", "expert_parallel", "zero_stage", "recompute"),
 )
 """Columns of a log that must equal those of the launch."""
+_MEMORY: Final = ("memory_mib", "memory_gib", "memory_reserved_mib", "memory_reserved_gib", "memory_kind")
 _FIGURES: Final = (
-    "tflops_per_device",
-    "tokens_per_second_per_device",
-    "step_time_ms",
-    "step_time_s",
-    "step_samples",
-    "step_min_s",
-    "step_max_s",
-    "step_iqr_s",
-    "memory_mib",
-    "memory_gib",
-    "memory_reserved_mib",
-    "memory_reserved_gib",
-    "memory_kind",
-    "evidence",
+    *("tflops_per_device", "tokens_per_second_per_device", "step_time_ms", "step_time_s"),
+    *("step_samples", "step_min_s", "step_max_s", "step_iqr_s", *_MEMORY, "evidence"),
 )
 """Columns that a log measures."""
 _INTERVAL: Final = 2
@@ -73,8 +53,6 @@ _NEEDED: Final = {
     "DATA_PATH": "training data in the trainer's own format",
 }
 """Variables that the user has to set: these trainers have no mock data."""
-Correction = Callable[[MeasuredRow], MeasuredRow]
-"""Function that corrects the row of a framework's log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +72,24 @@ class OutsideEngine:
         """Reason why its figures are not proven: no test launches the framework itself."""
         return f"--engine {self.name} has met recorded logs and stand-ins only, no run on an accelerator"
 
-    def folder(self, purpose: str) -> Path:
-        """Return the framework's folder. Raises InputError where it is not known."""
-        path = self.path or self.environment.get(self.path_variable, "")
-        if not path:
+    def known_folder(self, purpose: str) -> Path:
+        """Return the framework's folder. Raises InputError where it is not known, UnsupportedError without psutil."""
+        check_installed("psutil")
+        if not self.folder:
             raise InputError(
                 f"--engine {self.name}: the folder of {purpose} is not known; name it with --engine-path DIR or "
                 f"{self.path_variable}"
             )
-        return Path(path)
+        return Path(self.folder)
+
+    @property
+    def folder(self) -> str:
+        """Folder of the framework, empty where it is not known."""
+        return self.path or self.environment.get(self.path_variable, "")
 
     def settings(self) -> dict[str, str]:
         """Return the recipe's variable of the folder; empty where the folder is not known."""
-        path = self.path or self.environment.get(self.path_variable, "")
-        return {self.path_variable: str(Path(path).absolute())} if path else {}
+        return {self.path_variable: str(Path(self.folder).absolute())} if self.folder else {}
 
 
 def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Mapping[str, str]) -> Command:
@@ -136,9 +118,7 @@ def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Ma
     return Command(arguments=("bash", RECIPE_NAME), environment=environment, folder=folder, files=(path,))
 
 
-def read_outcome(
-    pick: Pick, ended: Ended, warmup: int, correct: Correction, more: Iterable[Path] = ()
-) -> LaunchOutcome:
+def read_outcome(pick: Pick, ended: Ended, warmup: int, more: Iterable[Path] = ()) -> LaunchOutcome:
     """Return the outcome of a launch, by how it ended and its log.
 
     `warmup` counts logged intervals. `more` are logs of single ranks, where an error may stand alone.
@@ -147,7 +127,7 @@ def read_outcome(
         return LaunchOutcome(kind="interrupted", row=None)
     if ended.exit_code == 0 and not ended.timed_out:
         try:
-            return LaunchOutcome(kind="ok", row=correct(_measured(pick, ended.log, warmup)))
+            return LaunchOutcome(kind="ok", row=_measured(pick, ended.log, warmup))
         except SimulateError as error:
             return _failed(pick, Diagnosis("error", str(error), tail_of(ended.log)))
     return _failed(pick, diagnosis(ended, more))
@@ -180,8 +160,7 @@ class MegatronEngine(OutsideEngine):
 
     def check(self) -> None:
         """Raise InputError where the folder of Megatron-LM is not known or does not hold its training script."""
-        check_installed("psutil")
-        script = self.folder("Megatron-LM") / "pretrain_gpt.py"
+        script = self.known_folder("Megatron-LM") / "pretrain_gpt.py"
         if not script.is_file():
             raise InputError(f"--engine megatron: {script}: no such file; expected the folder of Megatron-LM")
 
@@ -198,7 +177,7 @@ class MegatronEngine(OutsideEngine):
 
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:  # noqa: ARG002  all of it is in the log
         """Read the log, which reports memory of every stage and tensor-parallel rank and needs no correction."""
-        return read_outcome(pick, ended, _lines(pick.warmup_steps), lambda row: row)
+        return read_outcome(pick, ended, _lines(pick.warmup_steps))
 
 
 def _lines(iterations: int) -> int:
@@ -226,8 +205,7 @@ class PaddleEngine(OutsideEngine):
 
     def check(self) -> None:
         """Raise InputError where the trainer's folder, the model or the data are not known."""
-        check_installed("psutil")
-        path = self.folder("PaddleNLP or ERNIEKit")
+        path = self.known_folder("PaddleNLP or ERNIEKit")
         if not path.is_dir():
             raise InputError(f"--engine paddle: {path}: no such folder; expected that of PaddleNLP or ERNIEKit")
         for name, need in _NEEDED.items():
@@ -250,22 +228,12 @@ class PaddleEngine(OutsideEngine):
     def outcome(self, pick: Pick, folder: Path, ended: Ended) -> LaunchOutcome:
         """Read the log; errors of ranks beyond the first are in their own logs."""
         ranks = sorted((folder / "logs").glob("*/workerlog.*"))
-        return read_outcome(pick, ended, pick.warmup_steps, lambda row: _of_first_rank(pick, row), ranks)
-
-
-def _of_first_rank(pick: Pick, row: MeasuredRow) -> MeasuredRow:
-    """Return the row, without memory where the fullest stage is not the first: only the first rank logs memory."""
-    fullest = bare_estimate(pick.scenario, pick.layout).memory.binding_stage
-    if row.memory_bytes is None or fullest == 0:
-        return row
-    logged = f"{to_mib(row.memory_bytes):.0f} MiB"
-    note = f"Its log has the memory of the first stage only, {logged}; stage {fullest} is expected to be fuller."
-    return replace(
-        row,
-        memory_mib=None,
-        memory_gib=None,
-        memory_reserved_mib=None,
-        memory_reserved_gib=None,
-        memory_kind=None,
-        evidence=f"{row.evidence} {note}".strip(),
-    )
+        outcome = read_outcome(pick, ended, pick.warmup_steps, ranks)
+        row, fullest = outcome.row, bare_estimate(pick.scenario, pick.layout).memory.binding_stage
+        if row is None or row.memory_bytes is None or fullest == 0:
+            return outcome
+        # Only the first rank logs memory.
+        logged = f"{to_mib(row.memory_bytes):.0f} MiB"
+        note = f"Its log has the memory of the first stage only, {logged}; stage {fullest} is expected to be fuller."
+        known: dict[str, Any] = dict.fromkeys(_MEMORY)
+        return replace(outcome, row=replace(row, **known, evidence=f"{row.evidence} {note}".strip()))

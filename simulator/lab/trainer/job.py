@@ -13,7 +13,7 @@ import json
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
@@ -33,19 +33,9 @@ RATES_NAME: Final = "rates.json"
 TRAINED_PRECISIONS: Final[tuple[Precision, ...]] = ("bf16", "fp32")
 """Precisions that the reference trainer computes in and a probe times."""
 _RECOMPUTED: Final[tuple[RecomputeMode, ...]] = ("none", "selective", "operations", "full")
-ProbedOperation = Literal[
-    "gemm",
-    "attention",
-    "add",
-    "swiglu",
-    "optimizer",
-    "host_copy",
-    "all_gather",
-    "reduce_scatter",
-    "all_reduce",
-    "send",
-]
-COLLECTIVES: Final[tuple[ProbedOperation, ...]] = ("all_gather", "reduce_scatter", "all_reduce", "send")
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "send"]
+ProbedOperation = Literal["gemm", "attention", "add", "swiglu", "optimizer", "host_copy", Collective]
+COLLECTIVES: Final[tuple[Collective, ...]] = get_args(Collective)
 """Operations that need two ranks."""
 T = TypeVar("T", bound="DataclassInstance")
 
