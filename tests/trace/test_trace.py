@@ -14,8 +14,8 @@ import pytest
 from simulator.api import scenario_of
 from simulator.errors import InputError, UnsupportedError
 from simulator.lab.trace import tracing
-from simulator.lab.trace.tracing import TraceComparison, Traced, TraceRequest, tensors_only, trace
-from simulator.lab.trainer.job import from_json, to_json
+from simulator.lab.trace.tracing import TraceComparison, tensors_only, trace
+from simulator.lab.trainer.job import Traced, TraceRequest, from_json, to_json
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario

@@ -6,8 +6,7 @@ import sys
 import warnings
 
 from simulator.errors import one_line
-from simulator.lab.trace.tracing import TraceRequest
-from simulator.lab.trainer.job import from_json, to_json
+from simulator.lab.trainer.job import TraceRequest, from_json, to_json
 from simulator.lab.trainer.process import end_with_parent, leave
 
 

@@ -14,7 +14,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,7 +21,7 @@ import numpy as np
 
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import InputError, UnsupportedError, one_line
-from simulator.lab.trainer.job import TrainingJob, check_job, from_json, to_json
+from simulator.lab.trainer.job import Traced, TraceRequest, TrainingJob, check_job, from_json, to_json
 from simulator.question.coefficients.values import replaced
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -32,42 +31,6 @@ LIMIT_SECONDS: Final = 600.0
 """Longest duration of a trace, many times what the stages of large models need."""
 NO_TENSORS: Final = ("workspace_bytes", "unfused_loss_bytes_per_logit")
 """Coefficients inside the allocated bytes that stand for no tensor of the reference trainer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceRequest:
-    """Stage to trace, and the job of the step."""
-
-    job: TrainingJob
-    """Training job with the fewest micro batches that show every moment of the step."""
-    stage: int
-    """Pipeline rank to trace."""
-    micro_batches: int
-    """Micro batches of the whole step: a pipeline has receive buffers for all of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
-    """Bytes of tensors alive in one step of a pipeline rank whose optimizer has its states."""
-
-    stage: int
-    """Pipeline rank."""
-    peak_bytes: int
-    """Most bytes alive at once."""
-    moment: str
-    """Moment of the peak: forward, loss, backward, embedding gradient, gradient reduction or optimizer step."""
-    parts_bytes: Mapping[str, int]
-    """Bytes at the peak by category; they add up to it."""
-    base_bytes: int
-    """Bytes alive between steps."""
-    micro_batches: int
-    """Micro batches that the traced step ran, a count."""
-    seconds: float
-    """Duration of the trace."""
-    resident_bytes: int
-    """Peak memory of the tracing process on this machine."""
-    torch_version: str
-    """Version of PyTorch that ran it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Files that both sides of a launch read: the job of its ranks, what each rank measured, the rates of a machine.
+"""What both sides of a launch or a trace read: the job of its ranks, what each measured, the rates of a machine.
 
     >>> job = TrainingJob.of(scenario, layout, steps=4)
     >>> refused(job) or to_json(job)  # why the reference trainer cannot run it, in one line, or the text of its file
@@ -205,6 +205,42 @@ class MeasuredRates:
     usable_bytes: int
     """Memory of one device that was free before the first timing."""
     timed: tuple[Timed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """Stage to trace, and the job of the step."""
+
+    job: TrainingJob
+    """Training job with the fewest micro batches that show every moment of the step."""
+    stage: int
+    """Pipeline rank to trace."""
+    micro_batches: int
+    """Micro batches of the whole step: a pipeline has receive buffers for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Bytes of tensors alive in one step of a pipeline rank whose optimizer has its states."""
+
+    stage: int
+    """Pipeline rank."""
+    peak_bytes: int
+    """Most bytes alive at once."""
+    moment: str
+    """Moment of the peak: forward, loss, backward, embedding gradient, gradient reduction or optimizer step."""
+    parts_bytes: Mapping[str, int]
+    """Bytes at the peak by category; they add up to it."""
+    base_bytes: int
+    """Bytes alive between steps."""
+    micro_batches: int
+    """Micro batches that the traced step ran, a count."""
+    seconds: float
+    """Duration of the trace."""
+    resident_bytes: int
+    """Peak memory of the tracing process on this machine."""
+    torch_version: str
+    """Version of PyTorch that ran it."""
 
 
 def refused(job: TrainingJob) -> str | None:
