@@ -274,9 +274,9 @@ def plan(candidates: Sequence[Candidate], base: Coefficients, effort: Effort) ->
         )
         known = after
     left = {
-        name: float(share)
+        name: float(deviation)
         for kind in kinds
-        for name, share in zip(names[kind], np.sqrt(np.diag(known[kind])) / before[kind], strict=True)
+        for name, deviation in zip(names[kind], np.sqrt(np.diag(known[kind])) / before[kind], strict=True)
     }
     return ProbeDesign(launches=tuple(chosen), left=left)
 
@@ -302,8 +302,8 @@ def _priced(
             figures[kind] = np.asarray(np.max(memory.device, axis=0))
             continue
         figures[kind] = step_seconds(several, memory).total
-        share = np.max(memory.need[:, :1] / usable_bytes(scenario, memory.contents), axis=0)
-        if verdicts(scenario, share)[0] != FITS:
+        fullness = np.max(memory.need[:, :1] / usable_bytes(scenario, memory.contents), axis=0)
+        if verdicts(scenario, fullness)[0] != FITS:
             return None
     seconds = float(figures["time"][0])
     if seconds < effort.shortest_step_seconds or _launch_seconds(seconds, effort) > effort.longest_seconds:
@@ -338,9 +338,9 @@ def _pinned(
     before: dict[CoefficientKind, Matrix],
     after: dict[CoefficientKind, Matrix],
 ) -> list[str]:
-    shares = [
+    deviations = [
         (float(np.sqrt(after[kind][i, i] / before[kind][i, i])), name)
         for kind, listed in names.items()
         for i, name in enumerate(listed)
     ]
-    return [name for share, name in sorted(shares) if share <= PINNED]
+    return [name for left, name in sorted(deviations) if left <= PINNED]

@@ -205,34 +205,36 @@ class Rates:
 def rates_of(measured: MeasuredRates) -> Rates:
     """Return the rates of timings. Raises UnsupportedError naming an operation that was not timed."""
     timed = measured.timed
-    precisions = tuple(dict.fromkeys(t.timing.precision for t in _of(timed, "gemm")))
+    precisions = tuple(dict.fromkeys(t.timing.precision for t in _required(timed, "gemm")))
     peaks = {precision: _gemm_peak(timed, precision) for precision in precisions}
     bandwidth = _bandwidth(timed)
     return Rates(
         peak_flops=peaks,
         gemm_efficiency={p: _gemm_efficiency(timed, p, peak) for p, peak in peaks.items()},
         attention={
-            p: _attention(tuple(timings), peaks[p]) for p in precisions if (timings := _all_of(timed, "attention", p))
+            p: _attention(tuple(timings), peaks[p])
+            for p in precisions
+            if (timings := _timings_of(timed, "attention", p))
         },
         memory_bandwidth=bandwidth,
         memory_efficiency={p: _memory_efficiency(timed, p, bandwidth) for p in precisions},
         optimizer_seconds_per_parameter=_figure(
-            t.forward / t.timing.sizes["parameters"] for t in _of(timed, "optimizer")
+            t.forward / t.timing.sizes["parameters"] for t in _required(timed, "optimizer")
         ),
         host_bandwidth=max(
-            (t.timing.sizes["bytes"] / min(t.forward_seconds) for t in _all_of(timed, "host_copy")), default=None
+            (t.timing.sizes["bytes"] / min(t.forward_seconds) for t in _timings_of(timed, "host_copy")), default=None
         ),
         link=_link(timed, measured.devices) if measured.devices > 1 else None,
         dispatch_seconds={p: _dispatch(timed, p) for p in precisions},
     )
 
 
-def _all_of(timed: Iterable[Timed], operation: ProbedOperation, precision: str | None = None) -> list[Timed]:
+def _timings_of(timed: Iterable[Timed], operation: ProbedOperation, precision: str | None = None) -> list[Timed]:
     return [t for t in timed if t.timing.operation == operation and precision in (None, t.timing.precision)]
 
 
-def _of(timed: Iterable[Timed], operation: ProbedOperation, precision: str | None = None) -> list[Timed]:
-    timings = _all_of(timed, operation, precision)
+def _required(timed: Iterable[Timed], operation: ProbedOperation, precision: str | None = None) -> list[Timed]:
+    timings = _timings_of(timed, operation, precision)
     if not timings:
         raise UnsupportedError(f"rates: the machine timed no {operation}; the probe asks for it")
     return timings
@@ -250,7 +252,7 @@ def _flops(timed: Timed) -> float:
 
 def _sized(timed: Iterable[Timed], precision: str) -> list[Timed]:
     """Return the matrix products without the smallest, which shows only the time to start one."""
-    timings = _of(timed, "gemm", precision)
+    timings = _required(timed, "gemm", precision)
     smallest = min(timings, key=_flops)
     return [t for t in timings if t is not smallest] or timings
 
@@ -264,13 +266,13 @@ def _gemm_efficiency(timed: Iterable[Timed], precision: str, peak: float) -> Fig
 
 
 def _dispatch(timed: Iterable[Timed], precision: str) -> float:
-    smallest = min(_of(timed, "gemm", precision), key=_flops)
+    smallest = min(_required(timed, "gemm", precision), key=_flops)
     return smallest.forward + smallest.backward
 
 
 def _bandwidth(timed: Iterable[Timed]) -> float:
     """Return the bandwidth of the largest tensors: smaller ones come out of a cache."""
-    added = _of(timed, "add")
+    added = _required(timed, "add")
     moved = [_ADD_TENSORS * _ELEMENT[t.timing.precision] * t.timing.sizes["elements"] for t in added]
     largest = max(moved)
     return max(size / min(t.forward_seconds) for t, size in zip(added, moved, strict=True) if size == largest)
@@ -280,7 +282,7 @@ def _memory_efficiency(timed: Iterable[Timed], precision: str, bandwidth: float)
     wide = _ELEMENT[precision] / 2.0
     return _figure(
         3.0 * _SWIGLU_BYTES * wide * t.timing.sizes["elements"] / (t.forward + t.backward) / bandwidth
-        for t in _of(timed, "swiglu", precision)
+        for t in _required(timed, "swiglu", precision)
     )
 
 
@@ -310,9 +312,9 @@ def _link(timed: Sequence[Timed], devices: int) -> Link:
     """Return the link that fits gathers and sends, by least squares on relative errors."""
     from scipy.optimize import nnls  # noqa: PLC0415  start-up time
 
-    gathers, sends = _of(timed, "all_gather"), _of(timed, "send")
-    share = (devices - 1.0) / devices
-    cost = [(devices - 1.0, share * t.timing.sizes["bytes"]) for t in gathers]
+    gathers, sends = _required(timed, "all_gather"), _required(timed, "send")
+    moved = (devices - 1.0) / devices
+    cost = [(devices - 1.0, moved * t.timing.sizes["bytes"]) for t in gathers]
     cost += [(1.0, float(t.timing.sizes["bytes"])) for t in sends]
     matrix, seconds = np.array(cost), np.array([t.forward for t in (*gathers, *sends)])
     latency, per_byte = nnls(matrix / seconds[:, None], np.ones(len(seconds)))[0]
@@ -321,7 +323,7 @@ def _link(timed: Sequence[Timed], devices: int) -> Link:
     return Link(
         max(float(latency), 1e-3 * float(seconds.min())),
         1.0 / max(float(per_byte), 1e-3 * quickest),
-        _reduce_slowdown(gathers, _of(timed, "reduce_scatter")),
+        _reduce_slowdown(gathers, _required(timed, "reduce_scatter")),
     )
 
 

@@ -140,8 +140,8 @@ class LayoutComparison:
             return need.device_bytes, interval
         allocated = max(stage.allocated_bytes for stage in need.stages)
         # The interval is that of the device figure; tensors are assumed to be as uncertain, in relation.
-        share = allocated / need.device_bytes
-        return allocated, interval and Interval(interval.low * share, interval.high * share)
+        relation = allocated / need.device_bytes
+        return allocated, interval and Interval(interval.low * relation, interval.high * relation)
 
     @property
     def memory(self) -> ComparedFigure | None:

@@ -50,7 +50,7 @@ _TIMED_OUT: Final = 124
 _SHARING: Final = ("exclusive", "oversubscribe", "cpus-per-task")
 _ACCELERATORS: Final = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 _MEMORY: Final = ("mem", "mem-per-cpu", "mem-per-gpu")
-_OWN: Final = (
+_OF_LAUNCH: Final = (
     *("array", "chdir", "error", "job-name", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "wrap"),
 )
 """Options that the launch itself decides."""
@@ -241,7 +241,7 @@ def _check_option(option: str) -> None:
     if not (single and option.isprintable() and re.match(r"[A-Za-z][A-Za-z-]*(=|$)", option)):
         raise InputError(f"{where}: expected NAME or NAME=VALUE, with a value that has spaces in quotes")
     name = option.partition("=")[0]
-    if name in _OWN:
+    if name in _OF_LAUNCH:
         raise InputError(f"{where}: {name} follows from the launch")
 
 

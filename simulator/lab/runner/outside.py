@@ -45,7 +45,7 @@ _FIGURES: Final = (
 _INTERVAL: Final = 2
 """Iterations per line of the log. Some versions report memory at the first line only, and in the first iteration the
 optimizer has no state yet: at an interval of 1 they would report a peak that is too low."""
-_OWN_DATA: Final = ("DATA_ARGS", "DATA_PATH", "TOKENIZER")
+_USER_DATA: Final = ("DATA_ARGS", "DATA_PATH", "TOKENIZER")
 _MOCK_TOKENS: Final = 4096
 """Token ids that Megatron-LM's mock data may hold."""
 _NEEDED: Final = {
@@ -171,7 +171,7 @@ class MegatronEngine(OutsideEngine):
             "LOG_INTERVAL": str(_INTERVAL),
             "EVAL_ITERS": "0",
         }
-        if not any(self.environment.get(name) for name in _OWN_DATA):
+        if not any(self.environment.get(name) for name in _USER_DATA):
             settings["DATA_ARGS"] = _mock_data(pick)
         return write_recipe(pick, self.name, folder, settings)
 

@@ -154,11 +154,11 @@ def end_all(processes: Callable[[], list[Any]], grace_seconds: float = GRACE_SEC
     """
     import psutil  # noqa: PLC0415  only a launch needs it
 
-    asked = processes() if grace_seconds else []
-    for process in asked:
+    ending = processes() if grace_seconds else []
+    for process in ending:
         with suppress(psutil.Error):
             process.terminate()
-    psutil.wait_procs(asked, timeout=grace_seconds)
+    psutil.wait_procs(ending, timeout=grace_seconds)
     until = time.monotonic() + _KILL_SECONDS
     while (left := processes()) and time.monotonic() < until:
         for process in left:
@@ -176,9 +176,9 @@ def with_package(environment: Mapping[str, str]) -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[3])
     result = dict(environment)
     searched = [*site.getsitepackages(), site.getusersitepackages()]
-    own = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    if root not in [os.path.realpath(folder) for folder in (*searched, *own)]:
-        result["PYTHONPATH"] = os.pathsep.join([root, *own])
+    listed = [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if root not in [os.path.realpath(folder) for folder in (*searched, *listed)]:
+        result["PYTHONPATH"] = os.pathsep.join([root, *listed])
     return result
 
 

@@ -39,7 +39,7 @@ WORKER: Final = "simulator.lab.trainer"
 ARRIVE_SECONDS: Final = 15.0
 """Time after which a file that another node wrote is visible in a shared folder."""
 _ASK_SECONDS: Final = 300.0
-_LEAST_SHARE, _MOST_SHARE = 0.85, 1.15
+_LEAST_MEMORY, _MOST_MEMORY = 0.85, 1.15
 """Memory that torch shows over that of the spec: a driver keeps a few per cent for itself."""
 _CODE: Final = (
     "import json, sys, types\n"
@@ -232,15 +232,15 @@ def ask(backend: str) -> Device:
 
 def contradictions(device: Device, hardware: HardwareSpec, known: Iterable[str]) -> Iterator[str]:
     """Yield differences of a device from that of the spec; `known` are the names of all specs."""
-    share = device.memory_bytes / hardware.memory_capacity_bytes
-    if device.memory_bytes and not _LEAST_SHARE <= share <= _MOST_SHARE:
+    fraction = device.memory_bytes / hardware.memory_capacity_bytes
+    if device.memory_bytes and not _LEAST_MEMORY <= fraction <= _MOST_MEMORY:
         yield (
             f"this machine has {device.name} with {device.memory_bytes / GIB:.1f} GiB, {hardware.name} has "
             f"{hardware.memory_capacity_bytes / GIB:.1f}: name the hardware that it is, or its rows mislead"
         )
     other = {chip for name in known if (chip := _chip(name)) and _is(device.name, chip)}
-    own = _chip(hardware.name)
-    if own and other and own not in other:
+    expected = _chip(hardware.name)
+    if expected and other and expected not in other:
         yield f"this machine has {device.name}, which does not sound like {hardware.name}: its rows may mislead"
 
 

@@ -181,9 +181,9 @@ def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
     """Return a collective over all ranks; `bytes` is the whole tensor, of which a rank may hold a share."""
     ranks, rank = distributed.get_world_size(), distributed.get_rank()
     dtype = DTYPES[timing.precision]
-    share = max(timing.sizes["bytes"] // (ranks * dtype.itemsize), 1)
-    whole = torch.ones(share * ranks, dtype=dtype, device=backend.device)
-    part = torch.ones(share, dtype=dtype, device=backend.device)
+    held = max(timing.sizes["bytes"] // (ranks * dtype.itemsize), 1)
+    whole = torch.ones(held * ranks, dtype=dtype, device=backend.device)
+    part = torch.ones(held, dtype=dtype, device=backend.device)
 
     def send() -> None:
         # Both directions at once, as a pipeline in its steady state.

@@ -246,7 +246,7 @@ class _Table:
         text = StringIO()
         rows = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         for answer in answers:
-            row = asked_cells(self.questions[answer["question"]]) | answer | {"fingerprint": self.fingerprint}
+            row = question_cells(self.questions[answer["question"]]) | answer | {"fingerprint": self.fingerprint}
             rows.writerow({name: _cell(value) for name, value in row.items()})
         left = memoryview(text.getvalue().encode())
         with writing(self.file):
@@ -351,7 +351,7 @@ def priced(questions: Questions, min_fit_probability: float, version: str, numbe
     return [_answer(questions[number], min_fit_probability) | {"question": number} for number in numbers]
 
 
-def asked_cells(question: Mapping[str, Any]) -> dict[str, Any]:
+def question_cells(question: Mapping[str, Any]) -> dict[str, Any]:
     """The cells that repeat a question."""
     return {
         name: " ".join(f"{key}={_listed(item)}" for key, item in value.items()) if isinstance(value, Mapping) else value
