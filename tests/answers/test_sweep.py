@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import partial
@@ -379,6 +380,24 @@ def test_a_pool_that_breaks_before_any_answer_ends_the_sweep(tmp_path: Path, mon
     monkeypatch.setattr(sweeping, "executor_of", broken)
     with pytest.raises(UnsupportedError, match=r"0 answers are kept in .*rows\.csv: run again to go on"):
         simulator.sweep(ONE, output=tmp_path / "rows.csv", workers=2)
+
+
+def test_what_is_handed_out_is_taken_back_where_the_sweep_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[object] = []
+
+    def counted(*arguments: Any) -> Any:
+        began.append(arguments)
+        return priced(*arguments)
+
+    def ended(_done: int, _total: int) -> None:
+        raise InputError("the disk is full")
+
+    priced = sweeping.priced
+    monkeypatch.setattr(sweeping, "priced", counted)
+    monkeypatch.setattr(sweeping, "executor_of", lambda *_: ThreadPoolExecutor(1))
+    with pytest.raises(InputError, match="the disk is full"):
+        simulator.sweep(MANY, progress=ended)
+    assert len(began) < 90
 
 
 def test_a_worker_of_another_version_is_refused() -> None:

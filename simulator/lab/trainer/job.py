@@ -33,9 +33,9 @@ RATES_NAME: Final = "rates.json"
 TRAINED_PRECISIONS: Final[tuple[Precision, ...]] = ("bf16", "fp32")
 """Precisions that the reference trainer computes in and a probe times."""
 _RECOMPUTED: Final[tuple[RecomputeMode, ...]] = ("none", "selective", "operations", "full")
-Collective = Literal["all_gather", "reduce_scatter", "all_reduce", "send"]
-ProbedOperation = Literal["gemm", "attention", "add", "swiglu", "optimizer", "host_copy", Collective]
-COLLECTIVES: Final[tuple[Collective, ...]] = get_args(Collective)
+ProbedCollective = Literal["all_gather", "reduce_scatter", "all_reduce", "send"]
+ProbedOperation = Literal["gemm", "attention", "add", "swiglu", "optimizer", "host_copy", ProbedCollective]
+COLLECTIVES: Final[tuple[ProbedCollective, ...]] = get_args(ProbedCollective)
 """Operations that need two ranks."""
 T = TypeVar("T", bound="DataclassInstance")
 
@@ -76,7 +76,7 @@ class TrainingJob:
     backend: str = "cpu"
     """Kind of device, in torch's words: cpu (gloo), cuda (NCCL), npu (HCCL), or another one that torch knows."""
     communication: str = ""
-    """Collective library in torch's words (gloo, nccl, hccl); empty for the usual one of `backend`."""
+    """ProbedCollective library in torch's words (gloo, nccl, hccl); empty for the usual one of `backend`."""
     threads: int = 1
     """Compute threads of each rank on a CPU."""
     memory_limit_bytes: int | None = None

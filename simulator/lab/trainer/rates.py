@@ -67,8 +67,8 @@ def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
 
 def timings(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
     """Time the job's operations, without those that need a second rank or a device apart from its host."""
-    timed = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
-    return tuple(found for found in timed if found is not None)
+    attempts = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
+    return tuple(timed for timed in attempts if timed is not None)
 
 
 def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:

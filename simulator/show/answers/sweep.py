@@ -19,10 +19,10 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from io import FileIO, StringIO
@@ -153,8 +153,8 @@ def _price(
     price = partial(priced, table.questions.absolute(), min_fit_probability, __version__)
     while (before := len(table)) < len(table.questions):
         try:
-            with executor_of(workers, scheduler) as executor:
-                for answers in map(price, table.tasks()) if executor is None else _results(executor, price, table):
+            with executor_of(workers, scheduler) as executor, closing(_results(executor, price, table)) as results:
+                for answers in results:
                     table.append(answers)
                     if progress:
                         progress(len(table), len(table.questions))
@@ -172,9 +172,12 @@ def _price(
             ) from error
 
 
-def _results(executor: Executor, price: partial[Answers], table: _Table) -> Iterator[Answers]:
+def _results(executor: Executor | None, price: partial[Answers], table: _Table) -> Generator[Answers]:
     """Yield the answers of every task as they come, with as many tasks as allowed handed out."""
     tasks = table.tasks()
+    if executor is None:
+        yield from map(price, tasks)
+        return
     back: SimpleQueue[Future[Answers]] = SimpleQueue()
     running: set[Future[Answers]] = set()
     try:
