@@ -181,8 +181,8 @@ class SlurmLauncher:
             log=launch.log,
             limit_seconds=self.queue_seconds + launch.limit_seconds + _LATE_SECONDS,
         )
-        with launch.log.open(encoding="utf-8", errors="replace") as lines:
-            job = re.match(r"Submitted batch job (\d+)", next(lines, ""))
+        with launch.log.open(encoding="utf-8", errors="replace") as lines:  # a site's own notices may come first
+            job = next(filter(None, (re.match(r"Submitted batch job (\d+)", line) for line in lines)), None)
         return ended if job is None or ended.exit_code is None else self._recorded(launch, ended, job[1])
 
     def _recorded(self, launch: Launch, ended: Ended, job: str) -> Ended:
