@@ -1,8 +1,8 @@
 """Choice of the launches that say most about a machine's coefficients: a greedy D-optimal design over a pool.
 
-    >>> pool = candidates(hardware, 2, "bf16", reach("cpu", None, folder))
-    >>> [planned.candidate.title for planned in plan(pool, coefficients, Effort(launches=2)).launches]
-    ['h256x32-l2-s512-gbs16-dp2-mbs4-zero2', 'h512x64-l8-s128-gbs8-tp2-mbs1']
+    >>> pool = candidates(load_hardware("local-cpu"), 2, "bf16", reach("cpu", None, folder))
+    >>> [planned.candidate.title for planned in plan(pool, Coefficients(), Effort(launches=2)).launches]
+    ['h256x32-l2-s128-gbs2-pp2-full', 'h256x64-l2-s128-gbs4-dp2-zero2']
 
 The pool is every shape and layout that the reference trainer runs in seconds. A launch measures `ln(step time)`, whose
 slopes by the logarithms of the coefficients follow from pricing it under coefficient sets a little apart, as the fit

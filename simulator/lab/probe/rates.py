@@ -1,8 +1,7 @@
 """Rates of a machine: the operations to time, what their timings say, and what becomes of the rates.
 
-    >>> rates = rates_of(from_json(MeasuredRates, text))
-    >>> rates.peak_flops["bf16"], rates.gemm_efficiency["bf16"].value
-    (1.9e+11, 0.83)
+    >>> rates = rates_of(from_json(MeasuredRates, text))  # what the ranks of `rates_job` timed
+    >>> from_rates(rates, "bf16", Coefficients()).time.gemm_efficiency  # `rates.gemm_efficiency["bf16"].value`
 
 They become a measured hardware spec (`measured_spec`), the nearest shipped one with the machine's own figures, and the
 priors from which the fit of its launches starts (`from_rates`). Figures that a probe cannot see keep the template's

@@ -1,7 +1,7 @@
 """Diagnosis of a failed launch from its log: memory that ran out, a stopped job, an error, a hang.
 
-    >>> diagnosis(Ended(exit_code=1, log=log))
-    Diagnosis(kind='oom', error='torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB', tail=(...))
+    >>> diagnosis(Ended(exit_code=1, log=log)).kind  # of a log with "torch.OutOfMemoryError: CUDA out of memory"
+    'oom'
 
 Memory is the reason only where a log says so: a rank that was killed without a word is an error.
 """

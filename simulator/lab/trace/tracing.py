@@ -2,7 +2,7 @@
 
     >>> found = trace(scenario, layout, stage=0)
     >>> found.predicted.allocated_bytes, found.traced.peak_bytes, found.traced.moment
-    (80934359040.0, 80612122624, 'backward')
+    (63285002240.0, 63285264996, 'backward')
 
 The trace runs the reference trainer's own code in a process of its own (`python -m simulator.lab.trace`). It sees
 tensors only, so that the prediction leaves out the coefficients that stand for none. Imports no torch.

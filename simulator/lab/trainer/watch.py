@@ -1,9 +1,10 @@
 """Observation of a step from outside: the bytes of tensors alive in it, and the seconds of its passes.
 
     >>> with LiveBytes() as counter:
-    ...     loss.backward()
+    ...     x = torch.ones(1024, 256, requires_grad=True)
+    ...     (x * x).sum().backward()
     >>> counter.peak, counter.peak_parts
-    (2097152, {'temporary': 2097152})
+    (4194312, {'activations': 1048584, 'temporary': 3145728})
 
 `LiveBytes` counts storages, once each, of real tensors and of those without data; memory inside a kernel and the blocks
 of an allocator are no tensors. No pass computes anything else because it is watched.
