@@ -1,6 +1,6 @@
 """A rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
 
-    >>> trace_stage(TraceRequest(job=job, stage=0, micro_batches=256)).peak_bytes
+    >>> trace_stage(TraceRequest(job=job, stage=0, micro_batches=count)).peak_bytes
     63285264996
 
 Runs the trainer's own code: nothing of a layout is modelled here a second time.
