@@ -80,7 +80,7 @@ def test_what_cannot_be_answered_is_a_row(monkeypatch: pytest.MonkeyPatch) -> No
     assert rows[1]["step_seconds"] is None
     assert rows[2]["device_bytes"] > rows[2]["capacity_bytes"]
 
-    def broken(**_: object) -> None:
+    def broken(*_: object, **_named: object) -> None:
         raise ZeroDivisionError("a defect")
 
     monkeypatch.setattr(sweeping, "fastest", broken)
