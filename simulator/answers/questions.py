@@ -25,7 +25,7 @@ from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.evidence.cluster import cluster, device_kinds
 from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.question import question_of
-from simulator.question.scenario.complete import KEYS
+from simulator.question.scenario.complete import KEYS, named
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
@@ -192,5 +192,5 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "model": partial(_loads, load_model),
     "hardware": partial(_loads, device_kinds),
     "calibration": lambda value: value is None or _loads(str, value),
-    "layout": lambda layout: space_of(question_of(layout, KEYS, many=True)),
+    "layout": lambda layout: space_of(question_of(named(layout), KEYS, many=True)),
 }
