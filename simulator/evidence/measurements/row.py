@@ -10,8 +10,8 @@ from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import FIELDS
 from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import (
-    NamedRecomputeMethod,
     FrameworkName,
+    NamedRecomputeMethod,
     Offload,
     Precision,
     RecomputeMode,

@@ -16,7 +16,9 @@ _NUMBER = re.compile(r"[0-9]{1,3}")
 
 def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     """Return a note with the options for all missing positional parameters, by the script's names; else None."""
-    missing_names = {remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"}
+    missing_names = {
+        remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"
+    }
     numbers = sorted(int(name) for name in missing_names if _NUMBER.fullmatch(name))
     if not numbers:
         return None

@@ -15,17 +15,12 @@ from simulator.answers import ranking
 from simulator.answers.cases import scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
-from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Wanted, run, run_folder, shared_folder
-from simulator.lab.runner.device import ask, contradictions, crowded
-from simulator.lab.runner.engine import Engine, Pick
-from simulator.lab.runner.engines.megatron import MegatronEngine
-from simulator.lab.runner.engines.paddle import PaddleEngine
-from simulator.lab.runner.launch import Launcher
-from simulator.lab.runner.learn import learn
-from simulator.lab.runner.local import LocalLauncher
-from simulator.lab.runner.record import Record
-from simulator.lab.runner.reference import ReferenceEngine, usual_backend
-from simulator.lab.runner.slurm import SlurmLauncher
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Record, Wanted, run, run_folder, shared_folder
+from simulator.lab.runner.compare import learn
+from simulator.lab.runner.engine import Engine, Launcher, Pick
+from simulator.lab.runner.launchers import LocalLauncher, SlurmLauncher
+from simulator.lab.runner.outside import MegatronEngine, PaddleEngine
+from simulator.lab.runner.reference import ReferenceEngine, ask, contradictions, crowded, usual_backend
 from simulator.question.origin import ARGUMENT
 from simulator.question.question import Question
 from simulator.question.scenario.inputs import DEFAULTS

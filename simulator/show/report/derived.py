@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
     from simulator.answers.run import TrainingRun
     from simulator.cost.pricing.estimate import Estimate, StageMemory
-    from simulator.lab.probe.launches import Probed
+    from simulator.lab.probe.run import Probed
     from simulator.lab.runner.campaign import Refused
-    from simulator.lab.runner.compare import LayoutComparison
-    from simulator.lab.runner.learn import Learned
+    from simulator.lab.runner.compare import LayoutComparison, Learned
     from simulator.recipes.check.verdict import Checks
 
 
