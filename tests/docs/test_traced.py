@@ -10,7 +10,7 @@ from tests.cli.running import run
 from tests.docs.pages import page
 from tests.docs.traced import predicted_mib, rows
 
-PAGE = page("measure.md")
+PAGE = " ".join(page("measure.md").split())
 ROWS = rows()
 
 
