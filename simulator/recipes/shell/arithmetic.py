@@ -28,12 +28,6 @@ _LEVELS: Final = {
 }
 """How strongly each operator binds."""
 _ASSIGNMENTS: Final = ("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=")
-_SIGNS: Final[dict[str, Callable[[int], int]]] = {
-    "-": operator.neg,
-    "+": operator.pos,
-    "!": operator.not_,
-    "~": operator.invert,
-}
 _MAXIMUM_TOKENS: Final = 2000
 _MAXIMUM_DEPTH: Final = 60
 _TOKEN_WORK: Final = 800
@@ -167,9 +161,10 @@ class _Parser:
             return value
         if sign in ("++", "--") and self.peek() and self._tokens[self._position][0] == "name":
             return self._stepped(self._next(), sign, after=False)
-        if sign not in _SIGNS:
+        if sign not in ("-", "+", "!", "~"):
             raise ArithmeticProblemError(f"'{sign}' is not expected here")
-        return _wrapped(int(_SIGNS[sign](self.expression(len(_LEVELS)))))
+        value = self.expression(len(_LEVELS))
+        return _wrapped({"-": -value, "+": value, "!": int(not value), "~": ~value}[sign])
 
     def _next(self) -> str:
         self._position += 1

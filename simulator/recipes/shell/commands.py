@@ -152,19 +152,16 @@ def _outside(machine: Machine) -> dict[str, Value]:
 
 
 def _take(walk: Walk, launch: TrainingCommand) -> None:
-    machine = walk.machine
+    machine, line = walk.machine, launch.line
     files = machine.state.files.copy()
-    written = partial(_written, machine, files, launch.line)
-    walk.launches.append(
-        dataclasses.replace(launch, conditions=machine.around, written=written, folder=files.disk_folder)
-    )
+
+    def written(name: str) -> Value | None:
+        return files.text(name, partial(machine.on_disk, files.disk_folder, name, line))
+
+    launch = dataclasses.replace(launch, conditions=machine.around, written=written, folder=files.disk_folder)
+    walk.launches.append(launch)
     if len(walk.launches) > _MAXIMUM_LAUNCHES:
-        raise InputError(f"{machine.file}:{launch.line}: more than {_MAXIMUM_LAUNCHES} launches")
-
-
-def _written(machine: Machine, files: Files, line: int, name: str) -> Value | None:
-    """Return the text that the script left in a file before a launch; None if it left the file alone."""
-    return files.text(name, partial(machine.on_disk, files.disk_folder, name, line))
+        raise InputError(f"{machine.file}:{line}: more than {_MAXIMUM_LAUNCHES} launches")
 
 
 def _given_text(walk: Walk, argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
@@ -208,7 +205,7 @@ def _start(walk: Walk, argv: Sequence[Value], line: int) -> Truth | None:
     A script whose arguments only the run knows is not followed either: its paths would be guesses.
     """
     machine = walk.machine
-    is_open = any(not value.known and not _begins_known(value) for value in argv[1:])
+    is_open = any(not value.known and not (value.pieces[0].known and value.pieces[0].text) for value in argv[1:])
     text = machine.text_of(argv[0], line)
     name = _shown_name(argv[0])
     if text is None:
@@ -263,10 +260,6 @@ def _shown_name(target: Value) -> str:
     return PurePath(shown).name[:80]
 
 
-def _begins_known(value: Value) -> bool:
-    return bool(value.pieces) and value.pieces[0].known and value.pieces[0].text != ""
-
-
 # Built-ins that set variables, parameters and flow.
 
 _OPTIONS: Final = {"allexport": "a", "errexit": "e", "nounset": "u", "pipefail": "pipefail"}
@@ -314,9 +307,8 @@ def _set(walk: Walk, argv: list[Value], line: int) -> Truth:
                 state.positional, state.shifted = tuple(rest), 0
             return True
         named = rest[1].text if word.text.endswith("o") and len(rest) > 1 else ""
-        for option in {*word.text[1:], _OPTIONS.get(named, "")} & set(_OPTIONS.values()):
-            state.options = {other: on for other, on in state.options.items() if other != option}
-            state.options |= {option: frozenset()} if word.text[0] == "-" else {}
+        options = {*word.text[1:], _OPTIONS.get(named, "")} & set(_OPTIONS.values())
+        state.options = state.options | options if word.text[0] == "-" else state.options - options
         rest = rest[2 if named else 1 :]
     return True
 
@@ -476,8 +468,6 @@ _SUBSTITUTION: Final = re.compile(
     ((?:(?!\1)[^\\&\n]|\\[^\w\n{_PRIVATE}])*)\1(g?)[ \t]*(?=[;\n]|\Z)""",
     re.VERBOSE,
 )
-_EXTENDED: Final = re.compile(r"(?<!\\)[(){}+?|]")
-"""Signs of an extended pattern; in a basic one they are plain."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -494,22 +484,19 @@ def _sed(walk: Walk, argv: list[Value], line: int) -> Truth:
     """Follow `sed` of commands `s/TEXT/other/` or `s/TEXT.*/other/g`; others may leave anything in their files."""
     scripts: list[Value] = []
     files: list[Value] = []
-    in_place = extended = unread = False
+    in_place = unread = False
     rest = argv[1:]
     while rest:
         word = rest.pop(0)
-        if word.text in ("-e", "--expression") and rest:
+        if word.text == "-e" and rest:
             scripts.append(rest.pop(0))
-        elif word.text.startswith("--expression="):
-            scripts.append(word.after(len("--expression=")))
         elif word.text[:1] == "-":
             in_place |= re.match(r"-[A-Za-z]*i|--in-place", word.text) is not None
-            extended |= word.text in ("-E", "-r", "--regexp-extended")
-            unread |= not re.fullmatch(r"-[Er]|--regexp-extended|-i.*|--in-place.*", word.text)
+            unread |= not re.fullmatch(r"-i.*|--in-place.*", word.text)
         else:
             files.append(word)
     scripts, files = (scripts, files) if scripts else (files[:1], files[1:])
-    edits = [_edits(script, extended=extended) for script in scripts]
+    edits = [_edits(script) for script in scripts]
     followed = bool(edits) and all(edits) and not unread
     known = [edit for group in edits for edit in group]
     if not in_place:
@@ -517,7 +504,7 @@ def _sed(walk: Walk, argv: list[Value], line: int) -> Truth:
         if text is not None and not files and not text.known:
             text = None  # what is looked for may stand in what is not known
         walk.machine.prints(None if text is None else _edited(text, known, line))
-    if in_place or any(re.search(r"w[ \t]", script.text) for script in scripts):
+    if not followed and (in_place or any(re.search(r"w[ \t]", script.text) for script in scripts)):
         change_files(walk.machine.state.files, argv, line, None)
     for file in files if in_place else ():
         text = walk.machine.text_of(file, line) if followed and "*" not in file.text else None
@@ -527,7 +514,7 @@ def _sed(walk: Walk, argv: list[Value], line: int) -> Truth:
     return True
 
 
-def _edits(script: Value, *, extended: bool) -> list[_Edit]:
+def _edits(script: Value) -> list[_Edit]:
     """Return the edits of a script of `sed`; none for one with other commands."""
     holes: list[Piece] = []
     text = _marked(script, holes)
@@ -535,7 +522,7 @@ def _edits(script: Value, *, extended: bool) -> list[_Edit]:
     end = 0
     while end < len(text):
         match = _SUBSTITUTION.match(text, end)
-        if match is None or (extended and _EXTENDED.search(match[2])):
+        if match is None:
             return []
         pattern = re.compile(re.escape(re.sub(r"\\(.)", r"\1", match[2])) + (match[3] or ""))
         other = _unmarked(re.sub(r"\\(.)", r"\1", match[4]), holes, script.line)

@@ -257,7 +257,8 @@ def _copied(program: str, flags: Sequence[str], named: Sequence[str]) -> Iterato
         yield target
         for source in named:
             base = _split(source.rstrip("/"))[1]
-            yield f"{target}/{base}"
+            if source != base or not _WILD.search(target):  # where a copy in an unknown folder is the file itself
+                yield f"{target}/{base}"
             if recursive or "*" in base:
                 yield f"{target}/{_EVERYTHING}"
     if program == "mv":

@@ -391,15 +391,15 @@ def _counted_hosts(text: str) -> dict[str, Value]:
 
 # Variables that words in front pass on or keep away.
 
-_APART: Final = frozenset(["ssh", "pdsh", "clush", "docker", "podman", "nerdctl", "kubectl", "ray"])
-"""Commands whose program sees no variable of the shell that starts it, unless one is passed by name."""
-_KEPT: Final = {"sudo": "-E", "qsub": "-V"}
-"""Commands that are so without an option."""
+_APART: Final = _REMOTE | frozenset(["docker", "podman", "nerdctl", "kubectl", "ray", "sudo", "qsub"])
+"""Commands whose program may see no variable of the shell that starts it, unless one is passed by name."""
 _REMOVES: Final = re.compile(r"-i|-|-u|--unset(=.*)?|--ignore-environment")
 """Options of `env`."""
 _FILES: Final = frozenset(["--env-file", "--runtime-env", "--runtime-env-json"])
 """Options whose file or text sets variables."""
 _PROGRAM: Final = re.compile(rf"python[0-9.]*|torchrun|deepspeed|accelerate|.*\.(?:py|{'|'.join(SCRIPTS)})")
+_FOR_CONTAINERS: Final = re.compile(r"(?:SINGULARITY|APPTAINER)ENV_(?=[A-Za-z_])")
+"""Beginnings of variables that a container sees without them."""
 _NAMED: Final = re.compile(r"(?:^|[=,\s])([A-Za-z_]\w*)=", re.ASCII)
 
 
@@ -413,21 +413,19 @@ def passed_environment(environment: Mapping[str, Value], argv: Sequence[Value], 
     names = {PurePath(word.text).name for word in words}
     texts = [word.text for word in words]
     passed = {part for text in texts for part in re.split("[,=]", text)}
-    apart = bool(names & _APART) or any(name in names and flag not in texts for name, flag in _KEPT.items())
-    apart |= "--export" in passed and "ALL" not in passed
+    apart = bool(names & _APART) or ("--export" in passed and "ALL" not in passed)
     removes = "env" in names and any(map(_REMOVES.fullmatch, texts))
     variables = {
         name: hole(f"${name}", line, [Cause(line, name)]) if removes or (apart and name not in passed) else value
         for name, value in environment.items()
     }
     for before, word in pairwise(words):
-        name, equals, _ = word.text.partition("=")
-        if equals and name.isidentifier():
-            variables[name] = word.after(len(name) + 1)
+        stated = _NAMED.findall(word.text) + [word.text] * (before.text in ("-env", "-genv"))
+        if stated == [word.text.partition("=")[0]] and before.text != "-v":
+            variables[stated[0]] = word.after(len(stated[0]) + 1)
         else:
-            stated = _NAMED.findall(word.text) + [word.text] * (before.text in ("-env", "-genv"))
             variables |= {name: hole(f"${name}", line, [Cause(line, name)]) for name in stated}
-    return variables
+    return variables | {_FOR_CONTAINERS.sub("", name): value for name, value in variables.items()}
 
 
 def sets_variables_by_file(argv: Sequence[Value]) -> bool:

@@ -115,8 +115,8 @@ class State:
     exit_line: int = 0
     levels: int = 1
     """Loops that `break` or `continue` leaves."""
-    options: Marks = field(default_factory=dict)
-    """Options that `set` turned on: `a`, `e` and `u`."""
+    options: frozenset[str] = frozenset()
+    """Options that `set` turned on, on every path: `a`, `e`, `u` and `pipefail`."""
     tested: int = 0
     """Conditions around the present command, within which no failure ends the script."""
     is_lent: bool = False
@@ -145,7 +145,7 @@ class State:
     def export(self, name: str, on: frozenset[Cause] = frozenset()) -> None:
         """Export a variable; `on` is what that depends on."""
         if self.exported.get(name) != on:
-            charge(_COPY_WORK * len(self.exported))
+            charge(len(self.exported))
             self.exported = {**self.exported, name: on}
 
     def unexport(self, name: str) -> None:
@@ -176,7 +176,7 @@ class State:
             if name in self.variables
         }
         other.is_lent = False
-        other.positional, other.shifted, other.options, other.tested = positional, 0, {}, 0
+        other.positional, other.shifted, other.options, other.tested = positional, 0, frozenset(), 0
         return other
 
 
@@ -235,8 +235,6 @@ class Machine:
         self.ended_without: set[str] = set()
         # Return the output of the command in a `$( )`; None where it is not known.
         self.capture: Callable[[Source, Node], Value | None] = lambda _source, _node: None
-        # Texts of files that were read before, parsed.
-        self.sources: dict[Value, Source] = {}
         self._by_number = self._stated_parameters()
         """Parameters that the user set individually; those after the last of them are unknown, not missing."""
 
@@ -265,14 +263,6 @@ class Machine:
     def remarks(self) -> tuple[Remark, ...]:
         """Remarks on lines, without repetitions."""
         return tuple(self._remarks)
-
-    def parsed(self, text: Value) -> Source:
-        """Return the text of a file with its tree, which is kept where all of the text is known."""
-        if not text.known:
-            return Source(self.file, text)
-        if text not in self.sources:
-            self.sources[text] = Source(self.file, text)
-        return self.sources[text]
 
     def step(self, line: int, parts: int = 0) -> None:
         """Count one step over `parts` parts. Raises InputError for a script that takes too many."""
@@ -371,7 +361,7 @@ class Machine:
         if "n" in self.attributed.get(name, ""):  # a name for another variable
             self.may_set_any(f"${name}", (), line)
         if "a" in self.state.options:
-            self.state.export(name, self.state.options["a"])
+            self.state.export(name)
         self.state.changeable()[name] = content
 
     def assign_item(self, name: str, key: str, item: Value, line: int) -> None:
@@ -467,7 +457,7 @@ class Machine:
             merged.changeable().update(contents)
         merged.files = joined_files([state.files for state in going], causes, line)
         merged.exported = _joined_marks([state.exported for state in going], causes)
-        merged.options = _joined_marks([state.options for state in going], causes)
+        merged.options = frozenset.intersection(*(state.options for state in going))
         merged.functions = _joined_functions([state.functions for state in going])
         for state in going[1:]:
             if not same_content(_listed(state.positional), _listed(merged.positional)) or (
@@ -511,12 +501,9 @@ class Machine:
         """What decides whether the present command runs."""
         return self._gone().union(*self.conditions)
 
-    def ends(self, line: int, on: frozenset[Cause] = frozenset()) -> None:
-        """End the script here; where only some paths do, it is taken to go on."""
-        if on:
-            self.exits.setdefault(line, on)
-        else:
-            self.state.flow, self.state.exit_line = "exit", line
+    def ends(self, line: int) -> None:
+        """End the script here."""
+        self.state.flow, self.state.exit_line = "exit", line
 
     def rejoin(self, flow: Flow, line: int) -> frozenset[Cause]:
         """Continue with the paths that left this function, loop or round by `flow` too; return what they depend on."""
@@ -561,8 +548,8 @@ def _joined_functions(every: Sequence[dict[str, Function | None]]) -> dict[str, 
     if all(functions is every[0] or functions == every[0] for functions in every):
         return every[0]
     names = dict.fromkeys(name for functions in every for name in functions)
-    same = {name for name in names if all(name in other and other[name] == every[0].get(name) for other in every)}
-    return {name: every[0][name] if name in same else None for name in names}
+    first = every[0]
+    return {n: first[n] if all(other.get(n) == first.get(n) for other in every) else None for n in names}
 
 
 def items_of(content: Content) -> Items:

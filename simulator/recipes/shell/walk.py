@@ -50,8 +50,6 @@ _VARIABLE_WORK: Final = 10
 """Units of work per variable that is looked at."""
 _ENDLESS: Final = re.compile(r"true|:|\[\[?\s+(?:1|true)\s+\]\]?|\(\(\s*1\s*\)\)")
 """Conditions of loops that only their body ends."""
-_STARTS: Final = re.compile(r"\.(?:py|sh|slurm|sbatch)\b|\b(?:train|sft|pretrain|finetune|torchrun|deepspeed)\b")
-"""Parts of a loop's body that may start a training."""
 _LAUNCHES: Final = re.compile(
     r"(?<![\w-])(?:torchrun|deepspeed|msrun|accelerate|python[0-9.]*|[\w-]+cli|swift|megatron|composer)(?![\w-])"
     r"|\.(?:py|sh|slurm|sbatch)(?!\w)"
@@ -148,8 +146,8 @@ class Walk:
         else:
             machine.last = statement(node) if statement else True
         fails = machine.last is False and (kind in _FAILING or is_test) and not machine.state.flow
-        if fails and not machine.state.tested and (on := machine.state.options.get("e")) is not None:
-            machine.ends(line, on)
+        if fails and not machine.state.tested and "e" in machine.state.options:
+            machine.ends(line)
             machine.ended_without.update(machine.read_as_unset[asked:])
         return machine.last
 
@@ -445,7 +443,7 @@ class Walk:
 
     def _without_arguments(self, run: Callable[[], Truth], body: Node, causes: frozenset[Cause]) -> Truth:
         """Follow a round over arguments that nobody gave, where it starts a program; what it sets is forgotten."""
-        if _STARTS.search(self.source.raw(body)):
+        if _LAUNCHES.search(self.source.raw(body)):
             outer, self.machine.conditions = self.machine.conditions, (*self.machine.conditions, causes)
             self.apart(run)
             self.machine.conditions = outer
@@ -521,7 +519,7 @@ class Walk:
 
     def include(self, text: Value) -> Truth:
         """Follow the text of another file, as `source` does."""
-        source = self.machine.parsed(text)
+        source = Source(self.machine.file, text)
         self.machine.assigned |= assigned_names(source)
         walk = Walk(self.machine, source, self.launches, self.command)
         return self._returning("", walk.whole, text.line)
@@ -537,7 +535,7 @@ class Walk:
         before, shadowed = machine.state, len(machine.shadowed)
         aside, calls = machine.aside(), len(machine.calls)
         machine.state = before.fork()
-        machine.state.options = {option: on for option, on in before.options.items() if option != "e"}
+        machine.state.options -= {"e"}
         text: Value | None = None
         with suppress(InputError, UndecidedError):
             machine.substituted, text = walk._captured(partial(walk.all, statements))
@@ -715,10 +713,13 @@ class Walk:
         """Follow a simple command after expansion, which may leave nothing."""
         if not argv:
             return True
-        name = argv[0].text
-        return (
-            self._call(name, argv[1:], line) if name in self.machine.state.functions else self.command(self, argv, line)
-        )
+        name, parts = argv[0].text, argv[0].pieces[0].alternatives if len(argv[0].pieces) == 1 else ()
+        if any(_LAUNCHES.search(part.text) for part in parts):
+            choices = ([*self.words.split(part.inserted(quoted=False), line), *argv[1:]] for part in parts)
+            return self._chosen([partial(self.called, choice, line) for choice in choices], argv[0].causes, line)
+        if name in self.machine.state.functions:
+            return self._call(name, argv[1:], line)
+        return self.command(self, argv, line)
 
 
 def _changed(before: Mapping[str, Content], after: Mapping[str, Content]) -> set[str]:

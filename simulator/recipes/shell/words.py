@@ -10,6 +10,7 @@ import dataclasses
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
@@ -229,8 +230,8 @@ class Words:
         if name in ("?", "$", "!", "-", "_"):
             return hole(f"${name}", line, [Cause(line, name)])
         content = self._machine.lookup(name, line)
-        if content is None and not may_be_unset and (on := self._machine.state.options.get("u")) is not None:
-            self._machine.ends(line, on)
+        if content is None and not may_be_unset and "u" in self._machine.state.options:
+            self._machine.ends(line)
         return content
 
     def _inserted(self, content: Content, *, quoted: bool, apart: bool = False) -> Value:
@@ -285,7 +286,8 @@ class Words:
     def _not_read(self, raw: str, content: Content, line: int) -> Value:
         """Return the value of an expansion that is not followed: the user's setting, or a hole."""
         name = raw if len(raw) <= _MAXIMUM_NAME else f"{raw[: _MAXIMUM_NAME - 3]}..."
-        causes = content.causes if isinstance(content, Value) else ()
+        items = items_of(content).values()
+        causes = () if any(item.known for item in items) else frozenset().union(*(item.causes for item in items))
         return self._machine.preset(name, line) or hole(raw, line, causes or [Cause(line, name)])
 
     def _meant(self, node: Node, match: re.Match[str], begin: int, line: int) -> Content:
@@ -532,14 +534,7 @@ def _without_match(text: str, operator: str, pattern: Value) -> str | None:
 
 _INNER: Final = frozenset({"binary_expression", "unary_expression", "parenthesized_expression", "negated_expression"})
 _UNARY: Final = frozenset(f"-{letter}" for letter in "abcdefghknoprstuvwxzGLNOS")
-_NUMERIC: Final = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-}
+_NUMERIC: Final = {"-eq": eq, "-ne": ne, "-gt": gt, "-ge": ge, "-lt": lt, "-le": le}
 _SIGNS: Final = ("--", "-", "++", "+", "~")
 """Signs that the parser takes for operators at the start of a word."""
 _BINARY: Final = frozenset({"=", "==", "!=", "=~", "<", ">", "-nt", "-ot", "-ef", *_NUMERIC})
@@ -596,7 +591,7 @@ class Test:
         """Return the truth of the whole test."""
         if not self._tokens:
             return False
-        result = self._any()
+        result = self._joined(("-o", "||"))
         return result if self._position == len(self._tokens) else False
 
     def _peek(self, ahead: int = 0) -> str:
@@ -606,18 +601,14 @@ class Test:
     def _left(self) -> int:
         return len(self._tokens) - self._position
 
-    def _any(self) -> Truth:
-        result = self._all()
-        while self._left() > 1 and self._peek() in ("-o", "||"):
+    def _joined(self, signs: tuple[str, str]) -> Truth:
+        """Return the truth of terms between `-o` or `||`, of which each is terms between `-a` or `&&`."""
+        is_or = signs[0] == "-o"
+        result = self._joined(("-a", "&&")) if is_or else self._primary()
+        while self._left() > 1 and self._peek() in signs:
             self._position += 1
-            result = negated(both(negated(result), negated(self._all())))
-        return result
-
-    def _all(self) -> Truth:
-        result = self._primary()
-        while self._left() > 1 and self._peek() in ("-a", "&&"):
-            self._position += 1
-            result = both(result, self._primary())
+            term = self._joined(("-a", "&&")) if is_or else self._primary()
+            result = negated(both(negated(result), negated(term))) if is_or else both(result, term)
         return result
 
     def _primary(self) -> Truth:
@@ -634,7 +625,7 @@ class Test:
             return negated(self._primary())
         if text == "(" and self._left() > 1:
             self._position += 1
-            result = self._any()
+            result = self._joined(("-o", "||"))
             if self._peek() == ")":
                 self._position += 1
             return result
