@@ -32,7 +32,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "doubled.sh": (_script("X=a\n" + _looped('X="$X$X"', 19) + "\n" + _looped('Y="$X"')), "refused"),
     "echoed.sh": (_script("X=" + "a" * 100_000 + "\n" + _looped('Y="$Y$(echo "$X")"')), "refused"),
     "split.sh": (_script("X='" + "a " * 50_000 + "'\n" + _looped("set -- $X")), "refused"),
-    "replaced.sh": (_script("X=" + "a" * 4096 + "\n" + _looped('Y="${X//a/' + "b" * 190 + '}"')), "refused"),
+    "replaced.sh": (_script("X=" + "a" * 4096 + "\n" + _looped('Y="${X//a/' + "b" * 190 + '}"')), "answered"),
     "array.sh": (_script(_looped("A+=($(echo 1 2 3 4 5 6 7 8 9) ${A[@]})")), "refused"),
     "variables.sh": (_script("".join(f"a{n}=1\n" for n in range(15_000)) + _looped('Y="$(echo 1)"')), "refused"),
     "environment.sh": (_script("".join(f"export a{n}=1\n" for n in range(3_500)) + _looped("b", 250)), "answered"),

@@ -207,10 +207,10 @@ _WRITES: Final = re.compile(
 )
 """Signs of a Python program that changes files."""
 _READERS: Final = re.compile(
-    r"\[|awk|basename|chmod|chown|cmp|cut|diff|dirname|du|e?grep|file|head|jq|less|ls|md5sum|mkdir|more|readlink|realpath"
-    r"|sort|stat|tail|test|touch|tr|uniq|wc|which"
+    r"\[|awk|basename|bsdtar|chmod|chown|cmp|cut|diff|dirname|du|e?grep|file|find|git|head|jq|less|ls|md5sum|mkdir|more|readlink|realpath"
+    r"|sort|stat|tail|tar|test|touch|tr|uniq|wc|which"
 )
-"""Commands that change no text of the files that they name."""
+"""Commands that by themselves change no text of the files that they name."""
 _CHECKS_OUT: Final = re.compile(
     "checkout|switch|restore|reset|pull|merge|rebase|stash|cherry-pick|revert|apply|am|submodule|lfs"
 )

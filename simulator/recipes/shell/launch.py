@@ -421,8 +421,9 @@ def passed_environment(environment: Mapping[str, Value], argv: Sequence[Value], 
     }
     for before, word in pairwise(words):
         stated = _NAMED.findall(word.text) + [word.text] * (before.text in ("-env", "-genv"))
-        if stated == [word.text.partition("=")[0]] and before.text != "-v":
-            variables[stated[0]] = word.after(len(stated[0]) + 1)
+        name, equals, _ = word.text.partition("=")
+        if equals and stated == [name] and before.text != "-v":
+            variables[name] = word.after(len(name) + 1)
         else:
             variables |= {name: hole(f"${name}", line, [Cause(line, name)]) for name in stated}
     return variables | {_FOR_CONTAINERS.sub("", name): value for name, value in variables.items()}

@@ -713,7 +713,8 @@ class Walk:
         """Follow a simple command after expansion, which may leave nothing."""
         if not argv:
             return True
-        name, parts = argv[0].text, argv[0].pieces[0].alternatives if len(argv[0].pieces) == 1 else ()
+        name, first = argv[0].text, next(iter(argv[0].pieces), None)
+        parts = first.alternatives if first is not None and first.text == name else ()
         if any(_LAUNCHES.search(part.text) for part in parts):
             choices = ([*self.words.split(part.inserted(quoted=False), line), *argv[1:]] for part in parts)
             return self._chosen([partial(self.called, choice, line) for choice in choices], argv[0].causes, line)
