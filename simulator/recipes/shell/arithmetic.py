@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -93,17 +94,16 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 class _Parser:
     """Parser by precedence; `live` is off in an operand that a short circuit skips."""
 
-    def __init__(self, tokens: list[tuple[str, str]], lookup: Lookup, assign: Assign | None) -> None:
-        self._tokens = tokens
-        self._position = self._depth = 0
+    def __init__(self, tokens: Iterable[tuple[str, str]], lookup: Lookup, assign: Assign | None) -> None:
+        self._tokens = deque(tokens)
+        self._depth = 0
         self._live = True
         self._lookup = lookup
         self._assign = assign
 
     def peek(self, ahead: int = 0) -> str:
         """Return the text of a coming token; empty at the end."""
-        place = self._position + ahead
-        return self._tokens[place][1] if place < len(self._tokens) else ""
+        return self._tokens[ahead][1] if ahead < len(self._tokens) else ""
 
     def expression(self, lowest: int) -> int:
         """Return the value of an expression of operators that bind at least as strongly as `lowest`."""
@@ -112,7 +112,7 @@ class _Parser:
             raise ArithmeticProblemError("nested too deep")
         left = self._assigned() if lowest <= _CHOICE and self._names_before(_ASSIGNMENTS) else self._operand()
         while (level := _LEVELS.get(sign := self.peek(), -1)) >= lowest:
-            self._position += 1
+            self._tokens.popleft()
             left = self._binary(left, sign, level)
         self._depth -= 1
         return left
@@ -132,12 +132,11 @@ class _Parser:
 
     def _names_before(self, signs: tuple[str, ...]) -> bool:
         """Whether a name and one of these signs follow."""
-        return bool(self.peek()) and self._tokens[self._position][0] == "name" and self.peek(1) in signs
+        return bool(self._tokens) and self._tokens[0][0] == "name" and self.peek(1) in signs
 
     def _assigned(self) -> int:
         """Return the value of `N = 3` or `N += 3`."""
-        name, sign = self.peek(), self.peek(1)
-        self._position += 2
+        name, sign = self._tokens.popleft()[1], self._tokens.popleft()[1]
         right = self.expression(_CHOICE)
         if sign != "=":
             right = self._applied(sign[:-1], self._value(name), right)
@@ -146,29 +145,27 @@ class _Parser:
 
     def _operand(self) -> int:
         """Return the value of a number, a name, an expression in parentheses, or one of these behind signs."""
-        sign = self.peek()
-        if not sign:
+        if not self._tokens:
             raise ArithmeticProblemError("a value is missing")
-        kind = self._tokens[self._position][0]
-        self._position += 1
+        kind, sign = self._tokens.popleft()
         if kind == "number":
             return _number(sign)
         if kind == "name":
-            return self._stepped(sign, self._next(), after=True) if self.peek() in ("++", "--") else self._value(sign)
+            return (
+                self._stepped(sign, self._tokens.popleft()[1], after=True)
+                if self.peek() in ("++", "--")
+                else self._value(sign)
+            )
         if sign == "(":
             value = self.expression(_COMMA)
             self._expect(")")
             return value
-        if sign in ("++", "--") and self.peek() and self._tokens[self._position][0] == "name":
-            return self._stepped(self._next(), sign, after=False)
+        if sign in ("++", "--") and self._tokens and self._tokens[0][0] == "name":
+            return self._stepped(self._tokens.popleft()[1], sign, after=False)
         if sign not in ("-", "+", "!", "~"):
             raise ArithmeticProblemError(f"'{sign}' is not expected here")
         value = self.expression(len(_LEVELS))
         return _wrapped({"-": -value, "+": value, "!": int(not value), "~": ~value}[sign])
-
-    def _next(self) -> str:
-        self._position += 1
-        return self._tokens[self._position - 1][1]
 
     def _stepped(self, name: str, sign: str, *, after: bool) -> int:
         """Return the value of `N++` or `++N`."""
@@ -180,7 +177,7 @@ class _Parser:
     def _expect(self, text: str) -> None:
         if self.peek() != text:
             raise ArithmeticProblemError(f"'{text}' is missing")
-        self._position += 1
+        self._tokens.popleft()
 
     def _skipping(self, parse: Callable[[], int], *, skip: bool) -> int:
         """Return the value of an operand, of which nothing is looked up or set where it is skipped."""

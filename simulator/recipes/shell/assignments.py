@@ -168,11 +168,9 @@ class Assignments:
             element = re.fullmatch(r"([A-Za-z_]\w*)\[(.+)\]", name, re.ASCII)
             if "-f" in words:
                 state.functions = {other: each for other, each in state.functions.items() if other != name}
-            elif element:
-                if self._machine.lookup(element[1], line):
-                    self._machine.assign(
-                        element[1], hole(f"${{{element[1]}}}", line, [Cause(line, f"unset {name}")]), line
-                    )
+            elif element and self._machine.lookup(element[1], line):
+                unknown = hole(f"${{{element[1]}}}", line, [Cause(line, f"unset {name}")])
+                self._machine.assign(element[1], unknown, line)
             elif NAME.fullmatch(name):
                 state.changeable()[name] = None
                 state.unexport(name)

@@ -27,12 +27,12 @@ from simulator.recipes.shell.launch import (
     QUEUES,
     SCRIPTS,
     SHELLS,
+    VARIABLE_FILES,
     WRAPPERS,
     TrainingCommand,
     find_launch,
     passed_environment,
     process_counts,
-    sets_variables_by_file,
     shell_text,
 )
 from simulator.recipes.shell.source import HOLES
@@ -129,7 +129,7 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
     machine.state.variables = {**outer[0], **new}
     machine.state.exported = {**outer[1], **dict.fromkeys(new, frozenset[Cause]())}
     machine.spread = spread
-    if sets_variables_by_file(argv):
+    if any(word.text.partition("=")[0] in VARIABLE_FILES for word in argv[:FARTHEST]):
         machine.may_set_any(" ".join(word.text for word in argv), (), line)
     truth = follow()
     machine.state.variables, machine.state.exported, machine.spread = outer

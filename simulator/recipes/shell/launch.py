@@ -395,7 +395,7 @@ _APART: Final = _REMOTE | frozenset(["docker", "podman", "nerdctl", "kubectl", "
 """Commands whose program may see no variable of the shell that starts it, unless one is passed by name."""
 _REMOVES: Final = re.compile(r"-i|-|-u|--unset(=.*)?|--ignore-environment")
 """Options of `env`."""
-_FILES: Final = frozenset(["--env-file", "--runtime-env", "--runtime-env-json"])
+VARIABLE_FILES: Final = frozenset(["--env-file", "--runtime-env", "--runtime-env-json"])
 """Options whose file or text sets variables."""
 _PROGRAM: Final = re.compile(rf"python[0-9.]*|torchrun|deepspeed|accelerate|.*\.(?:py|{'|'.join(SCRIPTS)})")
 _FOR_CONTAINERS: Final = re.compile(r"(?:SINGULARITY|APPTAINER)ENV_(?=[A-Za-z_])")
@@ -427,11 +427,6 @@ def passed_environment(environment: Mapping[str, Value], argv: Sequence[Value], 
         else:
             variables |= {name: hole(f"${name}", line, [Cause(line, name)]) for name in stated}
     return variables | {_FOR_CONTAINERS.sub("", name): value for name, value in variables.items()}
-
-
-def sets_variables_by_file(argv: Sequence[Value]) -> bool:
-    """Whether a file or text that is not read sets variables of the program behind these words."""
-    return any(word.text.partition("=")[0] in _FILES for word in _in_front(argv))
 
 
 def _in_front(argv: Sequence[Value]) -> list[Value]:

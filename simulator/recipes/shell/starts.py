@@ -133,14 +133,11 @@ def example_of(text: str, file: str, settings: Mapping[str, str]) -> Example | N
         if len(words) == most:
             by_number = {number: word for number, word in enumerate(words, start=1) if not _OPEN.search(word)}
             remark = f"started as {start or 'its comment'} says, with {most} arguments"
-            sizes = {
-                names.get(number, ""): word for number, word in by_number.items() if number not in settings_by_number
-            }
-            shown = " ".join(f"{name}={word}" for name, word in sizes.items() if _SIZES.fullmatch(name.upper()))
-            exported = {
-                name: value for name, value in (start.exported if start else {}).items() if name not in settings
-            }
-            shown = " ".join([*(f"{name}={value}" for name, value in exported.items()), *([shown] if shown else [])])
+            exported = start.exported if start else {}
+            exported = {name: value for name, value in exported.items() if name not in settings}
+            sizes = {names.get(n, ""): word for n, word in by_number.items() if n not in settings_by_number}
+            sizes = {name: word for name, word in sizes.items() if _SIZES.fullmatch(name.upper())}
+            shown = " ".join(f"{name}={value}" for name, value in (*exported.items(), *sizes.items()))
             if start and shown:
                 remark = f"started as {start} says first: {shown}"
             return Example(

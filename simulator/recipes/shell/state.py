@@ -409,7 +409,7 @@ class Machine:
     def text_of(self, target: Value, line: int) -> Value | None:
         """Return a file's text, every line of it at the line of the command that names it; None without one."""
         text = self._left_in(target, line)
-        if text is None or (text.pieces and not any(piece.known for piece in text.pieces)):
+        if text is None or (text.pieces and not text.has_text):
             return None
         if len(self.calls) >= MAXIMUM_CALLS:
             name = name_below(target).rpartition("/")[2][:60]
@@ -460,9 +460,7 @@ class Machine:
         merged.options = frozenset.intersection(*(state.options for state in going))
         merged.functions = _joined_functions([state.functions for state in going])
         for state in going[1:]:
-            if not same_content(_listed(state.positional), _listed(merged.positional)) or (
-                state.shifted != merged.shifted
-            ):
+            if (state.positional, state.shifted) != (merged.positional, merged.shifted):
                 opened = any(state.positional is not None for state in going)
                 merged.positional, merged.shifted = (open_words(causes, line) if opened else None), 0
         self.state = merged
@@ -530,8 +528,7 @@ def _differences(first: Mapping[str, Content], others: Sequence[Mapping[str, Con
     for other in others:
         if other is not first:
             charge(_COPY_WORK * 2 * (len(first) + len(other)))
-            names |= {name: None for name, content in first.items() if name not in other or other[name] is not content}
-            names |= {name: None for name in other if name not in first}
+            names |= {n: None for n in (*first, *other) if first.get(n, names) is not other.get(n, names)}
     return names
 
 
@@ -560,10 +557,6 @@ def items_of(content: Content) -> Items:
 def listed(items: Iterable[Value]) -> Items:
     """Return words as the items of an array."""
     return {str(number): item for number, item in enumerate(items)}
-
-
-def _listed(positional: tuple[Value, ...] | None) -> Content:
-    return None if positional is None else listed(positional)
 
 
 def open_words(causes: frozenset[Cause], line: int) -> tuple[Value, ...]:

@@ -64,6 +64,11 @@ class Value(PlainValue):
         return any(piece.splits and not piece.known for piece in self.pieces)
 
     @property
+    def has_text(self) -> bool:
+        """Whether any part of the text is known."""
+        return any(piece.known for piece in self.pieces)
+
+    @property
     def outside(self) -> bool:
         """Whether the value is environment variables alone that nobody is known to set."""
         return bool(self.pieces) and all(piece.outside for piece in self.pieces)

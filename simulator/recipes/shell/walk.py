@@ -543,8 +543,7 @@ class Walk:
         machine.state = before
         machine.back(aside)
         del machine.calls[calls:], machine.shadowed[shadowed:]
-        is_open = text is None or (text.pieces and not any(piece.known for piece in text.pieces))
-        return None if text is None or is_open else _without_end(text)
+        return None if text is None or (text.pieces and not text.has_text) else _without_end(text)
 
     def _speaks(self, node: Node) -> bool:
         """Whether a statement begins with a command whose output is read."""

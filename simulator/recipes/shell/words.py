@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Final
@@ -44,11 +45,10 @@ _EXPANDED: Final = _QUOTED | frozenset(
 )
 _BRACED: Final = re.compile(
     r"\$\{(?P<length>#(?=[\w@*]))?(?P<name>\w+|[@*#?$-])(?:\[(?P<index>[^]]*)\])?"
-    r"(?P<operator>:?[-=+?]|##?|%%?)?",
+    r"(?P<operator>:?[-=+?])?",
     re.ASCII,
 )
 """The expansions in braces that are read, up to their operator's operand."""
-_DEFAULTS: Final = frozenset([":-", ":=", ":+", ":?", "-", "=", "+", "?"])
 _SET: Final = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
 """A variable that an arithmetic expression sets."""
 _ITEM: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*\[")
@@ -188,7 +188,8 @@ class Words:
         if kind == "ansi_c_string":
             text = _ANSI.sub(_sign, self._source.text(begin + 2, node.end_byte - 1))
             return Value((*text_value(text, line, quoted=True).pieces, _end_of_quotes(line)))
-        if kind == "arithmetic_expansion" or (kind == "command_substitution" and self._is_arithmetic(node, begin)):
+        raw = self._source.data[begin : node.end_byte] if kind == "command_substitution" else b""
+        if kind == "arithmetic_expansion" or (raw[:3] == b"$((" and raw[-2:] == b"))"):  # as inside `${ }`
             return self.arithmetic(node, line)
         if kind == "process_substitution":
             value = hole(" ".join(self._source.node_text(node).split())[:_MAXIMUM_NAME], line, filled=True)
@@ -208,11 +209,6 @@ class Words:
         if not pieces and re.fullmatch(r"\$@|\$\{(@|\w+\[@\])[^{}]*\}", inner):
             return EMPTY
         return Value((*pieces, _end_of_quotes(line)))
-
-    def _is_arithmetic(self, node: Node, begin: int) -> bool:
-        """Whether the parser took `$(( ))` for a command, as it does inside `${ }`."""
-        raw = self._source.text(begin, node.end_byte)
-        return raw.startswith("$((") and raw.endswith("))")
 
     def _command(self, node: Node, line: int) -> Value:
         """Return the output of a command in `$( )`, from a setting or the script; else a hole."""
@@ -260,7 +256,7 @@ class Words:
         return self.element(name, text_value("0", line), line)
 
     def _braced(self, node: Node, begin: int, line: int, *, quoted: bool) -> Value:
-        """Return the value of `${...}` with its default, prefix, suffix or slice."""
+        """Return the value of `${...}`, with its default."""
         raw = self._source.text(begin, node.end_byte)
         match = _BRACED.match(raw)
         if match is None or begin in self._source.blank:
@@ -271,16 +267,10 @@ class Words:
             return self._length(content, raw, line)
         start = begin + len(match[0].encode())
         apart = name == "@" or match["index"] == "@"
-        if operator in _DEFAULTS:
+        if operator:
             return self._defaulted(node, name, content, operator, start, line, quoted=quoted)
         if match.end() != len(raw) - 1:
-            pattern = self._reread(
-                self._between(node, start, node.end_byte - 1, quoted=False), start, node.end_byte - 1
-            )
-            if operator in ("#", "##", "%", "%%") and not isinstance(content, Mapping):
-                content = self._trimmed(content or EMPTY, operator, pattern, raw, line)
-            else:
-                content = self._not_read(raw, content, line)
+            content = self._not_read(raw, content, line)
         return self._inserted(content, quoted=quoted, apart=apart)
 
     def _not_read(self, raw: str, content: Content, line: int) -> Value:
@@ -292,7 +282,7 @@ class Words:
 
     def _meant(self, node: Node, match: re.Match[str], begin: int, line: int) -> Content:
         """Return what `${X}` or `${X[index]}` means, without its operator."""
-        may_be_unset = match["operator"] in _DEFAULTS or match["index"] in ("@", "*")
+        may_be_unset = bool(match["operator"]) or match["index"] in ("@", "*")
         content = self._name(match["name"], line, may_be_unset=may_be_unset)
         if match["index"] is None:
             return self._first(match["name"], content, line)
@@ -358,11 +348,6 @@ class Words:
                 f"{self._machine.file}:{line}: the script stops here: {name} is not set; --set {name}=VALUE"
             )
         return self._inserted(content, quoted=quoted)
-
-    def _trimmed(self, value: Value, operator: str, pattern: Value, raw: str, line: int) -> Value:
-        """Return a text without the prefix or suffix that matches a pattern."""
-        text = _without_match(value.text, operator, pattern) if value.known and pattern.known else None
-        return self._not_read(raw, value, line) if text is None else text_value(text, value.line or line)
 
     # Arithmetic.
 
@@ -477,57 +462,28 @@ def _sign(match: re.Match[str]) -> str:
     return chr(code) if code else _ESCAPES.get(match[3], match[3] or "")
 
 
-# Patterns: `*`, `?` and `[...]` in `case`, `[[ ]]` and `${X%...}`. Quoted parts are literal.
+# Patterns: `*`, `?` and `[...]` in `case` and `[[ ]]`. Quoted parts are literal.
 
 _PATTERN_WORK: Final = 500
 """Units of work of compiling one character of a pattern."""
 _MAXIMUM_PATTERN: Final = 200
-_MAXIMUM_TEXT: Final = 4096
 
 
 def matches(text: str, pattern: Value, file: str) -> bool | None:
-    """Whether a shell pattern matches; None for one that is not read. Raises InputError for one that is too long."""
-    shown = _pattern_text(pattern)
-    if shown is None:
-        return None
-    if len(shown) > _MAXIMUM_PATTERN:
-        raise InputError(f"{file}:{pattern.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
-    return _compiled(shown, len(text)).match(text) is not None
-
-
-def _pattern_text(pattern: Value) -> str | None:
-    """Return a pattern as `fnmatch` spells it; None for extended ones and for others that are not read."""
+    """Whether a shell pattern matches; None for an extended one. Raises InputError for one that is too long."""
     plain = "".join(piece.text for piece in pattern.pieces if not piece.quoted)
     literal = "".join(piece.text for piece in pattern.pieces if piece.quoted)
     if re.search(r"[@?*+!]\(|\[:", plain) or ("[" in plain and re.search(r"[]\[*?!^-]", literal)):
         return None
-    return "".join(
+    shown = "".join(
         re.sub(r"([*?[])", r"[\1]", piece.text) if piece.quoted else piece.text.replace("[^", "[!")
         for piece in pattern.pieces
     )
-
-
-def _compiled(shown: str, characters: int) -> re.Pattern[str]:
-    """Return the expression of a shell pattern; `characters` are those of all texts to be matched, and charged for.
-
-    Stars do not multiply the work: the text after a star is located once.
-    """
-    charge(_PATTERN_WORK * (10 + len(shown)) + characters * (1 + len(shown) // 4))
-    return re.compile(fnmatch.translate(shown), re.DOTALL)
-
-
-def _without_match(text: str, operator: str, pattern: Value) -> str | None:
-    """Return the text without its shortest or longest matching prefix or suffix; None for a pattern not read."""
-    shown = _pattern_text(pattern)
-    if shown is None or len(text) > _MAXIMUM_TEXT or len(shown) > _MAXIMUM_PATTERN:
-        return None
-    match = _compiled(shown, len(text) * (len(text) + 1) // 2).match
-    sizes = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
-    for size in sizes:
-        part = text[:size] if operator[0] == "#" else text[len(text) - size :]
-        if match(part):
-            return text[size:] if operator[0] == "#" else text[: len(text) - size]
-    return text
+    if len(shown) > _MAXIMUM_PATTERN:
+        raise InputError(f"{file}:{pattern.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
+    # Stars do not multiply the work: the text after a star is located once.
+    charge(_PATTERN_WORK * (10 + len(shown)) + len(text) * (1 + len(shown) // 4))
+    return re.compile(fnmatch.translate(shown), re.DOTALL).match(text) is not None
 
 
 # Tests in `[ ]`, `[[ ]]` and `(( ))`, which are true, false or undecided before the run.
@@ -579,62 +535,44 @@ def _leaves(node: Node) -> list[Node]:
 class Test:
     """The words of one test, evaluated by the rules of `test`; a malformed one fails as it does in the shell."""
 
-    def __init__(self, machine: Machine, words: Words, tokens: list[Value], line: int, *, double: bool) -> None:
+    def __init__(self, machine: Machine, words: Words, tokens: Iterable[Value], line: int, *, double: bool) -> None:
         self._machine = machine
         self._words = words
-        self._tokens = tokens
+        self._tokens = deque(tokens)
         self._line = line
         self._double = double
-        self._position = 0
 
     def truth(self) -> Truth:
         """Return the truth of the whole test."""
-        if not self._tokens:
-            return False
         result = self._joined(("-o", "||"))
-        return result if self._position == len(self._tokens) else False
-
-    def _peek(self, ahead: int = 0) -> str:
-        place = self._position + ahead
-        return self._tokens[place].text if place < len(self._tokens) else ""
-
-    def _left(self) -> int:
-        return len(self._tokens) - self._position
+        return False if self._tokens else result
 
     def _joined(self, signs: tuple[str, str]) -> Truth:
         """Return the truth of terms between `-o` or `||`, of which each is terms between `-a` or `&&`."""
         is_or = signs[0] == "-o"
         result = self._joined(("-a", "&&")) if is_or else self._primary()
-        while self._left() > 1 and self._peek() in signs:
-            self._position += 1
+        while len(self._tokens) > 1 and self._tokens[0].text in signs:
+            self._tokens.popleft()
             term = self._joined(("-a", "&&")) if is_or else self._primary()
             result = negated(both(negated(result), negated(term))) if is_or else both(result, term)
         return result
 
     def _primary(self) -> Truth:
-        if self._left() == 0:
+        tokens = self._tokens
+        if not tokens:
             return False
         self._machine.step(self._line)
-        if self._left() >= 3 and self._peek(1) in _BINARY:
-            left, operator, right = self._tokens[self._position], self._peek(1), self._tokens[self._position + 2]
-            self._position += 3
-            return self._compared(left, operator, right)
-        text = self._peek()
-        if text == "!" and self._left() > 1:
-            self._position += 1
+        first = tokens.popleft()
+        if len(tokens) >= 2 and tokens[0].text in _BINARY:
+            return self._compared(first, tokens.popleft().text, tokens.popleft())
+        if first.text == "!" and tokens:
             return negated(self._primary())
-        if text == "(" and self._left() > 1:
-            self._position += 1
+        if first.text == "(" and tokens:
             result = self._joined(("-o", "||"))
-            if self._peek() == ")":
-                self._position += 1
+            if tokens and tokens[0].text == ")":
+                tokens.popleft()
             return result
-        if text in _UNARY and self._left() > 1:
-            operand = self._tokens[self._position + 1]
-            self._position += 2
-            return self._unary(text, operand)
-        self._position += 1
-        return self._filled(self._tokens[self._position - 1])
+        return self._unary(first.text, tokens.popleft()) if first.text in _UNARY and tokens else self._filled(first)
 
     def _filled(self, value: Value) -> Truth:
         if value.outside:
