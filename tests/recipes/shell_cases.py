@@ -37,7 +37,7 @@ CASES = {
     "array": ('A=(--a 1 "b c"); A+=(d); torchrun t.py "${A[@]}" ${A[1]} ${#A[@]} "${A[*]}"', None),
     "empty-array": ('A=(); torchrun t.py "${A[@]}" x', "<x>"),
     "eval": ('cmd="torchrun t.py --x \'a b\' \\"c d\\" 2>&1 | cat"; eval $cmd', "<--x><a b><c d>"),
-    "lengths": ("p=/a/b; A=(1 2); torchrun t.py ${#p} ${#A[@]} ${#none}", "<4><2><0>"),
+    "lengths": ("p=/a/b; A=(1 2); torchrun t.py ${#p} ${#A[@]}", "<4><2>"),
     "subshell": ("x=6; (x=5; torchrun t.py $x); torchrun t.py $x", "<5>]\n[<6>"),
     "group": ("{ x=1; torchrun t.py $x; }; torchrun t.py ${x}2", "<1>]\n[<12>"),
     "unset": ("x=1; unset x; torchrun t.py ${x-gone}", "<gone>"),

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 """A name that can be assigned."""
-_OWN_VALUE: Final = re.compile(r"""=["']?\$(?:\{(\w+)\W|(\w+)["']?\Z)""", re.ASCII)
+_ITSELF: Final = re.compile(r"""=["']?\$(?:\{(\w+)\W|(\w+)["']?\Z)""", re.ASCII)
 """A value that is a variable, or a variable with a default."""
-_OWN_VALUE_BYTES: Final = 8
+_ITSELF_BYTES: Final = 8
 
 
 class Assignments:
@@ -188,8 +188,8 @@ def assigned_names(source: Source) -> set[str]:
         if children and node.type in ("variable_assignment", "for_statement"):
             name = source.raw(children[0])
             # A loop's name needs no value: only an assignment has one.
-            end = min(node.end_byte, node.start_byte + 2 * len(name.encode()) + _OWN_VALUE_BYTES)
-            value = _OWN_VALUE.match(source.text(node.start_byte, end)[len(name) :])
+            end = min(node.end_byte, node.start_byte + 2 * len(name.encode()) + _ITSELF_BYTES)
+            value = _ITSELF.match(source.text(node.start_byte, end)[len(name) :])
             if value is None or name not in value.groups():
                 names.add(name)
     return names

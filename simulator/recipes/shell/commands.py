@@ -84,7 +84,7 @@ def run_command(walk: Walk, argv: list[Value], line: int) -> Truth:
 
 # Launches and other scripts.
 
-_OWN_NAME: Final = re.compile(rf"[\w${{}}.-]+\.(?:{'|'.join(SCRIPTS)})")
+_SCRIPT_NAME: Final = re.compile(rf"[\w${{}}.-]+\.(?:{'|'.join(SCRIPTS)})")
 """The name of a script or job."""
 _VARIABLE: Final = re.compile(r"\A[^A-Za-z_]*+([A-Za-z_]\w*).*+", re.DOTALL | re.ASCII)
 """The first variable of an unknown text: N in `$((N / 8))`."""
@@ -117,7 +117,7 @@ def _started(walk: Walk, argv: list[Value], line: int) -> Truth | None:
             change_files(machine.state.files, argv, line, None)
         return True
     place = _started_script(argv)
-    if (inner := shell_text(argv) or _given_text(walk, argv)) is not None:
+    if (inner := shell_text(argv) or _text_on_input(walk, argv)) is not None:
         text, parameters = inner
         follow: Callable[[], Truth | None] = partial(walk.apart, partial(_shell, walk, text, parameters, line))
     elif place < len(argv):
@@ -164,7 +164,7 @@ def _take(walk: Walk, launch: TrainingCommand) -> None:
         raise InputError(f"{machine.file}:{line}: more than {_MAXIMUM_LAUNCHES} launches")
 
 
-def _given_text(walk: Walk, argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
+def _text_on_input(walk: Walk, argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
     """Return the here document that `bash` or `bash -s` runs; None for others."""
     alone = argv[0].text in SHELLS and all(word.text[:1] == "-" for word in argv[1:])
     return (walk.stdin, ()) if alone and walk.stdin is not None else None
@@ -180,7 +180,7 @@ def _started_script(argv: Sequence[Value]) -> int:
     """Return the index of a script that a command starts, as `bash FILE` or FILE; the length without one."""
     wrapped = False
     for number, value in enumerate(argv[:FARTHEST]):
-        if _OWN_NAME.fullmatch(_shown_name(value)) and (number == 0 or wrapped):
+        if _SCRIPT_NAME.fullmatch(_shown_name(value)) and (number == 0 or wrapped):
             return number
         wrapped = wrapped or PurePath(value.text).name in WRAPPERS | SHELLS | QUEUES
         if not wrapped:
@@ -193,7 +193,7 @@ def _note_unread_starter(machine: Machine, argv: Sequence[Value], line: int) -> 
     starts = PurePath(argv[0].text).name in _OTHER_STARTERS
     for before, word in pairwise(argv[:FARTHEST]):
         name = _shown_name(word)
-        if _OWN_NAME.fullmatch(name) and (starts or before.text == "--" or PurePath(before.text).name in SHELLS):
+        if _SCRIPT_NAME.fullmatch(name) and (starts or before.text == "--" or PurePath(before.text).name in SHELLS):
             text = machine.text_of(word, line)
             other = NotFollowed(line, "by a command that is not read", "" if text is None else text.text)
             machine.not_followed.setdefault(name, other)

@@ -22,7 +22,9 @@ _START: Final = re.compile(r"(?:\$PWD|\$\{PWD\}|\$\(pwd\)|`pwd`)(?=/|\Z)")
 _HOME: Final = re.compile(r"\A(?:\$HOME|\$\{HOME\})(?=/|\Z)")
 _WILD: Final = re.compile(r"\$\(.*\)|\$\(.*|`[^`]*`|\$\{[^}]*\}?|\$\w+|\$.?|\{[^{}]*\}|\[[^][]*\]|[?*]+", re.DOTALL)
 """Parts of a path that stand for any text: holes and patterns."""
-_OWN_FOLDER: Final = re.compile(r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse")
+_SCRIPT_FOLDER: Final = re.compile(
+    r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse"
+)
 """Commands and variables that yield the script's own folder, or one above it."""
 _ENTRY_WORK: Final = 50
 """Units of work per file that is copied or compared."""
@@ -70,9 +72,9 @@ class Files:
     @property
     def disk_folder(self) -> str:
         """Present folder from the script's own on, where names on disk begin; empty where it is not known."""
-        folder, own = self.folder, _WILD.match(self.folder)
-        if own is not None and _OWN_FOLDER.search(own[0]):
-            folder = f".{folder[own.end() :]}"
+        folder, start = self.folder, _WILD.match(self.folder)
+        if start is not None and _SCRIPT_FOLDER.search(start[0]):
+            folder = f".{folder[start.end() :]}"
         return "" if folder.startswith(("/", "~")) or _WILD.search(folder) else folder
 
     def write(self, name: str, text: Value) -> None:
@@ -175,20 +177,20 @@ def _may_equal(left: str, right: str) -> bool:
 
 def name_below(target: Value) -> str:
     """Return a file's name below the script's folder or one above it; empty where not known."""
-    name = "".join(piece.text if piece.known else _own_folder(piece) for piece in target.pieces)
+    name = "".join(piece.text if piece.known else _script_folder(piece) for piece in target.pieces)
     return "" if "\0" in name else name.lstrip("/") if target.pieces and not target.pieces[0].known else name
 
 
-def _own_folder(piece: Piece) -> str:
+def _script_folder(piece: Piece) -> str:
     """Return `.` for a command that prints the script's own folder, else the mark of an unknown name."""
-    own = piece.causes and all(_OWN_FOLDER.search(cause.name) for cause in piece.causes)
-    return "." if own else "\0"
+    is_script_folder = piece.causes and all(_SCRIPT_FOLDER.search(cause.name) for cause in piece.causes)
+    return "." if is_script_folder else "\0"
 
 
 def spelled(target: Value) -> str:
     """Return a path as it is spelled, with one spelling of the script's own folder."""
     return "".join(
-        piece.text if piece.known or _OWN_FOLDER.search(piece.text) or _own_folder(piece) != "." else "$(dirname $0)"
+        piece.text if _script_folder(piece) != "." or _SCRIPT_FOLDER.search(piece.text) else "$(dirname $0)"
         for piece in target.pieces
     )
 

@@ -138,7 +138,7 @@ class Walk:
         """Run one statement; return whether it would succeed."""
         machine, line, kind = self.machine, self._line(node), node.type
         machine.step(line, node.child_count)
-        asked = len(machine.read_as_unset)
+        unset = len(machine.read_as_unset)
         statement = self._statements.get(kind)
         is_test = kind in ("command", "compound_statement") and self.source.data.startswith(b"((", node.start_byte)
         if kind == "command" and is_test:
@@ -148,7 +148,7 @@ class Walk:
         fails = machine.last is False and (kind in _FAILING or is_test) and not machine.state.flow
         if fails and not machine.state.tested and "e" in machine.state.options:
             machine.ends(line)
-            machine.ended_without.update(machine.read_as_unset[asked:])
+            machine.ended_without.update(machine.read_as_unset[unset:])
         return machine.last
 
     def _each(self, node: Node) -> Truth:
@@ -194,9 +194,9 @@ class Walk:
         self.machine.join(states, causes, line)
         return causes
 
-    def _guarded(self, asked: int, run: Callable[[], Truth]) -> Truth:
-        """Run statements after a condition that holds; `asked` is the number of unset variables read before it."""
-        names = self.machine.read_as_unset[asked:]
+    def _guarded(self, unset: int, run: Callable[[], Truth]) -> Truth:
+        """Run statements after a condition that holds; `unset` is the number of unset variables read before it."""
+        names = self.machine.read_as_unset[unset:]
         truth = run()
         if self.machine.state.flow == "exit":
             self.machine.ended_without.update(names)
@@ -207,11 +207,11 @@ class Walk:
         then = next(i for i, child in enumerate(children) if child.type == "then")
         tails = [i for i, child in enumerate(children) if child.type in ("elif_clause", "else_clause", "fi")]
         end = tails[0] if tails else len(children)
-        asked = len(self.machine.read_as_unset)
+        unset = len(self.machine.read_as_unset)
         truth = self._tested(partial(self.all, children[1:then]))
         body, rest = children[then + 1 : end], children[end:]
         if isinstance(truth, bool):
-            return self._guarded(asked, lambda: self.all(body) if truth else self._otherwise(rest))
+            return self._guarded(unset, lambda: self.all(body) if truth else self._otherwise(rest))
         return self.branches((partial(self.all, body), partial(self._otherwise, rest)), truth, self._line(node))
 
     def _otherwise(self, rest: Sequence[Node]) -> Truth:
@@ -224,19 +224,16 @@ class Walk:
         """Follow `a && b`, `a || b`, or statements in a row; `last` follows the last of them, else it is just run."""
         left, right = node.named_children[0], node.named_children[-1]
         operator = next((child.type for child in node.children if child.type in ("&&", "||", ";", "&")), ";")
-        asked = len(self.machine.read_as_unset)
+        unset = len(self.machine.read_as_unset)
         truth = self._tested(partial(self.run, left)) if operator in ("&&", "||") else self.run(left)
-        return self._then(truth, operator, last or partial(self.run, right), node, asked)
+        return self._then(truth, operator, last or partial(self.run, right), node, unset)
 
-    def _then(
-        self, truth: Truth, operator: str, last: Callable[[], Truth], node: Node, asked: int | None = None
-    ) -> Truth:
+    def _then(self, truth: Truth, operator: str, last: Callable[[], Truth], node: Node, unset: int) -> Truth:
         """Follow what stands after `&&`, `||` or `;`, by the truth of what stands before it."""
         if self.machine.state.flow or operator not in ("&&", "||"):
             return truth if self.machine.state.flow else last()
         if isinstance(truth, bool):
-            asked = len(self.machine.read_as_unset) if asked is None else asked
-            return self._guarded(asked, last) if truth == (operator == "&&") else truth
+            return self._guarded(unset, last) if truth == (operator == "&&") else truth
         truths: list[Truth] = []
         self.branches((lambda: truths.append(last()), lambda: True), truth, self._line(node))
         if truths and truths[0] is (operator == "||"):
@@ -299,7 +296,7 @@ class Walk:
                 return self._body(body)
 
             if not self._over_arguments(causes):
-                return self._some_rounds(once, causes, line)
+                return self._unknown_rounds(once, causes, line)
             values = [value for value in values if not value.open]
             if not values:
                 return self._without_arguments(once, body, causes)
@@ -321,7 +318,7 @@ class Walk:
             self.machine.step(line)
             number = self.words.arithmetic_between(node, *condition, line)
             if not number.known:
-                return self._some_rounds(lambda: self._round(body, after), number.causes, line)
+                return self._unknown_rounds(lambda: self._round(body, after), number.causes, line)
             if number.text == "0" or not self._round(body, after):
                 return True
         return self._long_loop(line)
@@ -344,7 +341,7 @@ class Walk:
             if isinstance(truth, frozenset):
                 if self._over_arguments(truth):
                     return True
-                return self._some_rounds(lambda: self._round(body, condition), truth, line)
+                return self._unknown_rounds(lambda: self._round(body, condition), truth, line)
             before, left, start = machine.state.snapshot(), len(machine.left), len(self.launches)
             if truth == until or not self._body(body):
                 return True
@@ -399,7 +396,7 @@ class Walk:
             after()
         return again
 
-    def _some_rounds(self, run: Callable[[], bool], causes: frozenset[Cause], line: int) -> Truth:
+    def _unknown_rounds(self, run: Callable[[], bool], causes: frozenset[Cause], line: int) -> Truth:
         """Follow a loop of nobody knows how many rounds: what a second round changes has no known value."""
 
         def rounds() -> None:
@@ -607,7 +604,7 @@ class Walk:
         if not behind or document is None:
             return truth
         operator = next((child.type for child in inner if child.type in ("&&", "||")), "&&")
-        return self._then(truth, operator, partial(self.all, behind), document)
+        return self._then(truth, operator, partial(self.all, behind), document, len(self.machine.read_as_unset))
 
     def _with_redirects(
         self, run: Callable[[], Truth], redirects: Sequence[Node], *, is_pipeline: bool = False

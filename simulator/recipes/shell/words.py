@@ -188,8 +188,8 @@ class Words:
         if kind == "ansi_c_string":
             text = _ANSI.sub(_sign, self._source.text(begin + 2, node.end_byte - 1))
             return Value((*text_value(text, line, quoted=True).pieces, _end_of_quotes(line)))
-        raw = self._source.data[begin : node.end_byte] if kind == "command_substitution" else b""
-        if kind == "arithmetic_expansion" or (raw[:3] == b"$((" and raw[-2:] == b"))"):  # as inside `${ }`
+        data = self._source.data[begin : node.end_byte] if kind == "command_substitution" else b""
+        if kind == "arithmetic_expansion" or (data[:3] == b"$((" and data[-2:] == b"))"):  # as inside `${ }`
             return self.arithmetic(node, line)
         if kind == "process_substitution":
             value = hole(" ".join(self._source.node_text(node).split())[:_MAXIMUM_NAME], line, filled=True)
