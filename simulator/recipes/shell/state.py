@@ -471,7 +471,7 @@ class Machine:
             self.state = state
             contents.append(self.lookup(name, line))
         if all(same_content(contents[0], other) for other in contents[1:]):
-            return contents[0]
+            return next((content for content in contents if content is not None), None)
         values = [content if isinstance(content, Value) else words(items_of(content).values()) for content in contents]
         if (setting := self.preset(name, line)) is not None:
             return setting
@@ -545,8 +545,8 @@ def _joined_functions(every: Sequence[dict[str, Function | None]]) -> dict[str, 
     if all(functions is every[0] or functions == every[0] for functions in every):
         return every[0]
     names = dict.fromkeys(name for functions in every for name in functions)
-    first = every[0]
-    return {n: first[n] if all(other.get(n) == first.get(n) for other in every) else None for n in names}
+    same = {name for name in names if all(other.get(name) == every[0].get(name) for other in every)}
+    return {name: every[0].get(name) if name in same else None for name in names}
 
 
 def items_of(content: Content) -> Items:

@@ -539,13 +539,14 @@ class Test:
         self._machine = machine
         self._words = words
         self._tokens = deque(tokens)
+        self._open = open_causes(tuple(self._tokens))
         self._line = line
         self._double = double
 
     def truth(self) -> Truth:
         """Return the truth of the whole test."""
         result = self._joined(("-o", "||"))
-        return False if self._tokens else result
+        return self._open or False if self._tokens else result
 
     def _joined(self, signs: tuple[str, str]) -> Truth:
         """Return the truth of terms between `-o` or `||`, of which each is terms between `-a` or `&&`."""
