@@ -26,7 +26,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     "nested-stars.sh": (_script("X=" + "a" * 5000 + "\n[[ $X =~ ^((a*)*)*b$ ]] && Y=1"), "answered"),
     "counted.sh": (_script("X=" + "a" * 99 + "\n[[ $X =~ (((a{99}){99}){99}){99} ]] && Y=1"), "answered"),
     "stars.sh": (_script("X=" + "a" * 4000 + "\n[[ $X == " + "*a" * 90 + "b ]] && Y=1"), "answered"),
-    "trimmed.sh": (_script(f"X={'a' * 4096}\n" + _looped('Y="${X%%' + "*?a" * 60 + 'b}"')), "refused"),
+    "trimmed.sh": (_script(f"X={'a' * 4096}\n" + _looped('Y="${X%%' + "*?a" * 60 + 'b}"')), "answered"),
     # Copies.
     "printf.sh": (_script(_DOUBLED + _looped('printf -v Y "$X" a b c')), "refused"),
     "doubled.sh": (_script("X=a\n" + _looped('X="$X$X"', 19) + "\n" + _looped('Y="$X"')), "refused"),

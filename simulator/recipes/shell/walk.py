@@ -66,14 +66,14 @@ _OUTPUTS: Final = frozenset([">", ">|", ">>", "&>", "&>>", ">&"])
 _STREAM: Final = re.compile(r"\d+\Z|-\Z")
 _SPEAKING: Final = frozenset(["echo", "cat", "expr", "pwd"])
 """Commands whose output in `$( )` is read."""
-Command = Callable[["Walk", list[Value], int], Truth]
+RunCommand = Callable[["Walk", list[Value], int], Truth]
 """Follows the words of a command on a line; returns whether it would succeed."""
 
 
 class Walk:
     """A walk over the statements of one source, which changes a machine's state and collects launches."""
 
-    def __init__(self, machine: Machine, source: Source, launches: list[TrainingCommand], command: Command) -> None:
+    def __init__(self, machine: Machine, source: Source, launches: list[TrainingCommand], command: RunCommand) -> None:
         """`command` follows a command that is none of the script's functions."""
         self.machine = machine
         self.source = source

@@ -105,15 +105,15 @@ class Words:
 
     def all_fields(self, nodes: Iterable[Node]) -> list[Value]:
         """Return the words of nodes in a row; what nothing or a backslash at a line's end divides is one word."""
-        found: list[Value] = []
+        fields: list[Value] = []
         end = -1
         for node in nodes:
-            fields = self.fields(node)
-            if found and fields and end >= 0 and _JOINED.fullmatch(self._source.data, end, self._begin(node)):
-                found[-1] = joined([found[-1], fields.pop(0)])
-            found += fields
+            parts = self.fields(node)
+            if fields and parts and end >= 0 and _JOINED.fullmatch(self._source.data, end, self._begin(node)):
+                fields[-1] = joined([fields[-1], parts.pop(0)])
+            fields += parts
             end = node.end_byte
-        return found
+        return fields
 
     def value(self, node: Node) -> Value:
         """Return the node's expansion as one value, not yet split into words."""
