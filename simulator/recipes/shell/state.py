@@ -545,8 +545,7 @@ def _joined_functions(every: Sequence[dict[str, Function | None]]) -> dict[str, 
     if all(functions is every[0] or functions == every[0] for functions in every):
         return every[0]
     names = dict.fromkeys(name for functions in every for name in functions)
-    same = {name for name in names if all(other.get(name) == every[0].get(name) for other in every)}
-    return {name: every[0].get(name) if name in same else None for name in names}
+    return {n: every[0].get(n) if all(other.get(n) == every[0].get(n) for other in every) else None for n in names}
 
 
 def items_of(content: Content) -> Items:
