@@ -15,8 +15,8 @@ from click.testing import Result
 
 from simulator.errors import UnsupportedError
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.runner.device import Device
 from simulator.lab.runner.processes import with_package
+from simulator.lab.runner.reference import Device
 from simulator.show.cli import launches
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine
@@ -203,7 +203,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
     said = refusal(*QUESTION, code=3)
-    assert said == "--engine reference: torch is not installed; pip install '.[runner]' in a checkout brings it"
+    assert said == "torch is not installed: pip install '.[runner]' in a checkout brings it, else pip install torch"
     assert list(Path().iterdir()) == []
 
 

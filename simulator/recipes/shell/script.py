@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from simulator.errors import InputError
 from simulator.frameworks.values import Cause, TooLargeError
-from simulator.recipes.recipe import Remark, Severity
+from simulator.question.origin import Remark, Severity
 from simulator.recipes.shell.assignments import assigned_names
 from simulator.recipes.shell.commands import run_command
 from simulator.recipes.shell.launch import TrainingCommand, scheduled_variables

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from simulator.budget import charge
 from simulator.errors import InputError
-from simulator.frameworks.home import asking, path_set_by_user
+from simulator.frameworks.home import path_set_by_user
 from simulator.frameworks.values import Cause
-from simulator.recipes.recipe import Place, Remark, Severity
+from simulator.question.origin import Place, Remark, Severity, option_for
 from simulator.recipes.shell.files import Files, joined_files, name_below
 from simulator.recipes.shell.source import Source
 from simulator.recipes.shell.starts import Example
@@ -395,7 +395,7 @@ class Machine:
         """
         if any(SURROUNDINGS.search(cause.name) for cause in causes):
             return
-        fix = asking(name, is_file=True) if name else "--set NAME=VALUE"
+        fix = option_for(name, is_file=True) if name else "--set NAME=VALUE"
         self.remark("not-read", "warning", f"{shown[:100]} is not read: what it sets is not known", line, fix)
         self.unread = True
         charge(ENTRY_WORK * len(self.state.variables))

@@ -13,12 +13,12 @@ from simulator.evidence.calibration.judged import JudgedRun, judged_runs
 from simulator.evidence.calibration.own import OwnFit, fit_own, own_errors, template, unused
 from simulator.evidence.calibration.sample import Sample, prepared
 from simulator.evidence.calibration.store import calibration_text, shipped_calibration, shipped_names
-from simulator.evidence.measurements.log import read_log
 from simulator.evidence.measurements.rows import read_cells, read_rows, rows_text, write_rows
 from simulator.question.specs.catalogue import load_hardware
-from simulator.recipes.emit.stand_in import stand_in
-from simulator.show.cli.layouts import framework_options
+from simulator.recipes.logs import read_log
+from simulator.recipes.stated_rows import stand_in
 from simulator.show.cli.options import handled
+from simulator.show.cli.question import framework_options
 from simulator.show.cli.streams import answer, note, presentation, verbosity_of, write
 from simulator.show.report.formats import ANSWERS
 

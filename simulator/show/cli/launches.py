@@ -11,27 +11,24 @@ from typing import Any
 
 import click
 
-from simulator import api
-from simulator.api import scenario_of
+from simulator.answers import ranking
+from simulator.answers.cases import scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
-from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Wanted, run, run_folder, shared_folder
-from simulator.lab.runner.device import ask, contradictions, crowded
-from simulator.lab.runner.engine import Engine, Pick
-from simulator.lab.runner.engines.megatron import MegatronEngine
-from simulator.lab.runner.engines.paddle import PaddleEngine
-from simulator.lab.runner.launch import Launcher
-from simulator.lab.runner.learn import learn
-from simulator.lab.runner.local import LocalLauncher
-from simulator.lab.runner.record import Record
-from simulator.lab.runner.reference import ReferenceEngine, usual_backend
-from simulator.lab.runner.slurm import SlurmLauncher
-from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
+from simulator.lab.runner.campaign import Campaign, LaunchPlan, Planner, Record, Wanted, run, run_folder, shared_folder
+from simulator.lab.runner.compare import learn
+from simulator.lab.runner.engine import Engine, Launcher, Pick
+from simulator.lab.runner.launchers import LocalLauncher, SlurmLauncher
+from simulator.lab.runner.outside import MegatronEngine, PaddleEngine
+from simulator.lab.runner.reference import ReferenceEngine, ask, contradictions, crowded, usual_backend
+from simulator.question.origin import ARGUMENT
+from simulator.question.question import Question
+from simulator.question.scenario.inputs import DEFAULTS
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.catalogue import hardware_names, load_hardware
 from simulator.question.specs.hardware import HardwareSpec
-from simulator.show.cli.layouts import check_cluster, framework_options, space
 from simulator.show.cli.options import left_to_default
+from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write
 from simulator.show.cli.validate import FOLDER
 from simulator.show.report.formats import ANSWERS
@@ -48,14 +45,14 @@ _MOST_RANKED = 256
 def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, launch, compare, and leave with the exit code."""
     quiet = verbosity_of(ctx) < 0
-    hardware, question = _question(values)
-    searched = space(values)
+    hardware, question = _question(ctx, values)
+    searched = ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"])
     work = Path(values["work_folder"] or FOLDER)
     _check_options(ctx, values)
     record = Record(Path(values["output"]) if values["output"] else work / f"{hardware.name}.csv")
     learned_file = record.path.with_suffix(".yaml")
     if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
-        question["calibration"] = str(learned_file)
+        question = question.changed(calibration=str(learned_file))
         note(f"ranked by {learned_file}, of earlier launches", quiet=quiet)
     pick = _pick(values, question, record.table)
     engine, launcher = _engine(values, hardware), _launcher(values, hardware)
@@ -63,8 +60,8 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if not values["dry_run"]:
         engine.check()
         record.check()
-    ranking = api.rank(**question, space=searched, top=_MOST_RANKED, variants=True)
-    if not ranking.estimates:
+    ranked = ranking.rank(question, space=searched, top=_MOST_RANKED, variants=True)
+    if not ranked.estimates:
         raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
     wanted = Wanted(
         top=values["top"],
@@ -75,7 +72,7 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     )
     folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
     try:
-        plan = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=wanted).plan(ranking.estimates)
+        plan = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=wanted).plan(ranked.estimates)
     finally:
         with suppress(OSError):
             folder.rmdir()  # only compared in which there is nothing to launch
@@ -92,12 +89,12 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     learned = None
     if values["calibrate"] and keeper and any(compared.ran for compared in campaign.comparisons):
 
-        def ranked(file: str) -> Sequence[Estimate]:
-            asked = question | {"calibration": file}
-            return api.rank(**asked, space=searched, top=_MOST_RANKED, variants=True).estimates
+        def ranked_again(file: str) -> Sequence[Estimate]:
+            learned_question = question.changed(calibration=file)
+            return ranking.rank(learned_question, space=searched, top=_MOST_RANKED, variants=True).estimates
 
         rows = [row for row in record.rows() if row.hardware == values["hardware"]]
-        learned = learn(rows, learned_file, before=ranking.estimates, rank=ranked, top=values["top"])
+        learned = learn(rows, learned_file, before=ranked.estimates, rank=ranked_again, top=values["top"])
     validation = Validation(campaign=campaign, rows_file=record.path, learned=learned)
     shown = replace(presentation(ctx), colour=colour_of(ctx, None))
     write(ANSWERS["validation"].write(validation, values["format"], shown), None)
@@ -113,32 +110,26 @@ def _code(campaign: Campaign) -> int:
     return 0 if campaign.all_well else 1
 
 
-def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
-    """Return the hardware, and the arguments of a ranking."""
-    if not values["model"]:
-        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+def _question(ctx: click.Context, values: Mapping[str, Any]) -> tuple[HardwareSpec, Question]:
+    """Return the hardware, and the question of a ranking."""
+    require_model(values)
     if ":" in values["hardware"]:
         raise UnsupportedError("--hardware: launches run on one kind of device")
-    check_cluster(values)
     hardware = load_hardware(values["hardware"])
     sizes = _SMALL if hardware.family == "cpu" else _LARGE
-    return hardware, {
-        **{name: values[name] for name in BY_INPUT if name in values},
-        **{name: values[name] or usual for name, usual in sizes.items()},
-        "framework": _FRAMEWORKS[values["engine"]],
-        "options": framework_options(values),
-    }
+    question = question_on_line(ctx, many=True)
+    usual = {name: size for name, size in sizes.items() if name not in question.inputs}
+    return hardware, question.changed(ARGUMENT, framework=_FRAMEWORKS[values["engine"]], **usual)
 
 
-def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) -> Pick:
+def _pick(values: Mapping[str, Any], question: Question, table: str) -> Pick:
     """Return the question of every launch, with a placeholder for the layout."""
-    scenario = scenario_of(**question)
+    question = replace(question, layout={})
+    scenario = scenario_of(question)
     return Pick(
         scenario=scenario,
         layout=Layout(),
-        model=values["model"],
-        hardware=values["hardware"],
-        options=question["options"],
+        question=question,
         steps=values["steps"],
         warmup_steps=values["warmup"],
         table=table,

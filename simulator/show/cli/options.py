@@ -213,7 +213,7 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             number = WholeSet if many else Length if setting.of_tokens else Whole
             return number(setting.low, setting.high)
         case "word":
-            return (WordSet if many else Word)(setting.asked or setting.choices)
+            return (WordSet if many else Word)(setting.named_choices or setting.choices)
         case "words":
             return WordSet(setting.choices)
         case "layers":

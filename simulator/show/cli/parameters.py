@@ -31,7 +31,6 @@ LARGEST_SET = 4096
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
 _REPEATED = re.compile(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
-_SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 _BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
 """Names in a text of one or several kinds of hardware, each followed by network or nodes."""
 
@@ -284,7 +283,7 @@ class OfferText(Read):
 
     def read(self, text: str) -> Any:
         """Return the offer."""
-        from simulator.show.answers.offers import parse_offer  # noqa: PLC0415  start-up time
+        from simulator.answers.offers import parse_offer  # noqa: PLC0415  start-up time
 
         return parse_offer(text)
 
@@ -399,24 +398,11 @@ class ListedName(Read):
         return text
 
 
-class Shard(Read):
-    """Part of the work: ``3/64``."""
-
-    name = "K/N"
-
-    def read(self, text: str) -> Any:
-        """Return the number of the part, and of all parts."""
-        match = _SHARD.fullmatch(text.strip())
-        if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise InputError(f"{shown(text)} is not K/N with K from 1 to N, such as 3/64")
-        return int(match[1]), int(match[2])
-
-
 _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         *(Whole, Length, Word, WordSet, Tokens, Price, PositiveAmount, Percentage, PercentageOrZero),
-        *(OfferText, Setting, EmptySetting, SpecName, Shard),
+        *(OfferText, Setting, EmptySetting, SpecName),
     )
 }
 

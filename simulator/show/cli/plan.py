@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.question.origin import OPTION
 from simulator.show.cli.options import (
     Sectioned,
     answer_options,
@@ -15,10 +17,11 @@ from simulator.show.cli.options import (
     listed,
     question_options,
 )
+from simulator.show.cli.question import question_on_line
 from simulator.show.cli.streams import answer, presentation, progress_bar, verbosity_of
 
 if TYPE_CHECKING:
-    from simulator.show.answers.availability import Availability
+    from simulator.answers.availability import Availability
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
 _ASKED = ("seq_length", "global_batch_size", "framework")
@@ -49,25 +52,24 @@ def plan_command() -> click.Command:
 
 def _plan(**values: Any) -> None:
     """Price the offers and write the plan."""
-    from simulator.show.answers.plan import plan  # noqa: PLC0415  start-up time
-    from simulator.show.cli.layouts import framework_options, space  # noqa: PLC0415  start-up time
+    from simulator.answers.plan import plan  # noqa: PLC0415  start-up time
+    from simulator.answers.ranking import space_of  # noqa: PLC0415  start-up time
 
     ctx = click.get_current_context()
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
         if not values[name]:
             raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
-    names = (
-        *("model", "lora_rank", "num_layers", "stack", "calibration", *_ASKED),
-        *("train_tokens", "deadline_days", "budget", "min_fit_probability"),
-    )
+    names = ("train_tokens", "deadline_days", "budget", "min_fit_probability")
+    question = question_on_line(ctx, many=True, without=("precision",))
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="choices priced") as progress:
         planned = plan(
+            replace(question, layout={}),
             **{name: values[name] for name in names},
-            options=framework_options(values),
             offers=values["offer"],
             precisions=values["precision"],
+            origin=OPTION,
             availability=_availability(values),
-            space=space(values),
+            space=space_of(question, across_nodes=values["allow_tp_across_nodes"]),
             progress=progress,
         )
     defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
@@ -76,7 +78,7 @@ def _plan(**values: Any) -> None:
 
 def _availability(values: Mapping[str, Any]) -> Availability | None:
     """Return the availability of a run, with defaults; None if no option asks for it."""
-    from simulator.show.answers.availability import Availability  # noqa: PLC0415  start-up time
+    from simulator.answers.availability import Availability  # noqa: PLC0415  start-up time
 
     figures = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
     return Availability(**figures) if figures or values["availability"] else None

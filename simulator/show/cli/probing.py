@@ -9,9 +9,7 @@ from typing import Any
 import click
 
 from simulator.errors import UnsupportedError
-from simulator.lab.probe.launches import launch_all
-from simulator.lab.probe.prepare import outlook, prepare
-from simulator.lab.probe.request import FOLDER, ProbeRequest
+from simulator.lab.probe.run import FOLDER, ProbeRequest, launch_all, outlook, prepare
 from simulator.lab.runner.reference import usual_backend
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.streams import note, presentation, write

@@ -8,18 +8,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from simulator import api
+from simulator.answers.cases import case_of, priceable, question_model
+from simulator.answers.command import estimate_command
+from simulator.answers.explain import Explanation
+from simulator.answers.ranking import estimate_of, fastest
+from simulator.answers.ranking import feasible as feasible_layouts
+from simulator.answers.run import TrainingRun
+from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
+from simulator.question.question import Question
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.specs.catalogue import load_hardware
 from simulator.search.result import Ranking
 from simulator.search.space import Space
-from simulator.show.answers.command import estimate_command
-from simulator.show.answers.explain import Explanation
-from simulator.show.answers.run import TrainingRun
-from simulator.show.answers.timeline import timeline
 from simulator.show.pages.figures import (
     MOST_RANKS,
     Dot,
@@ -75,19 +78,19 @@ _MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a lin
 def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
     """Return the page of one layout, explained if it does not fit. Raises UnsupportedError without plotly."""
     layout, shown = estimate.layout, replace(presentation, verbosity=1)
-    question, explained = {**presentation.question, "layout": layout}, presentation.explanation
+    question, explained = presentation.question.with_layout(layout), presentation.explanation
     figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
     sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
     curves = {
         "sequence": Curve(
             "sequence length",
             _around(estimate.seq_length),
-            lambda length: api.estimate(**{**question, "seq_length": length}),
+            lambda length: _estimated(question.changed(seq_length=length)),
         ),
         "micro-batch": Curve(
             "micro batch size",
             sizes,
-            lambda size: _allowed(api.estimate(**{**question, "layout": replace(layout, micro_batch_size=size)})),
+            lambda size: _allowed(_estimated(question.with_layout(replace(layout, micro_batch_size=size)))),
         ),
     }
     points = _priced(curves, presentation)
@@ -201,8 +204,8 @@ def _dots(
     """
     risky = [estimate for estimate in ranking.risky if estimate not in shown]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
-    feasible = api.feasible(space=presentation.space, most=MOST_PANELS, drawn=MOST_DOTS, **presentation.question)
-    texts_of = partial(_words, presentation=presentation, has_experts=has_experts(presentation))
+    feasible = feasible_layouts(presentation.question, space=presentation.space, most=MOST_PANELS, drawn=MOST_DOTS)
+    texts_of = partial(_words, has_experts=has_experts(presentation))
     first = "recommended" if ranking.estimates else "nearest"
     others = [priced for priced in feasible.estimates if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
@@ -226,8 +229,8 @@ def panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
     return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
-def _words(estimate: Estimate, verdict: str, *, presentation: Presentation, has_experts: bool) -> dict[str, Any]:
-    command = estimate_command(estimate, presentation.question, has_experts=has_experts)
+def _words(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
+    command = estimate_command(estimate, has_experts=has_experts)
     return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
 
 
@@ -262,19 +265,26 @@ def _ranking_curves(ranking: Ranking, first: Estimate, presentation: Presentatio
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
     question, space = presentation.question, presentation.space or Space()
 
-    def best(**changed: Any) -> Estimate | None:
-        return api.fastest(**{"space": space, **question, **changed}).recommended
+    def best(changed: Question, space: Space = space) -> Estimate | None:
+        return fastest(changed, space=space).recommended
 
-    yield "sequence", Curve("sequence length", _around(first.seq_length), lambda length: best(seq_length=length))
+    yield (
+        "sequence",
+        Curve("sequence length", _around(first.seq_length), lambda length: best(question.changed(seq_length=length))),
+    )
     nodes = ranking.query.get("nodes")
     if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-        yield "nodes", Curve("nodes", sizes, lambda size: best(nodes=size, devices=None))
+        yield "nodes", Curve("nodes", sizes, lambda size: best(question.changed(nodes=size)))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
     yield (
         "micro-batch",
-        Curve("micro batch size", batches, lambda size: best(space=replace(space, micro_batch_size=(size,)))),
+        Curve("micro batch size", batches, lambda size: best(question, replace(space, micro_batch_size=(size,)))),
     )
+
+
+def _estimated(question: Question) -> Estimate:
+    return estimate_of(priceable(case_of(question)))
 
 
 def _around(length: int) -> tuple[int, ...]:
@@ -417,13 +427,13 @@ def panel_boxes() -> str:
 
 def has_experts(presentation: Presentation) -> bool:
     """Return whether the model of a page's question has experts."""
-    return load_model(str(presentation.question["model"])).is_moe
+    return question_model(presentation.question).is_moe
 
 
 def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
     """Yield the sources of the model and the hardware of a page."""
-    yield from sources("model", load_model(str(presentation.question["model"])))
-    hardware = str(presentation.question.get("hardware", estimate.hardware))
+    yield from sources("model", question_model(presentation.question))
+    hardware = str(presentation.question.stated("hardware") or estimate.hardware)
     if ":" not in hardware:
         yield from sources("hardware", load_hardware(hardware))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from simulator.errors import one_line
-from simulator.recipes.check.verdict import Checked
-from simulator.show.answers.program import Checks
+from simulator.recipes.check.verdict import Checked, Checks
 from simulator.show.pages.answers import spec_sources
 from simulator.show.pages.figures import PlotlyFigure, memory_figure, verdict_figure
 from simulator.show.pages.page import PageSection, Table, page_html

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.answers.compare import Comparison, PartDifference
 from simulator.question.units import GIB
-from simulator.show.answers.compare import Comparison, PartDifference
 from simulator.show.pages.answers import spec_sources
 from simulator.show.pages.figures import PlotlyFigure, change_figure
 from simulator.show.pages.page import PageSection, Table, page_html

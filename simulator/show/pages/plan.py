@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from simulator.answers.plan import Choice, Plan
 from simulator.question.specs.catalogue import load_hardware, load_model
-from simulator.show.answers.plan import Choice, Plan
 from simulator.show.pages.answers import sources
 from simulator.show.pages.figures import PlotlyFigure, plan_figure
 from simulator.show.pages.page import Cell, PageSection, Table, page_html, sortable

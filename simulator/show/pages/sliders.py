@@ -14,13 +14,14 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from simulator import api
+from simulator.answers.command import estimate_command
+from simulator.answers.ranking import fastest
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
+from simulator.question.origin import ARGUMENT
 from simulator.question.scenario.inputs import MOST_DEVICES, MOST_TOKENS
 from simulator.question.specs.catalogue import load_hardware
 from simulator.search.result import Ranking
-from simulator.show.answers.command import estimate_command
 from simulator.show.pages.answers import answer_sources, has_experts, panel, panel_boxes
 from simulator.show.pages.page import PageSection, Table, page_html
 from simulator.show.report.first_screen import fastest_line, speed_sentence
@@ -104,10 +105,11 @@ def _priced(knobs: Sequence[Knob], presentation: Presentation) -> Cells:
     cells: Cells = {}
     total = prod(len(knob.values) for knob in knobs)
     for values in product(*(knob.values for knob in knobs)):
-        question = {**presentation.question, **{knob.name: value for knob, value in zip(knobs, values, strict=True)}}
+        turned = {knob.name: value for knob, value in zip(knobs, values, strict=True)}
+        question = presentation.question.changed(ARGUMENT, **turned)
         cells[values] = None
         with suppress(SimulateError):
-            cells[values] = api.fastest(space=presentation.space, **question).recommended
+            cells[values] = fastest(question, space=presentation.space).recommended
         if presentation.progress is not None:
             presentation.progress(len(cells), total)
     return cells
@@ -121,7 +123,7 @@ def _cell(
         asked = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": asked, "command": ""}
     verdict = f"{speed_sentence(estimate, presentation)}; {verdict_sentence(estimate, colour=False)}"
-    command = estimate_command(estimate, presentation.question, has_experts=has_experts(presentation))
+    command = estimate_command(estimate, has_experts=has_experts(presentation))
     return panel(estimate, {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command})
 
 

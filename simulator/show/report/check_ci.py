@@ -8,10 +8,10 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from simulator import __version__
-from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Checked
-from simulator.recipes.recipe import Place
-from simulator.recipes.rules.rule import FRAMEWORK_RULES
-from simulator.show.answers.program import Checks
+from simulator.answers.gates import FIRM
+from simulator.answers.rules import FRAMEWORK_RULES
+from simulator.question.origin import Place
+from simulator.recipes.check.verdict import NOT_JUDGED, Checked, Checks
 from simulator.show.report.as_json import dumps
 from simulator.show.report.check_printable import printable
 from simulator.show.report.check_text import change_lines, detail_lines, verdict_line

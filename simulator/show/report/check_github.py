@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from simulator.recipes.check.verdict import NOT_JUDGED, Checked
-from simulator.recipes.recipe import Place
-from simulator.show.answers.program import Checks
+from simulator.question.origin import Place
+from simulator.recipes.check.verdict import NOT_JUDGED, Checked, Checks
 from simulator.show.report.check_printable import printable
 from simulator.show.report.check_table import check_table
 from simulator.show.report.check_text import change_lines, reason, tally, verdict_line

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulator.errors import one_line
-from simulator.recipes.check.baseline import Changed
-from simulator.recipes.check.verdict import Checked
-from simulator.recipes.recipe import Place, Remark
-from simulator.show.answers.program import Checks
+from simulator.question.origin import Place, Remark
+from simulator.recipes.check.verdict import Changed, Checked, Checks
 
 
 def printable(checks: Checks) -> Checks:

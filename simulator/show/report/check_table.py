@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from simulator.answers.cases import HARDWARE_ASSUMED, NODES_ASSUMED
+from simulator.answers.gates import OUTCOMES
 from simulator.errors import one_line
-from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
-from simulator.recipes.check.verdict import OUTCOMES, Checked
-from simulator.show.answers.program import Checks
+from simulator.recipes.check.verdict import Checked, Checks
 from simulator.show.report.check_printable import printable
 from simulator.show.report.check_text import (
     changed_line,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from simulator.answers.changes import Change
+from simulator.answers.gates import FIRM, CheckOutcome
 from simulator.cost.pricing.estimate import Estimate
-from simulator.recipes.check.baseline import Changed
-from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Change, Checked, CheckOutcome
+from simulator.recipes.check.verdict import NOT_JUDGED, Changed, Checked
 from simulator.show.report.footer import known_text
 from simulator.show.report.text import amount, gib, largest_parts, layout_text, margin_text, percent, words
 

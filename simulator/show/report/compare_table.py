@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from simulator.answers.compare import Comparison, InputDifference, PartDifference
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.show.answers.compare import Comparison, Input, PartDifference
 from simulator.show.report.first_screen import brief_layout, wrapped
 from simulator.show.report.footer import provenance_lines
 from simulator.show.report.grid import Style, grid, paragraph, titled
@@ -172,7 +172,7 @@ def idle_lines(comparison: Comparison) -> Iterator[str]:
         yield f"Without effect on A alone: {', '.join(idle)}."
 
 
-def _idle(differing: Input) -> bool:
+def _idle(differing: InputDifference) -> bool:
     """Tell whether an input changes no figure that is shown."""
     if differing.memory_bytes is None or differing.step_seconds is None:
         return False

@@ -9,20 +9,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from simulator._version import __version__
-from simulator.recipes.check.verdict import OUTCOMES
+from simulator.answers.gates import OUTCOMES
+from simulator.answers.saved import question_object
+from simulator.search.result import Ranking
 from simulator.show.report.presentation import Presentation, training_run
 from simulator.show.report.text import sharded_layout_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from simulator.answers.run import TrainingRun
     from simulator.cost.pricing.estimate import Estimate, StageMemory
-    from simulator.lab.probe.launches import Probed
+    from simulator.lab.probe.run import Probed
     from simulator.lab.runner.campaign import Refused
-    from simulator.lab.runner.compare import LayoutComparison
-    from simulator.lab.runner.learn import Learned
-    from simulator.show.answers.program import Checks
-    from simulator.show.answers.run import TrainingRun
+    from simulator.lab.runner.compare import LayoutComparison, Learned
+    from simulator.recipes.check.verdict import Checks
 
 
 def schema_version(_answer: object, _presentation: Presentation) -> Literal["2"]:
@@ -38,6 +39,11 @@ def trace_schema_version(_answer: object, _presentation: Presentation) -> Litera
 def tool_version(_answer: object, _presentation: Presentation) -> str:
     """Version of simulate."""
     return __version__
+
+
+def question(answer: Estimate | Ranking, _presentation: Presentation) -> Mapping[str, Any]:
+    """Values of the question by group (inputs, model fields, layout, switches), each with who said it and where."""
+    return question_object(answer.question)
 
 
 def outcome_counts(checks: Checks, _presentation: Presentation) -> Mapping[str, int]:

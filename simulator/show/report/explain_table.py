@@ -22,7 +22,7 @@ from simulator.show.report.text import (
 )
 
 if TYPE_CHECKING:
-    from simulator.show.answers.explain import Explanation
+    from simulator.answers.explain import Explanation
 
 _BAR = 40
 """Characters of a bar for the usable memory; fewer where a line has no room for twice as many."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from simulator.answers.availability import Availability
+from simulator.answers.plan import Choice, LimitCheck, Plan
 from simulator.question.units import MEGA
-from simulator.show.answers.availability import Availability
-from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.as_csv import table_csv
 from simulator.show.report.as_json import significant
 from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line

@@ -6,12 +6,10 @@ import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from simulator.lab.probe.launches import Compared, Probed
-from simulator.lab.probe.measure import rates_command
 from simulator.lab.probe.plan import ProbeDesign
-from simulator.lab.probe.prepare import Prepared
-from simulator.lab.probe.summary import Rates
-from simulator.lab.runner.launch import shell_line
+from simulator.lab.probe.rates import Rates
+from simulator.lab.probe.run import Compared, Prepared, Probed, rates_command
+from simulator.lab.runner.engine import shell_line
 from simulator.question.units import GIGA, MEGA
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation

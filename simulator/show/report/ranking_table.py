@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from simulator.answers.run import TrainingRun
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import to_gib
 from simulator.search.result import Ranking
-from simulator.show.answers.run import TrainingRun
 from simulator.show.report.columns import Column, coded, columns_grid, fitting, joined, narrow_line
 from simulator.show.report.first_screen import (
     MORE_OF_NOTHING,
@@ -332,7 +332,7 @@ def fewest_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         near = f"{grouped(fewest.ranked_nodes)} take {days_text(run)} days"
         yield f"Nothing is in time ({limit}) on up to {grouped(fewest.most_nodes)} nodes: {near}. {first} would fit."
         return
-    from simulator.show.answers.plan import limit_check  # noqa: PLC0415  start-up time
+    from simulator.answers.plan import limit_check  # noqa: PLC0415  start-up time
     from simulator.show.report.plan_table import limit_text  # noqa: PLC0415  start-up time
 
     sure = limit_text(limit_check(run.days, run.days_interval, fewest.deadline_days))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.question.specs.tables import read_table
-from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.search.rules import RULES
 
 

@@ -17,20 +17,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from simulator.answers.compare import Comparison
+from simulator.answers.explain import Explanation
+from simulator.answers.plan import Plan
+from simulator.answers.run import TrainingRun
+from simulator.answers.sweep import Sweep
 from simulator.cost.pricing.estimate import Estimate, StageMemory
-from simulator.lab.probe.launches import Probed
-from simulator.lab.probe.prepare import Prepared
+from simulator.lab.probe.run import Prepared, Probed
 from simulator.lab.runner.campaign import Refused
-from simulator.lab.runner.compare import LayoutComparison
-from simulator.lab.runner.learn import Learned
-from simulator.lab.trace.result import TraceComparison
+from simulator.lab.runner.compare import LayoutComparison, Learned
+from simulator.lab.trace.tracing import TraceComparison
+from simulator.recipes.check.verdict import Checks
 from simulator.search.result import Ranking
-from simulator.show.answers.compare import Comparison
-from simulator.show.answers.explain import Explanation
-from simulator.show.answers.plan import Plan
-from simulator.show.answers.program import Checks
-from simulator.show.answers.run import TrainingRun
-from simulator.show.answers.sweep.run import Sweep
 from simulator.show.report import derived
 from simulator.show.report.keys import DERIVED, ITSELF, keys_of
 from simulator.show.report.validate_table import Validation

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from simulator.show.answers.timeline import Timeline
+from simulator.answers.timeline import Timeline
 from simulator.show.report.as_json import significant
 from simulator.show.report.text import layout_text, words
 

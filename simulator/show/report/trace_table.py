@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.lab.trace.result import TraceComparison
+from simulator.lab.trace.tracing import TraceComparison
 from simulator.question.units import to_mib
 from simulator.show.report.grid import Style, grid, paragraph, titled
 from simulator.show.report.presentation import Presentation

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from simulator.cost.pricing.estimate import Interval
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, Refused
-from simulator.lab.runner.compare import ComparedFigure, LayoutComparison, RankFigure
-from simulator.lab.runner.launch import Launch, Launcher
-from simulator.lab.runner.learn import Learned, Moved
+from simulator.lab.runner.compare import ComparedFigure, LayoutComparison, Learned, Moved, RankFigure
+from simulator.lab.runner.engine import Launch, Launcher
 from simulator.question.units import to_mib
 from simulator.show.report.grid import Style, grid, paragraph
 from simulator.show.report.presentation import Presentation

@@ -1,0 +1,202 @@
+"""Differences of two estimates in bytes and seconds, by part and by input. Writes no table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from simulator.answers.cases import Case
+from simulator.answers.ranking import estimate_of
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import SimulateError
+from simulator.question.frameworks.profile import switches
+from simulator.question.scenario.layout import Layout, default_cut
+from simulator.question.scenario.scenario import Scenario
+from simulator.search.build import estimate_layout
+from simulator.tabular import Tabular
+
+_FOLLOWS = ("data_parallel", "stage_layers")
+"""Fields of a layout that follow from the others."""
+_INPUTS = ("model", "hardware", "devices", "seq_length", "global_batch_size", "precision", "lora_rank")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputDifference:
+    """Input that differs."""
+
+    name: str
+    """Name of the input."""
+    first: str
+    """Value in A."""
+    second: str
+    """Value in B."""
+    memory_bytes: float | None
+    """Change of A's fullest device in bytes with B's value of this input alone; None if no such layout is allowed."""
+    step_seconds: float | None
+    """The same change of the step, in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartDifference:
+    """A part of the memory or of the step, in A and B."""
+
+    name: str
+    """Name of the part."""
+    first: float
+    """Size in A."""
+    second: float
+    """Size in B."""
+
+    @property
+    def difference(self) -> float:
+        """B less A."""
+        return self.second - self.first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Tabular):
+    """Two estimates and their differences."""
+
+    names: tuple[str, str]
+    """Names of A and B."""
+    first: Estimate
+    """Estimate of A."""
+    second: Estimate
+    """Estimate of B."""
+    inputs: tuple[InputDifference, ...]
+    """Inputs that differ."""
+    memory: tuple[PartDifference, ...]
+    """Parts of the fullest device in bytes; they add up to its need."""
+    step: tuple[PartDifference, ...]
+    """Parts of the step in seconds; they add up to it."""
+    step_half_width: float | None = None
+    """Half of the 90 % range of log(B's step / A's step); None without a calibration."""
+
+    @property
+    def differ(self) -> bool | None:
+        """Whether the 90 % range of the ratio of steps excludes 1; None without a calibration."""
+        if self.step_half_width is None:
+            return None
+        apart = math.log(self.second.throughput.step_seconds / self.first.throughput.step_seconds)
+        return abs(apart) > self.step_half_width
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each part: of the fullest device in bytes, then of the step in seconds."""
+        return [
+            {"of": of, "part": p.name, "first": p.first, "second": p.second, "difference": p.difference}
+            for of, parts in (("memory_bytes", self.memory), ("step_seconds", self.step))
+            for p in parts
+        ]
+
+    def __repr__(self) -> str:
+        """Return one line: the differing inputs, with memory and time."""
+        memory = self.second.memory.device_bytes / self.first.memory.device_bytes - 1
+        step = self.second.throughput.step_seconds / self.first.throughput.step_seconds - 1
+        names = ", ".join(differing.name for differing in self.inputs) or "nothing"
+        return f"<Comparison {self.first.model}: {names} differs, memory {memory:+.1%}, step {step:+.1%}>"
+
+
+_Side = tuple[Scenario, Layout]
+"""A scenario and its layout."""
+
+
+def compare(first: Case, second: Case, names: tuple[str, str] = ("first", "second")) -> Comparison:
+    """Compare two cases in bytes and seconds.
+
+    The effect of an input is the change of the first case with the value of the second.
+    """
+    sides = (first.scenario, first.layout), (second.scenario, second.layout)
+    return _compared(sides, (estimate_of(first), estimate_of(second)), names)
+
+
+def _compared(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate], names: tuple[str, str]) -> Comparison:
+    (first, second), (mine, theirs) = sides, priced
+    return Comparison(
+        names=names,
+        first=mine,
+        second=theirs,
+        inputs=tuple(_inputs(first, second, mine)),
+        memory=_parts(mine.memory.parts_bytes, theirs.memory.parts_bytes),
+        step=_parts(mine.throughput.parts_seconds, theirs.throughput.parts_seconds),
+        step_half_width=_step_half_width(sides, priced),
+    )
+
+
+def _step_half_width(sides: tuple[_Side, _Side], priced: tuple[Estimate, Estimate]) -> float | None:
+    """Return half of the range of log(B / A): of one question without shared errors, else both ranges combined."""
+    intervals = [each.throughput.interval_seconds for each in priced]
+    known, (first, second) = sides[0][0].calibration, intervals
+    if known is None or first is None or second is None:
+        return None
+    if all(_shown(sides[0][0], name) == _shown(sides[1][0], name) for name in _INPUTS):
+        return float(known.difference_half_widths(sides)[1])
+    return math.hypot(*(math.log(each.high / each.low) / 2.0 for each in (first, second)))
+
+
+def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[PartDifference, ...]:
+    names = dict.fromkeys((*first, *second))
+    parts = (PartDifference(name=name, first=first.get(name, 0.0), second=second.get(name, 0.0)) for name in names)
+    return tuple(part for part in parts if part.first or part.second)
+
+
+def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[InputDifference]:
+    """Yield every input that differs, with its effect on the first question."""
+    for name, mine, theirs, changes, layout in _differences(first, second):
+        priced = _priced(first[0], layout, changes)
+        yield InputDifference(
+            name=name,
+            first=str(mine),
+            second=str(theirs),
+            memory_bytes=None if priced is None else priced.memory.device_bytes - base.memory.device_bytes,
+            step_seconds=None if priced is None else priced.throughput.step_seconds - base.throughput.step_seconds,
+        )
+
+
+def _differences(first: _Side, second: _Side) -> Iterator[tuple[str, Any, Any, Mapping[str, Any], Layout]]:
+    """Yield each differing input: name, both values, changes of A's scenario, and A's layout with B's value."""
+    (a, layout), (b, other) = first, second
+    for name in _INPUTS:
+        mine, theirs = _shown(a, name), _shown(b, name)
+        if mine != theirs:
+            changes: dict[str, Any] = {name: getattr(b, name)}
+            if name == "hardware":
+                changes |= {"groups": b.groups, "coefficients": b.coefficients}
+            yield name, mine, theirs, changes, layout
+    if a.framework.name != b.framework.name:
+        yield "framework", a.framework.name, b.framework.name, {"framework": b.framework}, layout
+    else:
+        for switch in switches():
+            mine, theirs = getattr(a.framework, switch.name), getattr(b.framework, switch.name)
+            if mine != theirs:
+                profile = replace(a.framework, **{switch.name: theirs})
+                yield f"option {switch.name}", mine, theirs, {"framework": profile}, layout
+    for field in fields(Layout):
+        mine, theirs = getattr(layout, field.name), getattr(other, field.name)
+        if mine != theirs and field.name not in _FOLLOWS:
+            yield field.name, mine, theirs, {}, replace(layout, **{field.name: theirs})
+
+
+def _shown(scenario: Scenario, name: str) -> str:
+    if name == "hardware":
+        return scenario.hardware_name
+    return str(scenario.model.name if name == "model" else getattr(scenario, name))
+
+
+def _priced(scenario: Scenario, layout: Layout, changes: Mapping[str, Any]) -> Estimate | None:
+    """Price a changed question, with data parallelism and stages to match; None where a rule forbids it."""
+    try:
+        changed = replace(scenario, **changes)
+        model_parallel = layout.tensor_parallel * layout.pipeline_parallel * layout.context_parallel
+        if changed.devices % model_parallel:
+            return None
+        cut, chunks = layout.stage_layers, layout.chunk_layers
+        if len(cut) != layout.pipeline_parallel or sum(cut) != changed.model.num_hidden_layers:
+            cut, chunks = default_cut(changed.model.num_hidden_layers, layout.pipeline_parallel), ()
+        data = changed.devices // model_parallel
+        moved = replace(layout, data_parallel=data, stage_layers=cut, chunk_layers=chunks)
+        priced = estimate_layout(changed, moved)
+    except SimulateError:
+        return None
+    return None if priced.violations else priced

@@ -1,0 +1,440 @@
+"""A plan: the hardware and nodes to book, with days, cost and their certainty. Ranks by the search alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from simulator.answers import ranking
+from simulator.answers.availability import Availability, Goodput, goodput
+from simulator.answers.command import estimate_command
+from simulator.answers.offers import Offer, parse_offer
+from simulator.answers.run import TrainingRun, run_of
+from simulator.cost.operations.sums import total_parameters
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.errors import InputError, UnsupportedError
+from simulator.question.origin import ARGUMENT, Origin
+from simulator.question.question import Question
+from simulator.question.scenario.layout import layout_object
+from simulator.question.scenario.settings import check_count
+from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.vocabulary import PRECISIONS, Precision
+from simulator.search.query import MIN_FIT_PROBABILITY
+from simulator.search.rank import Progress
+from simulator.search.space import Space
+from simulator.tabular import Tabular
+
+LimitAnswer = Literal["yes", "maybe", "no"]
+NORMAL_95 = 1.6448536269514722
+"""95th percentile of the standard normal distribution: the upper end of a 90 % interval."""
+_SIZES = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch_size", "recompute", "zero_stage")
+"""Columns of a row that hold the layout."""
+_ORDER: tuple[LimitAnswer, ...] = ("yes", "maybe", "no")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCheck:
+    """Whether a limit is kept."""
+
+    answer: LimitAnswer
+    """`yes` where the whole 90 % interval is below the limit, `no` where none of it is, else `maybe`."""
+    probability: float | None
+    """Probability that the figure is below the limit; None without an interval or a price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Number of nodes of an offer in one precision, with its best layout."""
+
+    offer: int
+    """Position of its offer, from 0."""
+    hardware: str
+    """Name of the hardware."""
+    nodes: int
+    """Number of nodes to book."""
+    devices: int
+    """Devices of all nodes."""
+    precision: Precision
+    """Type of the matrix products."""
+    estimate: Estimate | None
+    """Estimate of the fastest layout that is likely enough to fit; None where none is."""
+    reason: str | None
+    """Why no layout is likely enough to fit; None where one is."""
+    run: TrainingRun | None = None
+    goodput: Goodput | None = None
+    """Goodput; None where failures, checkpoints and evaluation are left out."""
+    in_time: LimitCheck | None = None
+    """Check of the deadline; None without one."""
+    in_budget: LimitCheck | None = None
+    """Check of the budget; None without one."""
+    pareto: bool = False
+    """Whether no other choice is as fast and as cheap, and better in one."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether runs of its framework on its device family were measured."""
+        known = None if self.estimate is None else self.estimate.provenance
+        return known is not None and "never" not in (known.device, known.stack)
+
+    @property
+    def limits(self) -> tuple[LimitCheck, ...]:
+        """Checks of the limits that were set."""
+        return tuple(check for check in (self.in_time, self.in_budget) if check is not None)
+
+    @property
+    def verdict(self) -> LimitAnswer:
+        """Worse answer of both limits; `no` where nothing fits."""
+        answers = (check.answer for check in self.limits)
+        return "no" if self.run is None else max(answers, key=_ORDER.index, default="yes")
+
+    @property
+    def probability(self) -> float:
+        """Probability to keep both limits: the smaller one, as days and cost follow from one step time."""
+        plain = {"yes": 1.0, "maybe": 0.5, "no": 0.0}
+        return min((plain[k.answer] if k.probability is None else k.probability for k in self.limits), default=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferPriced:
+    """An offer with the positions of its best choices."""
+
+    hardware: str
+    """Name or path of the hardware."""
+    nodes: tuple[int, ...]
+    """Numbers of nodes on offer, ascending."""
+    price_per_device_hour: float | None
+    """Price of one device for one hour, in any currency; None is not known."""
+    best: int | None
+    """Position in `choices` of its choice to book; None for none."""
+    least_nodes_in_time: int | None
+    """Position in `choices` of its fewest nodes that are in time; None for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Tabular):
+    """Plan of a training run: every choice, offer by offer."""
+
+    model: str
+    """Name of the model."""
+    train_tokens: int
+    """Tokens of the whole run."""
+    deadline_days: float | None
+    """Limit of the run in days; None for no limit."""
+    budget: float | None
+    """Limit of its cost, in the currency of the offers; None for no limit."""
+    offers: tuple[Offer, ...]
+    availability: Availability | None
+    """Failures and work beside training; None where only training steps count."""
+    min_fit_probability: float
+    """Least probability to fit of a recommended layout."""
+    choices: tuple[Choice, ...]
+    """Offers in the order given, within one by nodes, then by precision."""
+    question: Question = field(default_factory=Question, repr=False, compare=False)
+    """Values that all choices share, with who said each."""
+
+    @property
+    def priced(self) -> tuple[Choice, ...]:
+        """Choices that have a layout."""
+        return tuple(choice for choice in self.choices if choice.run is not None)
+
+    @property
+    def best(self) -> Choice | None:
+        """Choice to book: the cheapest that keeps the limits, or without prices the fastest.
+
+        If none surely keeps them, the most likely to; if none may, the one that misses by least. An unmeasured choice
+        precedes a measured one only if it keeps the limits more surely or its whole range is better.
+        """
+        first, measured = self.first, self.best_measured
+        if first is None or measured is None or first.measured:
+            return first
+        surer = _ORDER.index(first.verdict) < _ORDER.index(measured.verdict)
+        return first if surer or self._whole_range_better(first, measured) else measured
+
+    @property
+    def first(self) -> Choice | None:
+        """Best choice by its figures alone, measured or not."""
+        return min(self.priced, key=self._preference, default=None)
+
+    @property
+    def best_measured(self) -> Choice | None:
+        """Best choice of those that were measured."""
+        return min((choice for choice in self.priced if choice.measured), key=self._preference, default=None)
+
+    def _whole_range_better(self, choice: Choice, other: Choice) -> bool:
+        """Return whether a choice's whole range beats the other's: of cost where both have it, else of days."""
+        if choice.run is None or other.run is None:
+            return False
+        runs = (choice.run, other.run)
+        costs, days = [run.cost_interval for run in runs], [run.days_interval for run in runs]
+        worst, best = days if None in costs else costs
+        return worst is not None and best is not None and worst.high < best.low
+
+    def best_of(self, offer: int) -> Choice | None:
+        """Return the choice to book of one offer."""
+        return min((choice for choice in self.priced if choice.offer == offer), key=self._preference, default=None)
+
+    def least_nodes(self, offer: int) -> Choice | None:
+        """Return the fewest nodes of an offer whose predicted days meet the deadline."""
+        meets = [c for c in self.priced if c.offer == offer and c.in_time is not None and self._meets(c)]
+        return min(meets, key=lambda choice: (choice.nodes, _days(choice)), default=None)
+
+    @property
+    def best_position(self) -> int | None:
+        """Position in `choices` of `best`; None for none."""
+        return self._position(self.best)
+
+    @property
+    def best_measured_position(self) -> int | None:
+        """Position in `choices` of `best_measured`; None for none."""
+        return self._position(self.best_measured)
+
+    @property
+    def offers_priced(self) -> tuple[OfferPriced, ...]:
+        """Every offer with the positions in `choices` of its best choices."""
+        return tuple(
+            OfferPriced(
+                hardware=offer.hardware,
+                nodes=offer.nodes,
+                price_per_device_hour=offer.price_per_device_hour,
+                best=self._position(self.best_of(number)),
+                least_nodes_in_time=self._position(self.least_nodes(number)),
+            )
+            for number, offer in enumerate(self.offers)
+        )
+
+    def _position(self, choice: Choice | None) -> int | None:
+        return None if choice is None else self.choices.index(choice)
+
+    def __repr__(self) -> str:
+        """Return one line: the question, the number of choices, the one to book."""
+        best = self.best
+        run = None if best is None else best.run
+        text = "nothing can train it"
+        if best is not None and run is not None:
+            text = f"best {best.nodes} x {best.hardware}, {best.precision}, {run.days:.3g} days, {best.verdict}"
+        return f"<Plan {self.model}, {self.train_tokens:.4g} tokens: {len(self.choices)} choices, {text}>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each choice: days and cost with their intervals, and the limits."""
+        return [_row(choice) for choice in self.choices]
+
+    def command(self, choice: Choice) -> str:
+        """Return the command that prices the layout of a choice; empty where it has none."""
+        if choice.estimate is None:
+            return ""
+        return estimate_command(choice.estimate, has_experts=load_model(self.model).is_moe)
+
+    def _preference(self, choice: Choice) -> tuple[float, ...]:
+        doubt = -choice.probability if choice.verdict == "maybe" else 0.0
+        missed = 0.0 if choice.verdict != "no" else max(self._shares(choice), default=0.0)
+        return _ORDER.index(choice.verdict), doubt, missed, _cost(choice), _days(choice)
+
+    def _shares(self, choice: Choice) -> Iterator[float]:
+        """Yield days and cost as shares of their limits."""
+        if self.deadline_days is not None:
+            yield _days(choice) / self.deadline_days
+        if self.budget is not None:
+            yield _cost(choice) / self.budget
+
+    def _meets(self, choice: Choice) -> bool:
+        return self.deadline_days is not None and _days(choice) <= self.deadline_days
+
+
+def plan(  # noqa: PLR0913  what a plan may be asked for
+    question: Question,
+    *,
+    train_tokens: int,
+    offers: Sequence[Offer | str],
+    deadline_days: float | None = None,
+    budget: float | None = None,
+    precisions: Sequence[Precision] = ("bf16",),
+    availability: Availability | None = None,
+    space: Space | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
+    progress: Progress | None = None,
+    origin: Origin = ARGUMENT,
+) -> Plan:
+    """Price the best layout of every offer, number of nodes and precision for a whole training run.
+
+    The question has no hardware, size or precision: the offers and `precisions` say them, by `origin`. `progress` is
+    called with the number of priced choices and of all; see `simulator.plan`. Raises InputError.
+    """
+    for name in ("hardware", "nodes", "devices", "precision"):
+        if name in question.inputs:
+            raise InputError(f"{name}: a plan takes it from its offers" if name != "precision" else "use precisions")
+    _check(train_tokens, deadline_days, budget, precisions)
+    known = tuple(parse_offer(offer) if isinstance(offer, str) else offer for offer in offers)
+    if not known:
+        raise InputError("a plan needs at least one offer")
+    if budget is not None and all(offer.price_per_device_hour is None for offer in known):
+        raise InputError("a budget needs the price of an offer, such as h100-sxm-80g:8,16@2.50")
+    model = question.value("model")
+    limits = _Limits(train_tokens, deadline_days, budget, availability, float(total_parameters(load_model(model))))
+    search = _Search(question, space, min_fit_probability, origin)
+    total = sum(len(offer.nodes) for offer in known) * len(dict.fromkeys(precisions))
+    choices: list[Choice] = []
+    for choice in _choices(known, precisions, search):
+        choices.append(_limited(choice, known[choice.offer], limits))
+        if progress is not None:
+            progress(len(choices), total)
+    return Plan(
+        model=model,
+        train_tokens=train_tokens,
+        deadline_days=deadline_days,
+        budget=budget,
+        offers=known,
+        availability=availability,
+        min_fit_probability=min_fit_probability,
+        choices=tuple(replace(choice, pareto=_on_front(choice, choices)) for choice in choices),
+        question=question,
+    )
+
+
+def _check(tokens: int, deadline: float | None, budget: float | None, precisions: Sequence[Precision]) -> None:
+    check_count("train_tokens", tokens, 10**18)
+    for name, value in (("deadline_days", deadline), ("budget", budget)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} {value!r}: must be a number above 0")
+    wrong = [precision for precision in precisions if precision not in PRECISIONS]
+    if wrong or not precisions:
+        raise InputError(f"precisions {list(precisions)}: allowed are {', '.join(PRECISIONS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What all choices share, and who says what the offers say."""
+
+    question: Question
+    space: Space | None
+    min_fit_probability: float
+    origin: Origin
+
+
+def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], search: _Search) -> Iterator[Choice]:
+    """Yield every choice with its layout, without the run."""
+    for position, offer in enumerate(offers):
+        hardware = load_hardware(offer.hardware)
+        for nodes in offer.nodes:
+            for precision in dict.fromkeys(precisions):
+                offered = {"hardware": offer.hardware, "nodes": nodes, "precision": precision}
+                estimate, reason = _fastest(replace(search, question=search.question.changed(search.origin, **offered)))
+                yield Choice(
+                    offer=position,
+                    hardware=hardware.name,
+                    nodes=nodes,
+                    devices=nodes * hardware.devices_per_node,
+                    precision=precision,
+                    estimate=estimate,
+                    reason=reason,
+                )
+
+
+def _fastest(search: _Search) -> tuple[Estimate | None, str | None]:
+    """Return the estimate of a choice, or why it has none. Raises InputError for a wrong question."""
+    try:
+        layouts = ranking.fastest(search.question, space=search.space, min_fit_probability=search.min_fit_probability)
+    except UnsupportedError as error:
+        return None, str(error)
+    if layouts.recommended is not None:
+        return layouts.recommended, None
+    nearest = layouts.nearest
+    if nearest is None:
+        return None, "no layout keeps the rules"
+    memory, reason = nearest.memory, "nothing fits; the nearest needs"
+    if memory.fits and memory.fits_host is False:
+        share = 100 * memory.host_bytes_per_node / (memory.host_capacity_bytes or 1.0)
+        return None, f"{reason} {share:.0f} % of the host's memory"
+    if memory.fits and memory.fit_probability is not None:
+        reason = "nothing is likely enough to fit; the fastest that may does with"
+        return None, f"{reason} {100 * memory.fit_probability:.0f} %"
+    return None, f"{reason} {100 * memory.device_bytes / memory.capacity_bytes:.0f} % of the memory"
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits of a run, and the inputs that make a layout a run."""
+
+    tokens: int
+    deadline_days: float | None
+    budget: float | None
+    availability: Availability | None
+    parameters: float
+    """Parameters of the model."""
+
+
+def _limited(choice: Choice, offer: Offer, limits: _Limits) -> Choice:
+    """Return the choice with its run and the checks of its limits."""
+    if choice.estimate is None:
+        return choice
+    availability, deadline, budget = limits.availability, limits.deadline_days, limits.budget
+    try:
+        share = None if availability is None else goodput(availability, choice.devices, limits.parameters)
+    except UnsupportedError as error:
+        return replace(choice, estimate=None, reason=str(error))
+    training = 1.0 if share is None else share.training
+    run = run_of(choice.estimate, limits.tokens, offer.price_per_device_hour, training)
+    return replace(
+        choice,
+        run=run,
+        goodput=share,
+        in_time=None if deadline is None else limit_check(run.days, run.days_interval, deadline),
+        in_budget=None if budget is None else _affordable(run, budget),
+    )
+
+
+def limit_check(figure: float, interval: Interval | None, limit: float) -> LimitCheck:
+    """Return whether a figure is below a limit; its logarithm is normal with this 90 % `interval`."""
+    if interval is None or interval.high <= interval.low:
+        return LimitCheck("yes" if figure <= limit else "no", None)
+    deviation = math.log(interval.high / interval.low) / (2.0 * NORMAL_95)
+    middle = math.log(interval.low * interval.high) / 2.0
+    probability = 0.5 * math.erfc(-(math.log(limit) - middle) / deviation / math.sqrt(2.0))
+    if interval.high <= limit:
+        return LimitCheck("yes", probability)
+    return LimitCheck("no" if interval.low > limit else "maybe", probability)
+
+
+def _affordable(run: TrainingRun, budget: float) -> LimitCheck:
+    """Return whether a budget is kept; `maybe` without a price."""
+    return LimitCheck("maybe", None) if run.cost is None else limit_check(run.cost, run.cost_interval, budget)
+
+
+def _days(choice: Choice) -> float:
+    return math.inf if choice.run is None else choice.run.days
+
+
+def _cost(choice: Choice) -> float:
+    return math.inf if choice.run is None or choice.run.cost is None else choice.run.cost
+
+
+def _on_front(choice: Choice, choices: Sequence[Choice]) -> bool:
+    """Return whether no other choice is as fast and as cheap, and better in one."""
+    mine = _days(choice), _cost(choice)
+    others = ((_days(other), _cost(other)) for other in choices if other.run is not None)
+    return choice.run is not None and not any(
+        days <= mine[0] and cost <= mine[1] and (days, cost) != mine for days, cost in others
+    )
+
+
+def _row(choice: Choice) -> dict[str, Any]:
+    run = choice.run
+    days, cost = (None, None) if run is None else (run.days_interval, run.cost_interval)
+    return {
+        **{name: getattr(choice, name) for name in ("hardware", "nodes", "devices", "precision", "verdict", "pareto")},
+        "reason": choice.reason,
+        "days": None if run is None else run.days,
+        "days_low": None if days is None else days.low,
+        "days_high": None if days is None else days.high,
+        "cost": None if run is None else run.cost,
+        "cost_low": None if cost is None else cost.low,
+        "cost_high": None if cost is None else cost.high,
+        "in_time": None if choice.in_time is None else choice.in_time.answer,
+        "in_budget": None if choice.in_budget is None else choice.in_budget.answer,
+        "goodput": None if choice.goodput is None else choice.goodput.training,
+        "step_seconds": None if choice.estimate is None else choice.estimate.throughput.step_seconds,
+        "fit_probability": None if choice.estimate is None else choice.estimate.memory.fit_probability,
+        **dict.fromkeys(_SIZES),
+        **({} if choice.estimate is None else {name: layout_object(choice.estimate.layout)[name] for name in _SIZES}),
+    }
