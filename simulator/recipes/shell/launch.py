@@ -21,14 +21,11 @@ from simulator.recipes.shell.values import Value, hole, joined, text_value
 FARTHEST: Final = 64
 """Most words before a program."""
 _PROGRAMS: Final[Mapping[str, LauncherName]] = {
-    "torchrun": "torch",
-    "composer": "torch",
-    "tune": "torch",
+    **dict.fromkeys(("torchrun", "composer", "tune"), "torch"),
     "deepspeed": "deepspeed",
     "msrun": "msrun",
     "accelerate": "accelerate",
-    "erniekit": "paddle",
-    "paddleformers-cli": "paddle",
+    **dict.fromkeys(("erniekit", "paddleformers-cli"), "paddle"),
     **dict.fromkeys(("llamafactory-cli", "colossalai", "horovodrun", "swift", "megatron"), "other"),
     **dict.fromkeys(("xtuner", "axolotl", "litgpt", "oumi", "trl"), "other"),
 }

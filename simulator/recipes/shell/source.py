@@ -175,7 +175,10 @@ class Source:
 
     def _parse(self, text: bytes) -> Node:
         """Return the tree of a text. Raises InputError where parsing takes too long."""
-        left, data = _MAXIMUM_REREADS + len(text) // _CHUNK_BYTES, _masked(_plain_escapes(text))
+        left, data = (
+            _MAXIMUM_REREADS + len(text) // _CHUNK_BYTES,
+            _masked(_JOINED_LINES.sub(rb"\1..", _ESCAPED_BLANK.sub(rb"\1..", text))),
+        )
         charge(_READ_WORK * (len(text) // _CHUNK_BYTES))
 
         def read(offset: int, _point: object) -> bytes:
@@ -244,11 +247,6 @@ def _closing(text: bytes, start: int) -> int:
         depth += (mark == b"{") - (mark == b"}")
         place += 2 if mark == b"\\" else 1
     return 0
-
-
-def _plain_escapes(text: bytes) -> bytes:
-    """Return the text with plain signs for escapes within words that the parser would take for the end of a word."""
-    return _JOINED_LINES.sub(rb"\1..", _ESCAPED_BLANK.sub(rb"\1..", text))
 
 
 def _masked(data: bytes) -> bytes:

@@ -12,6 +12,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
@@ -256,7 +257,10 @@ class Machine:
             return self.state.positional
         if "@" in settings:
             self.used_settings.add("@")
-            self.state.positional = tuple(text_value(word, 0, quoted=True) for word in _split(settings["@"]))
+            words = settings["@"].split()
+            with suppress(ValueError):
+                words = shlex.split(settings["@"])
+            self.state.positional = tuple(text_value(word, 0, quoted=True) for word in words)
         return None
 
     @property
@@ -577,11 +581,3 @@ def same_content(left: Content, right: Content) -> bool:
         charge(ENTRY_WORK * len(left))
         return [*left] == [*right] and all(alike(item, right[key]) for key, item in left.items())
     return left is right or (left is None and right == EMPTY) or (right is None and left == EMPTY)
-
-
-def _split(text: str) -> list[str]:
-    """Return the words of a command line."""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()

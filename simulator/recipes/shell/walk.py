@@ -591,7 +591,7 @@ class Walk:
         redirects = [child for child in parts if child.type == "file_redirect"]
         # `--master_addr <name> --port <port>`: marks of what is to be filled in.
         marked = any(left.end_byte == right.start_byte for left, right in itertools.pairwise(redirects))
-        self._behind = [] if marked else [word for child in redirects for word in _words_behind(child)]
+        self._behind = [] if marked else [word for r in redirects for word in r.children[2 + r.children[0].is_named :]]
         follow = partial(self.all, [body] if body is not None else ())
         piped = body is not None and body.type == "pipeline"
         run = partial(self._with_redirects, follow, (*parts, *inner), is_pipeline=piped)
@@ -771,11 +771,6 @@ def _content(launch: TrainingCommand) -> tuple[object, ...]:
     # The words in front state the processes only where no launcher does.
     alone = (spread, launch.in_front) if launch.launcher == "python" else ()
     return launch.launcher, launch.script.text, tuple(word.text for word in launch.arguments), options, alone
-
-
-def _words_behind(redirect: Node) -> list[Node]:
-    """Return the words of a command that stand behind a redirection of it."""
-    return redirect.children[2 + redirect.children[0].is_named :]
 
 
 def _without_end(value: Value) -> Value:

@@ -184,10 +184,12 @@ class Words:
             raw = self._source.text(begin, node.end_byte)
             return hole(raw, line) if set(raw) & set("$`\\") else text_value(raw, line, quoted=True)
         if kind == "raw_string":
-            return Value((*self._source.pieces(begin + 1, node.end_byte - 1, quoted=True), _end_of_quotes(line)))
+            return Value(
+                (*self._source.pieces(begin + 1, node.end_byte - 1, quoted=True), Piece("", line, quoted=True))
+            )
         if kind == "ansi_c_string":
             text = _ANSI.sub(_sign, self._source.text(begin + 2, node.end_byte - 1))
-            return Value((*text_value(text, line, quoted=True).pieces, _end_of_quotes(line)))
+            return Value((*text_value(text, line, quoted=True).pieces, Piece("", line, quoted=True)))
         data = self._source.data[begin : node.end_byte] if kind == "command_substitution" else b""
         if kind == "arithmetic_expansion" or (data[:3] == b"$((" and data[-2:] == b"))"):  # as inside `${ }`
             return self.arithmetic(node, line)
@@ -208,7 +210,7 @@ class Words:
         inner = self._source.text(start, node.end_byte - 1)
         if not pieces and re.fullmatch(r"\$@|\$\{(@|\w+\[@\])[^{}]*\}", inner):
             return EMPTY
-        return Value((*pieces, _end_of_quotes(line)))
+        return Value((*pieces, Piece("", line, quoted=True)))
 
     def _command(self, node: Node, line: int) -> Value:
         """Return the output of a command in `$( )`, from a setting or the script; else a hole."""
@@ -340,7 +342,9 @@ class Words:
                 self._machine.assign(name, value, line)
             if operator == ":+" and isinstance(content, Value) and filled(content) is None:  # nothing where it is empty
                 value = one_of([EMPTY, value], f"${{{name}:+}}", line, content.causes)
-            return value.inserted(quoted=True) if quoted else _splitting(value)
+            if quoted:
+                return value.inserted(quoted=True)
+            return Value(tuple(p if p.quoted else dataclasses.replace(p, splits=True) for p in value.pieces))
         if missing and isinstance(content, Value) and content.pieces and not content.known:
             self._machine.assumed_unset.pop(name, None)
         elif missing:
@@ -413,16 +417,6 @@ def has_braces(value: Value) -> bool:
         return False
     bare = (piece.text for piece in value.pieces if piece.known and not piece.quoted and not piece.splits)
     return _BRACES.search("".join(bare)) is not None
-
-
-def _splitting(value: Value) -> Value:
-    """Return an unquoted default, of which the unquoted parts split."""
-    return Value(tuple(p if p.quoted else dataclasses.replace(p, splits=True) for p in value.pieces))
-
-
-def _end_of_quotes(line: int) -> Piece:
-    """Return the piece behind quotes, which makes a word of them even if they are empty."""
-    return Piece("", line, quoted=True)
 
 
 def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
