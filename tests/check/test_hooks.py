@@ -151,7 +151,7 @@ def hostile_checkout(tmp_path: Path) -> Path:
     folder = tmp_path / "checkout"
     (folder / "recipes").mkdir(parents=True)
     trap = "import pathlib; pathlib.Path('trapped').write_text('run')\nraise SystemExit(0)\n"
-    for module in ("pip", "simulator", "click", "re2", "numpy", "yaml", "sitecustomize", "json", "tree_sitter"):
+    for module in ("pip", "simulator", "click", "numpy", "yaml", "sitecustomize", "json", "tree_sitter"):
         (folder / f"{module}.py").write_text(trap, encoding="utf-8")
     for name in HOSTILE_NAMES:
         (folder / "recipes" / name).write_text(script, encoding="utf-8")

@@ -11,7 +11,7 @@ from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
 from simulator.recipes.readers.read import read_recipe
 from simulator.recipes.shell import starts
-from simulator.recipes.shell.example import parameters
+from simulator.recipes.shell.starts import parameters
 from tests.cli.running import run
 from tests.recipes.corpus import FOLDER, corpus
 from tools import starts as maker

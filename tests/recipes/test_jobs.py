@@ -63,24 +63,28 @@ def test_what_holds_no_shell_stays_not_modelled(tmp_path: Path) -> None:
         read_recipe(file)
 
 
+def started(words: str, folder: Path) -> Recipe:
+    (folder / "tune.sh").write_text(OPTIONS, encoding="utf-8")
+    head = "setup: |\n  #PBS -l walltime=02:00:00\n"
+    return read(folder, "job.yaml", f"{head}run: |\n  mpiexec -n 1 ${{PBS_O_WORKDIR}}/tune.sh {words}\n")
+
+
 @pytest.mark.parametrize(
-    ("words", "nodes", "devices", "micro_batch_size"),
-    [
-        ("-m 2 -n 4", 4, 8, 2),
-        ("-m2 -n4 2", 4, 2, 2),
-        ("-tn 2 -- 4", 2, 4, 8),
-        ("-m 2 -m 4 2 -t", 1, 2, 4),
-    ],
+    ("words", "nodes", "devices", "micro_batch_size"), [("-m 2 -n 4", 4, 8, 2), ("-t -n 2 -- 4", 2, 4, 8)]
 )
 def test_options_of_a_script_that_is_started(
     words: str, nodes: int, devices: int, micro_batch_size: int, tmp_path: Path
 ) -> None:
-    (tmp_path / "tune.sh").write_text(OPTIONS, encoding="utf-8")
-    head = "setup: |\n  #PBS -l walltime=02:00:00\n"
-    recipe = read(tmp_path, "job.yaml", f"{head}run: |\n  mpiexec -n 1 ${{PBS_O_WORKDIR}}/tune.sh {words}\n")
+    recipe = started(words, tmp_path)
     assert recipe.layout is not None
     found = recipe.nodes, recipe.devices_per_node, recipe.layout.micro_batch_size
     assert found == (nodes, devices, micro_batch_size)
+
+
+@pytest.mark.parametrize("words", ["-m2 -n4 2", "-tn 2 -- 4", "-m 2 -n"])
+def test_options_within_a_word_are_not_known(words: str, tmp_path: Path) -> None:
+    affected = {name for unknown in started(words, tmp_path).unknowns for name in unknown.affects}
+    assert {"nodes", "devices_per_node", "micro_batch_size"} <= affected
 
 
 RUN = "accelerate launch --num_processes 8 --use_fsdp examples/finetune.py conf.yaml\n"
@@ -92,6 +96,7 @@ FILE = "model_name_or_path: meta-llama/Llama-3.2-3B\nper_device_train_batch_size
     [
         ("", True),
         ("sed 's/512/1024/' conf.yaml\ncp conf.yaml other.yaml\n", True),
+        ("grep -q bf16 conf.yaml || exit 1\n", True),
         ("sed -i 's/5[0-9]*/1024/' conf.yaml\n", False),
         ("sed -i 's/512/1024/' conf.yaml; sed -i 's/1024/512/' ./conf.yaml\n", True),
         ("yq -i '.max_length = 1024' ./conf.yaml\n", False),

@@ -137,10 +137,8 @@ def test_variables_of_the_environment_are_read_as_not_set_by_z() -> None:
     ]
 
 
-def test_a_known_part_decides_a_comparison() -> None:
-    text = (
-        'P="$(pwd)/model/"; if [ $P != none ]; then o=1; fi; N=$((X*2)); if [ -z ${N} ]; then o=2; fi; torchrun t.py $o'
-    )
+def test_a_text_with_a_known_part_is_not_empty() -> None:
+    text = 'P="$(pwd)/model/"; if [ -n $P ]; then o=1; fi; N=$((X*2)); if [ -z ${N} ]; then o=2; fi; torchrun t.py $o'
     assert words(only(read(text))) == ["1"]
 
 
@@ -179,7 +177,6 @@ def test_rounds_that_start_the_same_are_one_launch() -> None:
         'for i in 1 2; do if [ "$1" = a ]; then continue; fi; torchrun t.py; done',
         'f() { if [ "$1" = a ]; then return; fi; torchrun t.py; }; f $1',
         'g() { torchrun t.py; }; f() { [ "$1" = a ] && return; g; }; f $1',
-        '[ "$1" = a ] && set -e; [ "$1" = a ] && trap "torchrun t.py" EXIT',
     ],
 )
 def test_a_launch_behind_a_condition_that_leaves_is_conditional(text: str) -> None:
@@ -195,10 +192,13 @@ def test_what_some_paths_export_may_not_reach_a_command() -> None:
     assert [outer.environment[name].known for name in ("X", "Y")] == [False, True]
 
 
-def test_a_script_may_end_where_some_paths_let_failures_end_it() -> None:
-    script = read('[ "$1" = a ] && set -e\nfalse\ntorchrun t.py')
-    assert words(only(script)) == []
-    assert {line: {cause.name for cause in found} for line, found in script.exits.items()} == {2: {"1"}}
+def test_a_script_goes_on_where_only_some_paths_let_failures_end_it() -> None:
+    assert words(only(read('[ "$1" = a ] && set -e\nfalse\ntorchrun t.py'))) == []
+    assert read("set -e\nfalse\ntorchrun t.py").launches == ()
+
+
+def test_what_a_trap_runs_is_not_followed() -> None:
+    assert words(only(read("trap 'torchrun t.py 2' EXIT; torchrun t.py 1"))) == ["1"]
 
 
 def test_options_of_the_script_keep_their_defaults() -> None:
@@ -293,7 +293,7 @@ def test_arithmetic_that_is_not_known_sets_its_variable() -> None:
 
 def test_a_key_that_is_not_known() -> None:
     values = only(read("declare -A L=([a]=1); A=(x); torchrun t.py ${L[$K]} ${A[8b]} ${HOSTS[1]}")).arguments
-    assert [causes(value) for value in values] == [{"K"}, {"${A[8b]}"}, {"HOSTS"}]
+    assert [causes(value) for value in values] == [{"K"}, {"A[8b]"}, {"HOSTS"}]
     assert [min(value.causes).line for value in values] == [1, 1, 1]
 
 
@@ -311,11 +311,8 @@ def test_parameters_that_are_not_known_are_any_number_of_words() -> None:
 def test_options_of_branches_make_no_more_of_a_command_that_starts_nothing() -> None:
     flags = "".join(f"case $V{n} in a) F{n}=--nnodes=1;; b) F{n}=--nnodes=2;; esac; " for n in range(6))
     assert not read(f"{flags} bench $F0 $F1 $F2 $F3 $F4 $F5").launches
-    assert len(read(f"{flags} torchrun $F0 t.py").launches) == 3
-
-
-def test_a_command_in_place_of_the_shell_leaves_no_trap() -> None:
-    assert words(only(read("trap 'torchrun t.py 2' EXIT; exec torchrun t.py 1"))) == ["1"]
+    launch = only(read(f"{flags} torchrun $F0 t.py"))
+    assert {cause.name for cause in launch.open_options} == {"V0"}
 
 
 def test_rounds_of_loops_within_loops_are_two_each() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, NoRecipeError
-from simulator.recipes.shell.wrappers import SCRIPTS
+from simulator.recipes.shell.launch import SCRIPTS
 
 SUFFIXES: Final = (*(f".{end}" for end in SCRIPTS), ".yaml", ".yml", ".toml", ".json")
 """Suffixes of files that may be recipes."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from simulator.question.origin import Remark
 from simulator.question.recipe import Recipe
 from simulator.recipes.check.marks import text_of
-from simulator.recipes.shell.example import argument_names
+from simulator.recipes.shell.starts import argument_names
 
 _NUMBER = re.compile(r"[0-9]{1,3}")
 """Positional parameters that `--set` takes."""

@@ -1,29 +1,38 @@
-"""Files as a script has left them: texts by folder and name, and names that commands may have changed."""
+"""Files at one point of a script: the texts that it wrote, and which of those on disk a command may have changed.
+
+After `echo HID=8 > conf.sh`, the text of `conf.sh` is `HID=8`; after `jq .a=1 x.json > conf.sh` or `wget -O conf.sh …`
+only the run knows it; a file that no command touched is as it is on disk.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
 from simulator.budget import charge
-from simulator.recipes.shell.values import Cause, Value, alike, hole, one_of
+from simulator.frameworks.values import Cause
+from simulator.recipes.shell.values import Piece, Value, alike, hole, one_of
 
 _START: Final = re.compile(r"(?:\$PWD|\$\{PWD\}|\$\(pwd\)|`pwd`)(?=/|\Z)")
 """The folder that the script starts in; `cd` gives these another value."""
 _HOME: Final = re.compile(r"\A(?:\$HOME|\$\{HOME\})(?=/|\Z)")
-WILD: Final = re.compile(r"\$\(.*\)|\$\(.*|`[^`]*`|\$\{[^}]*\}?|\$\w+|\$.?|\{[^{}]*\}|\[[^][]*\]|[?*]+", re.DOTALL)
+_WILD: Final = re.compile(r"\$\(.*\)|\$\(.*|`[^`]*`|\$\{[^}]*\}?|\$\w+|\$.?|\{[^{}]*\}|\[[^][]*\]|[?*]+", re.DOTALL)
 """Parts of a path that stand for any text: holes and patterns."""
+_SCRIPT_FOLDER: Final = re.compile(
+    r"dirname|BASH_SOURCE|realpath|readlink|\$\{?0\}?|\$\(pwd\)|`pwd`|\$PWD|git rev-parse"
+)
+"""Commands and variables that yield the script's own folder, or one above it."""
 _ENTRY_WORK: Final = 50
 """Units of work per file that is copied or compared."""
 _LONGEST: Final = 1000
 """Most characters of a path."""
-ANY: Final = "**"
+_ANY: Final = "**"
 """As a folder of a path: that folder and all below it."""
-EVERYTHING: Final = f"{ANY}/*"
+_EVERYTHING: Final = f"{_ANY}/*"
 
 
 @dataclass(slots=True)
@@ -32,18 +41,16 @@ class Files:
 
     folder: str = ""
     """Present folder, relative to the one that the script starts in."""
-    stack: tuple[str, ...] = ()
-    """Folders that `popd` returns to."""
     texts: dict[str, Value] = field(default_factory=dict)
     """Text by path, oldest change first; copies share it, and a change replaces it.
 
     A path may be a pattern, of files that a command may have changed.
     """
 
-    def copy(self, folder: str | None = None, stack: tuple[str, ...] | None = None) -> Files:
+    def copy(self, folder: str | None = None) -> Files:
         """Return a copy, in another folder where that is stated."""
         charge(_ENTRY_WORK)
-        return Files(self.folder if folder is None else folder, self.stack if stack is None else stack, self.texts)
+        return Files(self.folder if folder is None else folder, self.texts)
 
     def path(self, name: str) -> str:
         """Return a file's path from the folder that the script starts in; empty for devices such as /dev/null."""
@@ -56,11 +63,19 @@ class Files:
             name = f"{self.folder}/{name}" if self.folder else name
         parts: list[str] = []
         for part in name[start.end() if start else 0 :].split("/"):
-            if part == ".." and parts and parts[-1] != ".." and not WILD.search(parts[-1]):
+            if part == ".." and parts and parts[-1] != ".." and not _WILD.search(parts[-1]):
                 parts.pop()
             elif part not in ("", "."):
                 parts.append(part)
         return "/" * (start is None and name.startswith("/")) + "/".join(parts)
+
+    @property
+    def disk_folder(self) -> str:
+        """Present folder from the script's own on, where names on disk begin; empty where it is not known."""
+        folder, start = self.folder, _WILD.match(self.folder)
+        if start is not None and _SCRIPT_FOLDER.search(start[0]):
+            folder = f".{folder[start.end() :]}"
+        return "" if folder.startswith(("/", "~")) or _WILD.search(folder) else folder
 
     def write(self, name: str, text: Value) -> None:
         """Keep the text of a file, or of those that a pattern names."""
@@ -70,21 +85,18 @@ class Files:
 
     def change(self, name: str, line: int) -> None:
         """Keep that a command may have left any text in a file."""
-        shown = str(PurePath(name))
-        self.write(name, hole(shown, line, [Cause(line, shown)]))
+        self.write(name, hole(str(PurePath(name)), line))
 
-    def remove(self, name: str, line: int) -> None:
-        """Keep that a file is gone."""
-        self.write(name, hole("", line, [Cause(line, name)]))
+    def change_target(self, target: Value, line: int) -> None:
+        """Keep that a command may have left any text in a file that a redirection names."""
+        self.change(target.text, line)
+        unknown = target.pieces and not any(piece.known and piece.text for piece in target.pieces)
+        if unknown and not _LOG.search(target.text):  # it may be any file
+            self.change(_EVERYTHING, line)
 
     def wrote(self, name: str) -> bool:
         """Whether the script wrote a file under this name."""
         return self.path(name) in self.texts
-
-    def removed(self, name: str) -> bool:
-        """Whether a file is surely gone."""
-        text = self.texts.get(self.path(name))
-        return text is not None and [(piece.known, piece.text) for piece in text.pieces] == [(False, "")]
 
     def text(self, name: str, on_disk: Callable[[], Value | None]) -> Value | None:
         """Return what the script left in a file: a hole where that is not known, None where it left the file alone.
@@ -104,8 +116,8 @@ class Files:
         exact = self.texts.get(path)
         known = on_disk() if others and exact is None else exact
         if not others or (known is not None and all(alike(known, other) for other in others)):
-            return hole(name, exact.line, exact.causes) if exact is not None and self.removed(name) else exact
-        return hole(name, others[0].line, [Cause(other.line, name) for other in others])
+            return exact
+        return hole(name, others[0].line)
 
 
 def joined_files(every: Sequence[Files], causes: frozenset[Cause], line: int) -> Files:
@@ -113,8 +125,6 @@ def joined_files(every: Sequence[Files], causes: frozenset[Cause], line: int) ->
     merged = every[0].copy()
     if any(files.folder != merged.folder for files in every):
         merged.folder = f"$(cd {line})"
-    if any(files.stack != merged.stack for files in every):
-        merged.stack = ()
     if all(files.texts is merged.texts for files in every):
         return merged
     charge(_ENTRY_WORK * sum(len(files.texts) for files in every))
@@ -128,19 +138,14 @@ def joined_files(every: Sequence[Files], causes: frozenset[Cause], line: int) ->
     return merged
 
 
-def base_name(path: str) -> str:
-    """Return the last part of a path, with `*` for each part that stands for any text."""
-    return _split(path.rstrip("/"))[1]
-
-
 @functools.lru_cache(4096)
 def _split(path: str) -> tuple[str, str]:
     """Return the folder of a path as it is spelled, and its base name with `*` for what stands for any text."""
-    spans = [match.span() for match in WILD.finditer(path)]
+    spans = [match.span() for match in _WILD.finditer(path)]
     end = len(path)
     while (end := path.rfind("/", 0, end)) >= 0 and any(first <= end < last for first, last in spans):
         continue
-    base = re.sub(r"\*+", "*", WILD.sub("*", path[end + 1 :]))
+    base = re.sub(r"\*+", "*", _WILD.sub("*", path[end + 1 :]))
     alone = end < 0 and path[:1] in ("$", "`")  # a path of its own, in a folder that is not known
     return f"{path}?" if alone else path[: max(end, 0)], base
 
@@ -152,9 +157,9 @@ def _may_be(changed: str, path: str) -> bool:
         return False
     if folder == other:
         return True
-    if folder.endswith(ANY):
-        return f"{other}/".startswith(folder.removesuffix(ANY))
-    unknown = any(WILD.search(part) or re.match(r"~|(?:\.\./)+[^.]", part) for part in (folder, other))
+    if folder.endswith(_ANY):
+        return f"{other}/".startswith(folder.removesuffix(_ANY))
+    unknown = any(_WILD.search(part) or re.match(r"~|(?:\.\./)+[^.]", part) for part in (folder, other))
     return "*" not in (base, name) and (unknown or folder.startswith("/") != other.startswith("/"))
 
 
@@ -165,3 +170,109 @@ def _may_equal(left: str, right: str) -> bool:
     if "*" not in left + right:
         return left == right
     return (first.startswith(head) or head.startswith(first)) and (last.endswith(tail) or tail.endswith(last))
+
+
+# Names of files in words.
+
+
+def name_below(target: Value) -> str:
+    """Return a file's name below the script's folder or one above it; empty where not known."""
+    name = "".join(piece.text if piece.known else _script_folder(piece) for piece in target.pieces)
+    return "" if "\0" in name else name.lstrip("/") if target.pieces and not target.pieces[0].known else name
+
+
+def _script_folder(piece: Piece) -> str:
+    """Return `.` for a command that prints the script's own folder, else the mark of an unknown name."""
+    is_script_folder = piece.causes and all(_SCRIPT_FOLDER.search(cause.name) for cause in piece.causes)
+    return "." if is_script_folder else "\0"
+
+
+def spelled(target: Value) -> str:
+    """Return a path as it is spelled, with one spelling of the script's own folder."""
+    return "".join(
+        piece.text if _script_folder(piece) != "." or _SCRIPT_FOLDER.search(piece.text) else "$(dirname $0)"
+        for piece in target.pieces
+    )
+
+
+# Files that commands may change.
+
+
+_READ: Final = re.compile(r"\.(?:json|ya?ml|toml|sh|bash|env|conf|cfg|ini|txt)")
+"""Suffixes of files that recipes read."""
+_NAME: Final = re.compile(r"[^\s\"'=,;:()]+")
+"""The names of files in a program or a word."""
+_LOG: Final = re.compile(r"log|out|res|err|stat|hist|trace|report|metric|te?mp|dev", re.IGNORECASE)
+"""Names of variables that hold the path of what a command prints."""
+_WRITES: Final = re.compile(
+    r"""["']\s*,\s*(?:mode\s*=\s*)?["'][rwax]\+?|write|dump|save|replace|rename|move|copy|unlink"""
+)
+"""Signs of a Python program that changes files."""
+_READERS: Final = re.compile(
+    r"\[|awk|basename|bsdtar|chmod|chown|cmp|cut|diff|dirname|du|e?grep|file|find|git|head|jq|less|ls|md5sum|mkdir|more|readlink|realpath"
+    r"|sort|stat|tail|tar|test|touch|tr|uniq|wc|which"
+)
+"""Commands that by themselves change no text of the files that they name."""
+_CHECKS_OUT: Final = re.compile(
+    "checkout|switch|restore|reset|pull|merge|rebase|stash|cherry-pick|revert|apply|am|submodule|lfs"
+)
+"""Commands of `git` that replace files."""
+
+
+def change_files(files: Files, argv: Sequence[Value], line: int, stdin: Value | None) -> None:
+    """Keep that a command may have changed the files that it names, or all where it works on others.
+
+    `cp a.json b.json` may change `b.json`, `rm -rf out` all below `out`, `tar xf …` any file, `python gen.py x.yaml`
+    the file that it names; `stdin` is the text of a program that is read from there.
+    """
+    program, texts = PurePath(argv[0].text).name, [word.text for word in argv[1:]]
+    charge(10 * sum(map(len, texts)))
+    flags = [text for text in texts if text[:1] == "-"]
+    named = [text for text in texts if text[:1] not in ("-", "")]
+    if program in ("cp", "mv", "ln", "install", "rsync"):
+        changed = _copied(program, flags, named)
+    elif program in ("rm", "unlink"):
+        changed = (name for word in named for name in (word, f"{word}/{_EVERYTHING}"))
+    elif program == "git" and "clone" in named:
+        changed = iter([f"{PurePath(named[-1]).stem}/{_EVERYTHING}"])
+    elif _works_on_others(program, texts, named):
+        changed = iter([_EVERYTHING])
+    elif program in ("wget", "curl"):
+        bases = [_split(word.partition("?")[0].rstrip("/"))[1] for word in named]
+        changed = iter([*named, *(f"{folder}/{base}" for folder in (".", *named) for base in bases)])
+    elif _READERS.fullmatch(program):
+        changed = iter(())
+    else:
+        code = stdin.text if stdin is not None and _WRITES.search(stdin.text) else ""
+        names = (name for text in (*texts, code) for name in _NAME.findall(text))
+        changed = (name for name in names if _READ.fullmatch(PurePath(name).suffix) or files.wrote(name))
+    for name in dict.fromkeys(changed):
+        files.change(name, line)
+
+
+def _copied(program: str, flags: Sequence[str], named: Sequence[str]) -> Iterator[str]:
+    """Yield what a copy may change: the last file, or one of each name in the last folder, or all that are named."""
+    stated = [flag.partition("=")[2] for flag in flags if re.match(r"-[a-zA-Z]*t|--target", flag)]
+    targets = [*named, *filter(None, stated)] if stated else named[-1:]
+    recursive = any(re.match(r"-[a-zA-Z]*[raR]|--archive|--recursive", flag) for flag in flags) or program != "cp"
+    for target in targets:
+        yield target
+        for source in named:
+            base = _split(source.rstrip("/"))[1]
+            if source != base or not _WILD.search(target):  # where a copy in an unknown folder is the file itself
+                yield f"{target}/{base}"
+            if recursive or "*" in base:
+                yield f"{target}/{_EVERYTHING}"
+    if program == "mv":
+        yield from (name for source in named for name in (source, f"{source}/{_EVERYTHING}"))
+
+
+def _works_on_others(program: str, texts: Sequence[str], named: Sequence[str]) -> bool:
+    """Whether a command may change files that it does not name: those of an archive, a commit, a search."""
+    if program == "git":
+        return any(map(_CHECKS_OUT.fullmatch, named))
+    if program in ("tar", "bsdtar"):
+        return any(re.match(r"-[a-zA-Z]*x|--extract|--get", text) for text in (*texts, f"-{texts[0] if texts else ''}"))
+    if program in ("find", "xargs", "parallel"):
+        return not {"-exec", "-execdir", "-delete", "sed", "perl", "mv", "cp", "rm"}.isdisjoint(texts)
+    return program in ("unzip", "7z", "patch")

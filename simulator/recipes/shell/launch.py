@@ -1,4 +1,8 @@
-"""Recognition of training commands, split into launcher, script and arguments. Interprets no flag."""
+"""What a command starts: a training, a text for a shell, a script; on how many processes and with which variables.
+
+`srun -N 2 singularity exec IMAGE torchrun --nproc_per_node 8 train.py --tp 2` is a launch by `torch` of `train.py` with
+the arguments `--tp 2`, spread by srun over 2 nodes; in `ssh host 'cd x; torchrun …'` the text in quotes starts it.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +10,24 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks.launch import LaunchCommand, LauncherName
-from simulator.recipes.shell.values import Cause, Value, text_value
-from simulator.recipes.shell.wrappers import WRAPPERS
+from simulator.frameworks.values import Cause
+from simulator.recipes.shell.values import Value, hole, joined, text_value
 
+FARTHEST: Final = 64
+"""Most words before a program."""
 _PROGRAMS: Final[Mapping[str, LauncherName]] = {
-    "torchrun": "torch",
+    **dict.fromkeys(("torchrun", "composer", "tune"), "torch"),
     "deepspeed": "deepspeed",
     "msrun": "msrun",
     "accelerate": "accelerate",
-    "erniekit": "paddle",
-    "paddleformers-cli": "paddle",
-    "llamafactory-cli": "other",
-    "colossalai": "other",
-    "horovodrun": "other",
-    "swift": "other",
-    "megatron": "other",
-    "xtuner": "other",
-    "axolotl": "other",
-    "composer": "torch",
-    "litgpt": "other",
-    "oumi": "other",
-    "trl": "other",
-    "tune": "torch",
+    **dict.fromkeys(("erniekit", "paddleformers-cli"), "paddle"),
+    **dict.fromkeys(("llamafactory-cli", "colossalai", "horovodrun", "swift", "megatron"), "other"),
+    **dict.fromkeys(("xtuner", "axolotl", "litgpt", "oumi", "trl"), "other"),
 }
 _TRAINING: Final = {
     "accelerate": ("launch",),
@@ -60,26 +55,17 @@ _UNREAD: Final = frozenset(["colossalai", "litgpt", "xtuner"])
 _UNREAD_MODULES: Final = re.compile(r"openrlhf\.cli\.train_\w+|verl\.trainer\.(main_ppo|\w*sft_trainer)\w*")
 """Programs, and modules of `python -m`, that train by themselves and whose flags are not read."""
 _SUBMITTERS: Final = frozenset(["mason.py"])
-_FARTHEST: Final = 64
-"""Most words before the program."""
 _PYTHON: Final = re.compile(r"python[0-9.]*")
 _WITHOUT_VALUE: Final = frozenset(
     [
-        "",
-        "standalone",
-        "no_python",
-        "use_env",
-        "run_path",
-        "module",
-        "m",
+        *("", "standalone", "no_python", "use_env", "run_path", "module", "m", "enable_each_rank_log", "save_pid"),
         *("no_ssh", "no_ssh_check", "no_local_rank", "force_multi", "elastic_training", "bind_cores_to_rank"),
-        "enable_each_rank_log",
-        "save_pid",
         *("quiet", "cpu", "multi_gpu", "tpu", "enable_cpu_affinity", "use_deepspeed", "use_fsdp", "use_megatron_lm"),
         *("use_parallelism_config", "same_network", "downcast_bf16", "debug", "dynamo_use_fullgraph"),
         *("dynamo_use_dynamic", "dynamo_use_regional_compilation", "tpu_cluster", "tpu_use_sudo"),
     ]
 )
+"""Options of launchers that take no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +96,12 @@ def _submitted(submitter: TrainingCommand, environment: Mapping[str, Value]) -> 
     if "--" not in texts:
         return None
     place = texts.index("--")
-    own, _, _, _ = _options(submitter.arguments[:place])
+    stated, _, _, _ = _options(submitter.arguments[:place])
     ends = [number for number, text in enumerate(texts) if number >= place and text in ("--", "&&", ";")]
     commands = (submitter.arguments[start + 1 : end] for start, end in pairwise([*ends, len(texts)]))
     launches = (find_launch(words, environment, submitter.line) for words in commands if words)
     launch = next((submitted for submitted in launches if submitted is not None), None)
-    nodes = own.get("num_nodes")
+    nodes = stated.get("num_nodes")
     if launch is None or launch.launcher != "accelerate" or nodes is None:
         return launch
     each = launch.options.get("num_processes")
@@ -164,7 +150,7 @@ def other_trainer(launch: TrainingCommand) -> str:
 def _programs(argv: Sequence[Value]) -> Iterator[int]:
     """Yield the indices of possible launching programs, after `nohup`, `srun -N 4`, `env A=B` and unknown words."""
     wrapped = False
-    for number, value in enumerate(argv[:_FARTHEST]):
+    for number, value in enumerate(argv[:FARTHEST]):
         name = PurePath(value.text).name
         module = argv[2].text if number == 0 and len(argv) > 2 and argv[1].text == "-m" else ""
         starts_module = module != "" and (not value.known or module in _MODULES)
@@ -251,3 +237,200 @@ def _options(
 
 def _causes(words: Sequence[Value], places: Iterable[int]) -> frozenset[Cause]:
     return frozenset(cause for place in places for cause in words[place].causes)
+
+
+# Commands in front of a program.
+
+MPI: Final = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
+STARTERS: Final = frozenset(["srun", *MPI])
+"""Commands that start several processes of the command after them."""
+_REMOTE: Final = frozenset(["ssh", "pdsh", "clush"])
+_CONTAINERS: Final = frozenset(["docker", "podman", "nerdctl", "singularity", "apptainer", "enroot", "kubectl"])
+WRAPPERS: Final = (
+    frozenset(
+        ["nohup", "exec", "time", "sudo", "env", "numactl", "stdbuf", "timeout", "nice", "taskset", "command", "setsid"]
+    )
+    | frozenset(["coverage", "py-spy", "nsys", "ncu", "rocprof", "rocprofv3", "perf", "strace"])
+    | frozenset(["ray", "uv", "conda", "mamba", "micromamba", "poetry", "pdm", "pipenv", "hatch", "pixi"])
+    | frozenset(["chrt", "ionice", "unbuffer", "xvfb-run", "flock", "gosu", "runuser"])
+    | STARTERS
+    | _REMOTE
+    | _CONTAINERS
+)
+QUEUES: Final = frozenset(["sbatch", "qsub", "bsub"])
+"""Commands that hand a script to a scheduler."""
+SHELLS: Final = frozenset(["bash", "sh", "zsh"])
+SCRIPTS: Final = ("sh", "bash", "slurm", "sbatch", "pbs", "qsub", "lsf", "job", "sub")
+"""Ends of the names of shell scripts and jobs."""
+_VALUED: Final = re.compile(r"-[pilFJwo]")
+"""Options of `ssh` and similar commands that take a value."""
+_SRUN: Final = {
+    **dict.fromkeys(("-N", "--nodes"), "nodes"),
+    **dict.fromkeys(("-n", "--ntasks"), "tasks"),
+    "--ntasks-per-node": "tasks_per_node",
+}
+_MPIRUN: Final = {
+    **dict.fromkeys(("-np", "-n", "--np", "-c"), "tasks"),
+    **dict.fromkeys(("-N", "-npernode", "--npernode", "-ppn"), "tasks_per_node"),
+    **dict.fromkeys(("--map-by", "-map-by"), "map"),
+}
+"""Options that state how many processes are started."""
+_HEADER: Final = re.compile(r"#SBATCH[ \t]+(--?[A-Za-z][A-Za-z-]*)(?:[ \t]*=[ \t]*|[ \t]+|(?<=-[Nn])(?=\d))(\S+)")
+_VARIABLES: Final = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "tasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "tasks_per_node": ("SLURM_NTASKS_PER_NODE",),
+    "gpus_per_node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
+}
+"""Variables that Slurm sets, by the quantity that a `#SBATCH` line requests."""
+
+
+def shell_text(argv: Sequence[Value]) -> tuple[Value, Sequence[Value]] | None:
+    """Return the text that a command passes to a shell, and the parameters behind it; None without one.
+
+    `srun … bash -c TEXT`, `ssh HOST TEXT`.
+    """
+    first = PurePath(argv[0].text).name
+    for number, value in enumerate(argv[:FARTHEST]):
+        if value.known and value.text.startswith("--wrap="):
+            return value.after(len("--wrap=")), ()
+        if PurePath(value.text).name in SHELLS:
+            place = number + 1
+            while place < len(argv) - 1 and argv[place].known and argv[place].text.startswith("-"):
+                if re.fullmatch(r"-[a-z]*c", argv[place].text):
+                    return argv[place + 1], argv[place + 3 :]
+                place += 1
+    remote = _remote(argv[1:]) if first in _REMOTE else None
+    return None if remote is None else (remote, ())
+
+
+def _remote(words: Sequence[Value]) -> Value | None:
+    """Return the command of `ssh`: the words after its options and the host; None without one."""
+    place = 0
+    while place < len(words) and words[place].text.startswith("-"):
+        place += 2 if _VALUED.fullmatch(words[place].text) else 1
+    space = text_value(" ", 0)
+    rest = [part for word in words[place + 1 :] for part in (word, space)]
+    return joined(rest) if rest else None
+
+
+def process_counts(argv: Sequence[Value]) -> dict[str, Value]:
+    """Return the processes that `srun` or `mpirun` starts, as far as its options state; empty for other commands."""
+    for number, value in enumerate(argv[:FARTHEST]):
+        name = PurePath(value.text).name
+        if name in STARTERS:
+            return {"starter": value} | _counts(argv[number + 1 :], _SRUN if name == "srun" else _MPIRUN)
+        if name not in WRAPPERS and not value.text.startswith("-"):
+            return {}
+    return {}
+
+
+def _counts(words: Sequence[Value], names: dict[str, str]) -> dict[str, Value]:
+    options: dict[str, Value] = {}
+    for number, word in enumerate(words):
+        name, equals, _ = word.text.partition("=")
+        option = names.get(name)
+        short = re.fullmatch(r"(-[Nn])(\d+)", word.text)
+        if short:
+            options[names[short[1]]] = text_value(short[2], word.line)
+        elif option and equals:
+            options[option] = word.after(len(name) + 1)
+        elif option and number + 1 < len(words):
+            options[option] = words[number + 1]
+        if PurePath(word.text).name in SHELLS or re.fullmatch(r"python[0-9.]*|torchrun", PurePath(word.text).name):
+            break
+    ratio = re.fullmatch(r"ppr:(\d+):node.*", options.pop("map", text_value("", 0)).text)
+    if ratio:
+        options["tasks_per_node"] = text_value(ratio[1], words[0].line)
+    return options
+
+
+def scheduled_variables(text: str) -> dict[str, Value]:
+    """Return the variables that Slurm or PBS sets by a script's `#SBATCH` or `#PBS` lines.
+
+    The submission folder is the one that the script's paths begin at. For PBS, the outputs of commands that count the
+    lines of the host file are included.
+    """
+    submitted = (("#SBATCH", "SLURM_SUBMIT_DIR"), ("#PBS", "PBS_O_WORKDIR"))
+    variables = {name: text_value(".", 0) for mark, name in submitted if mark in text} | _counted_hosts(text)
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _HEADER.match(line)
+        if match is None:
+            continue
+        option, value = match.groups()
+        count = re.fullmatch(r"(?:gpu:(?:[\w.-]+:)?)?(\d{1,6})(?:\(.*)?", value, re.ASCII)
+        name = _SRUN.get(option) or ("gpus_per_node" if option in ("--gpus-per-node", "--gres") else None)
+        if name and count:
+            variables |= {variable: text_value(count[1], number) for variable in _VARIABLES[name]}
+    return variables
+
+
+_SELECT: Final = re.compile(
+    r"^#PBS[ \t]+-l[ \t]*select=([1-9]\d{0,4})(?!\d|[^\n]*\+)(?:[^\n]*:mpiprocs=([1-9]\d{0,3}))?", re.MULTILINE
+)
+"""Number of chunks that a job requests, one per host, and processes per chunk."""
+_HOSTS: Final = ("sort -u {}", "uniq {}", "cat {} | uniq", "cat {} | sort -u", "cat {} | sort | uniq")
+
+
+def _counted_hosts(text: str) -> dict[str, Value]:
+    """Return `wc -l` of `$PBS_NODEFILE` by command: one line per process, or per host where repeats are removed."""
+    match = _SELECT.search(text)
+    if match is None:
+        return {}
+    line, hosts = text.count("\n", 0, match.start()) + 1, int(match[1])
+    counted: dict[str, Value] = {}
+    for name in ("$PBS_NODEFILE", "${PBS_NODEFILE}"):
+        counted |= {f"$({command.format(name)} | wc -l)": text_value(str(hosts), line) for command in _HOSTS}
+        processes = text_value(str(hosts * int(match[2] or 1)), line)
+        counted |= {f"$({command})": processes for command in (f"wc -l < {name}", f"cat {name} | wc -l")}
+    return counted
+
+
+# Variables that words in front pass on or keep away.
+
+_APART: Final = _REMOTE | frozenset(["docker", "podman", "nerdctl", "kubectl", "ray", "sudo", "qsub"])
+"""Commands whose program may see no variable of the shell that starts it, unless one is passed by name."""
+_REMOVES: Final = re.compile(r"-i|-|-u|--unset(=.*)?|--ignore-environment")
+"""Options of `env`."""
+VARIABLE_FILES: Final = frozenset(["--env-file", "--runtime-env", "--runtime-env-json"])
+"""Options whose file or text sets variables."""
+_PROGRAM: Final = re.compile(rf"python[0-9.]*|torchrun|deepspeed|accelerate|.*\.(?:py|{'|'.join(SCRIPTS)})")
+_FOR_CONTAINERS: Final = re.compile(r"(?:SINGULARITY|APPTAINER)ENV_(?=[A-Za-z_])")
+"""Beginnings of variables that a container sees without them."""
+_NAMED: Final = re.compile(r"(?:^|[=,\s])([A-Za-z_]\w*)=", re.ASCII)
+
+
+def passed_environment(environment: Mapping[str, Value], argv: Sequence[Value], line: int) -> dict[str, Value]:
+    """Return an environment as the words in front of a program change it for the program, unknown where they may.
+
+    Known are `env A=1`, `sudo A=1`, `mpirun -x A=1`, `docker run -e A=1`; unknown is A in `srun --export=ALL,A=1`, and
+    what `docker`, `ssh` or `sudo` may keep away.
+    """
+    words = _in_front(argv)
+    names = {PurePath(word.text).name for word in words}
+    texts = [word.text for word in words]
+    passed = {part for text in texts for part in re.split("[,=]", text)}
+    apart = bool(names & _APART) or ("--export" in passed and "ALL" not in passed)
+    removes = "env" in names and any(map(_REMOVES.fullmatch, texts))
+    variables = {
+        name: hole(f"${name}", line, [Cause(line, name)]) if removes or (apart and name not in passed) else value
+        for name, value in environment.items()
+    }
+    for before, word in pairwise(words):
+        stated = _NAMED.findall(word.text) + [word.text] * (before.text in ("-env", "-genv"))
+        name, equals, _ = word.text.partition("=")
+        if equals and stated == [name] and before.text != "-v":
+            variables[name] = word.after(len(name) + 1)
+        else:
+            variables |= {name: hole(f"${name}", line, [Cause(line, name)]) for name in stated}
+    return variables | {_FOR_CONTAINERS.sub("", name): value for name, value in variables.items()}
+
+
+def _in_front(argv: Sequence[Value]) -> list[Value]:
+    """Return the words in front of a program."""
+
+    def is_in_front(word: Value) -> bool:
+        name = PurePath(word.text).name
+        return name not in SHELLS and (word.text[:1] == "-" or "=" in word.text or _PROGRAM.fullmatch(name) is None)
+
+    return list(takewhile(is_in_front, argv[:FARTHEST]))

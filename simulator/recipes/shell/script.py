@@ -1,4 +1,8 @@
-"""A launch script as a whole: its training commands, and the assumptions of reading it. Knows no framework."""
+"""A launch script as a whole: its training commands, and the assumptions of reading it.
+
+Of the text `TP=$1; torchrun train.py --tp $TP` with the setting `1=2`, `read_script` returns one launch, of `train.py`
+with the arguments `--tp 2`; without the setting, the argument depends on `1`.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from simulator.errors import InputError
+from simulator.frameworks.values import Cause, TooLargeError
 from simulator.question.origin import Remark, Severity
-from simulator.recipes.shell.capture import captured
-from simulator.recipes.shell.example import example_of
-from simulator.recipes.shell.launch import TrainingCommand
-from simulator.recipes.shell.machine import Machine
-from simulator.recipes.shell.run import Runner
+from simulator.recipes.shell.assignments import assigned_names
+from simulator.recipes.shell.commands import run_command
+from simulator.recipes.shell.launch import TrainingCommand, scheduled_variables
 from simulator.recipes.shell.source import HOLES, Source, check_length
-from simulator.recipes.shell.state import NotFollowed
-from simulator.recipes.shell.values import Cause, TooLargeError, text_value
-from simulator.recipes.shell.wrappers import scheduled_variables
+from simulator.recipes.shell.starts import example_of
+from simulator.recipes.shell.state import Machine, NotFollowed
+from simulator.recipes.shell.values import text_value
+from simulator.recipes.shell.walk import Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +96,12 @@ def _machine(
 def _followed(machine: Machine, text: str) -> list[TrainingCommand]:
     """Return the launches of a script. Raises InputError for text too large or too deep for a launch script."""
     try:
-        runner = Runner(machine, Source(machine.file, text_value(text, 1)), [])
-        machine.own_names = runner.assigned_names()
-        machine.capture = lambda source, node: captured(Runner(machine, source, runner.launches), node)
-        runner.all(runner.root.children)
-        runner.end()
+        walk = Walk(machine, Source(machine.file, text_value(text, 1)), [], run_command)
+        machine.assigned = assigned_names(walk.source)
+        machine.capture = walk.output
+        walk.whole()
     except TooLargeError as error:
         raise InputError(f"{machine.file}: a value outgrows every command line; not a launch script") from error
     except RecursionError as error:
         raise InputError(f"{machine.file}: nested too deep for a launch script") from error
-    return runner.launches
+    return walk.launches

@@ -1,12 +1,11 @@
-"""Values of shell text: pieces with the effects of expansions and branches. Runs no command.
+"""Text of a shell script in pieces, of which each is known or a hole that only the run fills.
 
-A piece knows whether white space in it separates words (`$LIST` outside quotes), and a hole whose text depends on a
-branch carries its alternatives.
+`--tp $TP`, where nobody sets TP, is the known piece `--tp ` and the hole `$TP` with its cause. A piece also says
+whether blanks in it separate words, as in `$LIST` outside of quotes, and what a hole may be by the script's branches.
 """
 
 from __future__ import annotations
 
-import functools
 import operator
 import re
 from collections.abc import Iterable, Sequence
@@ -14,38 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from simulator.budget import charge
-from simulator.frameworks.values import (
-    LOOK_WORK,
-    MAXIMUM_CHARACTERS,
-    MAXIMUM_PIECES,
-    Cause,
-    PlainPiece,
-    PlainValue,
-    TooLargeError,
-)
-
-__all__ = [
-    "BLANKS",
-    "BREAK",
-    "EMPTY",
-    "MAXIMUM_CHARACTERS",
-    "MAXIMUM_PIECES",
-    "Cause",
-    "Piece",
-    "TooLargeError",
-    "Value",
-    "alike",
-    "could_equal",
-    "definitely_filled",
-    "filled",
-    "hole",
-    "joined",
-    "one_of",
-    "open_causes",
-    "split_fields",
-    "splitter",
-    "text_value",
-]
+from simulator.frameworks.values import LOOK_WORK, MAXIMUM_PIECES, Cause, PlainPiece, PlainValue, TooLargeError
 
 BLANKS: Final = " \t\n"
 """Characters that separate words unless the script sets IFS."""
@@ -95,6 +63,16 @@ class Value(PlainValue):
         """Whether the value may be several words, or none: it has an unknown part outside of quotes."""
         return any(piece.splits and not piece.known for piece in self.pieces)
 
+    @property
+    def has_text(self) -> bool:
+        """Whether any part of the text is known."""
+        return any(piece.known for piece in self.pieces)
+
+    @property
+    def outside(self) -> bool:
+        """Whether the value is environment variables alone that nobody is known to set."""
+        return bool(self.pieces) and all(piece.outside for piece in self.pieces)
+
 
 EMPTY: Final = Value()
 BREAK: Final = Piece(" ", 0, splits=True)
@@ -110,9 +88,10 @@ def text_value(text: str, line: int, *, quoted: bool = False) -> Value:
     return Value(tuple(Piece(part, line + n, quoted=quoted) for n, part in enumerate(ends) if part))
 
 
-def hole(shown: str, line: int, causes: Iterable[Cause], *, filled: bool = False, outside: bool = False) -> Value:
-    """Return a value that is wholly unknown and spelled `shown`."""
-    return Value((Piece(shown, line, causes=frozenset(causes), filled=filled, outside=outside),))
+def hole(shown: str, line: int, causes: Iterable[Cause] = (), *, filled: bool = False, outside: bool = False) -> Value:
+    """Return a value that is wholly unknown and spelled `shown`, by default with itself as its cause."""
+    reasons = frozenset(causes) or frozenset({Cause(line, shown)})
+    return Value((Piece(shown, line, causes=reasons, filled=filled, outside=outside),))
 
 
 def joined(values: Iterable[Value]) -> Value:
@@ -135,15 +114,12 @@ def one_of(values: Iterable[Value], shown: str, line: int, causes: frozenset[Cau
             if alternative is not value:
                 joint.append(alternative.causes)
     alternatives = tuple(flat.values())
-    if (
-        len(alternatives) > _MAXIMUM_ALTERNATIVES
-        or sum(len(v.pieces) for v in alternatives) > _MAXIMUM_ALTERNATIVE_PIECES
-    ):
+    size = sum(len(alternative.pieces) for alternative in alternatives)
+    if len(alternatives) > _MAXIMUM_ALTERNATIVES or size > _MAXIMUM_ALTERNATIVE_PIECES:
         alternatives = ()
     charge(LOOK_WORK * sum(map(len, joint)))
-    causes = causes.union(*joint)
-    filled = bool(alternatives) and all(definitely_filled(value) for value in alternatives)
-    return Value((Piece(shown, line, causes=causes, filled=filled, alternatives=alternatives),))
+    is_filled = bool(alternatives) and all(filled(value) for value in alternatives)
+    return Value((Piece(shown, line, causes.union(*joint), filled=is_filled, alternatives=alternatives),))
 
 
 def _flattened(value: Value) -> tuple[Value, ...]:
@@ -159,14 +135,9 @@ def open_causes(items: Sequence[Value], end: int | None = None) -> frozenset[Cau
     return frozenset().union(*(item.causes for item in items[:end] if item.open))
 
 
-def definitely_filled(value: Value) -> bool:
-    """Whether the value has at least one character, whatever its holes are."""
-    return any(piece.filled or (piece.known and piece.text) for piece in value.pieces)
-
-
 def filled(value: Value) -> bool | None:
-    """Whether a value has any character; None where that is not known."""
-    if definitely_filled(value):
+    """Whether a value has any character, whatever its holes are; None where that is not known."""
+    if any(piece.filled or (piece.known and piece.text) for piece in value.pieces):
         return True
     return None if not value.known else False
 
@@ -181,74 +152,31 @@ def alike(left: Value, right: Value) -> bool:
     )
 
 
-def could_equal(left: Value, right: Value) -> bool:
-    """Whether two values may be equal; exact where one of them is known."""
-    if left.known and right.known:
-        return left.text == right.text
-    if left.known:
-        left, right = right, left
-    if not right.known:
-        return True
-    if len(left.pieces) == 1 and left.pieces[0].alternatives:
-        return any(could_equal(alternative, right) for alternative in left.pieces[0].alternatives)
-    return _could_be(left, right.text)
+# Truth.
+
+Truth = bool | frozenset[Cause]
+"""Whether a test holds or a command succeeds, or what that depends on."""
 
 
-_WILD: Final = re.compile(r"[*?[]")
+def negated(truth: Truth) -> Truth:
+    """Return the opposite truth."""
+    return truth if isinstance(truth, frozenset) else not truth
 
 
-def could_match(value: Value, pattern: Value) -> bool:
-    """Whether an unknown value may match a shell pattern, judged by their known beginnings."""
-    prefix = ""
-    for piece in pattern.pieces:
-        mark = None if piece.quoted else _WILD.search(piece.text)
-        prefix += piece.text[: mark.start()] if mark else piece.text
-        if mark:
-            break
-    else:
-        return could_equal(value, pattern)
-    start = ""
-    for piece in value.pieces:
-        if not piece.known:
-            break
-        start += piece.text
-    charge(LOOK_WORK + len(start) + len(prefix))
-    return start.startswith(prefix) or prefix.startswith(start)
-
-
-def _could_be(value: Value, text: str) -> bool:
-    """Whether `text` contains the known parts in order, the outer ones at its ends."""
-    charge(LOOK_WORK * len(value.pieces) + len(text))
-    known: list[list[str]] = [[]]
-    for piece in value.pieces:
-        if piece.known:
-            known[-1].append(piece.text)
-        else:
-            known.append([])
-    runs = ["".join(texts) for texts in known]
-    first, last = runs[0], runs[-1]
-    if len(first) + len(last) > len(text) or not text.startswith(first) or not text.endswith(last):
+def both(left: Truth, right: Truth) -> Truth:
+    """Return whether both hold."""
+    if left is False or right is False:
         return False
-    position, end = len(first), len(text) - len(last)
-    for run in runs[1:-1]:
-        position_of_run = text.find(run, position, end)
-        if position_of_run < 0:
-            return False
-        position = position_of_run + len(run)
-    return True
+    if isinstance(left, frozenset):
+        return left | right if isinstance(right, frozenset) else left
+    return right
 
 
-@functools.lru_cache(maxsize=32)
-def splitter(separators: str) -> re.Pattern[str]:
-    """Return the expression, one group, of what separates words: white space, or one other sign within white space."""
-    blanks = "".join(mark for mark in BLANKS if mark in separators)
-    marks = "".join(re.escape(mark) for mark in dict.fromkeys(separators) if mark not in BLANKS)
-    blank = f"[{blanks}]" if blanks else "(?!)"
-    return re.compile(f"({blank}*[{marks}]{blank}*|{blank}+)" if marks else f"({blank}+)")
+# Words.
 
 
 def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
-    """Return the words of a value; a quoted part makes a word even if it is empty."""
+    """Return the words of a value, between blanks that separate; a quoted part makes a word even if it is empty."""
     if not any(piece is BREAK or (piece.splits and piece.known) for piece in value.pieces):
         return [value] if value.pieces else []
     words: list[Value] = []
@@ -260,9 +188,9 @@ def split_fields(value: Value, separators: str = BLANKS) -> list[Value]:
             open_word = open_word or not splits or piece.text != ""
             current.append(piece)
             continue
-        for number, part in enumerate(splitter(BLANKS if piece is BREAK else separators).split(piece.text)):
+        for number, part in enumerate(re.split(f"([{BLANKS if piece is BREAK else separators}]+)", piece.text)):
             if number % 2:  # what separates
-                if open_word or part.strip(BLANKS):
+                if open_word:
                     words.append(Value(tuple(current)))
                 current, open_word = [], False
             elif part:

@@ -1,27 +1,35 @@
-"""Expansion of words: quotes, parameters, arithmetic. Commands in `$( )` are never run."""
+"""Expansion of words, and tests: quotes, parameters, arithmetic, the output of `$( )`; `[ ]`, `[[ ]]`, `(( ))`.
+
+With TP as 2, `"--tp "$TP` expands to the one word `--tp 2`, and `[[ $TP -gt 1 && $PP == 1 ]]` depends on PP alone. What
+is not expanded here (`${X/a/b}`, `{1..3}`, `${!X}`) is a hole that the run fills.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError, UndecidedError
-from simulator.recipes.shell import arithmetic, braces, escapes
-from simulator.recipes.shell.machine import Machine
-from simulator.recipes.shell.patterns import edited
+from simulator.frameworks.values import Cause
+from simulator.recipes.shell import arithmetic
 from simulator.recipes.shell.source import Source
-from simulator.recipes.shell.state import Content, items_of, words
+from simulator.recipes.shell.state import Content, Machine, items_of, words
 from simulator.recipes.shell.values import (
     EMPTY,
-    Cause,
     Piece,
+    Truth,
     Value,
+    both,
     filled,
     hole,
     joined,
+    negated,
     one_of,
     open_causes,
     split_fields,
@@ -31,38 +39,35 @@ from simulator.recipes.shell.values import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_EXPANDED: Final = frozenset(
-    {
-        "string",
-        "raw_string",
-        "ansi_c_string",
-        "translated_string",
-        "simple_expansion",
-        "expansion",
-        "command_substitution",
-        "process_substitution",
-        "arithmetic_expansion",
-    }
+_QUOTED: Final = frozenset(["string", "raw_string", "ansi_c_string", "translated_string"])
+_EXPANDED: Final = _QUOTED | frozenset(
+    ["simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion"]
 )
 _BRACED: Final = re.compile(
-    r"\$\{(?P<length>#(?=[\w@*]))?(?P<indirect>!)?(?P<name>\w+|[@*#?$!-])(?:\[(?P<index>[^]]*)\])?"
-    r"(?P<operator>:[-=+?]|[-=+?]|##|#|%%|%|//|/#|/%|/|\^\^|\^|,,|,|:|@)?",
+    r"\$\{(?P<length>#(?=[\w@*]))?(?P<name>\w+|[@*#?$-])(?:\[(?P<index>[^]]*)\])?"
+    r"(?P<operator>:?[-=+?])?",
     re.ASCII,
 )
-_DEFAULTS: Final = frozenset([":-", ":=", ":+", ":?", "-", "=", "+", "?"])
+"""The expansions in braces that are read, up to their operator's operand."""
 _SET: Final = re.compile(r"\b([A-Za-z_]\w*+)\s*+(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
-_NODE_WORK: Final = 40
-"""Units of work of one syntax node."""
+"""A variable that an arithmetic expression sets."""
+_ITEM: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*\[")
+"""An item of a list in arithmetic, which is not read."""
+_BRACES: Final = re.compile(r"\{[^{}]*(?:,|\.\.)")
+"""The beginning of braces that make several words of one."""
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
-_NAMED_BRACE: Final = re.compile(r"\$[A-Za-z_]\w*\{", re.ASCII)
 _PLAIN: Final = re.compile(r"[$`\"']")
 _JOINED: Final = re.compile(rb"(?:\\\n)*")
 """What stands between two parts of one word: nothing, or ends of lines with a backslash."""
+_ESCAPE: Final = re.compile(r"\\(.?)", re.DOTALL)
+_IN_QUOTES: Final = frozenset('$`"\\')
+_ANSI: Final = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|([abeEfnrtv\\'\"?]))")
+_ESCAPES: Final = {"a": "\a", "b": "\b", "e": "\33", "E": "\33", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_NODE_WORK: Final = 40
+"""Units of work of one syntax node."""
 _MAXIMUM_NAME: Final = 80
-
-
-_ITEM: Final = re.compile(r"(?<!\w)[A-Za-z_]\w*\[")
-"""An item of a list in arithmetic, which is not read."""
+_MAXIMUM_REFERENCES: Final = 8
+"""Most names that the value of a number may pass through."""
 
 
 class _UnknownError(Exception):
@@ -80,36 +85,35 @@ class Words:
         self._machine = machine
         self._source = source
 
+    # Words and their parts.
+
     def fields(self, node: Node) -> list[Value]:
         """Return the words that a node expands to."""
         whole = self.value(node)
-        if (node.start_byte, node.end_byte) in self._source.plain and whole.known and "{" not in whole.text:
+        if has_braces(whole):
+            return [hole(whole.text, whole.line).inserted(quoted=False)]
+        if whole.known and (node.start_byte, node.end_byte) in self._source.plain:
             return [whole] if whole.pieces else []
-        parts = braces.expanded(whole)
-        if len(parts) > 1 and _NAMED_BRACE.search(raw := self._source.raw(node)):  # `$X{1,2}` is `$X1 $X2`
-            line = self._source.line(node.start_byte)
-            return [hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])]
-        line = self._source.line(node.start_byte)
-        return [field for part in parts for field in self.split(part, line)]
+        return self.split(whole, self._source.line(node.start_byte))
 
     def split(self, value: Value, line: int) -> list[Value]:
-        """Return the words of a value; a hole where branches set IFS to texts that split it otherwise."""
-        first, *others = (split_fields(value, separators) for separators in self._machine.separators)
-        if all(other == first for other in others):
-            return first
-        return [hole(value.text, line, [Cause(line, "IFS")]).inserted(quoted=False)]
+        """Return the words of a value; a hole where only the run knows what separates them."""
+        separators = self._machine.separators
+        if separators is None and any(piece.splits for piece in value.pieces):
+            return [hole(value.text, line, [Cause(line, "IFS")]).inserted(quoted=False)]
+        return split_fields(value, separators or "")
 
     def all_fields(self, nodes: Iterable[Node]) -> list[Value]:
         """Return the words of nodes in a row; what nothing or a backslash at a line's end divides is one word."""
-        words: list[Value] = []
+        fields: list[Value] = []
         end = -1
         for node in nodes:
-            fields = self.fields(node)
-            if words and fields and end >= 0 and _JOINED.fullmatch(self._source.data, end, self._begin(node)):
-                words[-1] = joined([words[-1], fields.pop(0)])
-            words += fields
+            parts = self.fields(node)
+            if fields and parts and end >= 0 and _JOINED.fullmatch(self._source.data, end, self._begin(node)):
+                fields[-1] = joined([fields[-1], parts.pop(0)])
+            fields += parts
             end = node.end_byte
-        return words
+        return fields
 
     def value(self, node: Node) -> Value:
         """Return the node's expansion as one value, not yet split into words."""
@@ -122,7 +126,7 @@ class Words:
             charge(_NODE_WORK)
             plain = self._source.plain[start, end] = Value(tuple(self._literal(start, end, quoted=False)))
             return plain
-        return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=False)))
+        return self._between(node, start, end, quoted=False)
 
     def pattern(self, node: Node) -> Value:
         """Return the expansion of a pattern, which the parser may take for plain text: `*$X*`."""
@@ -141,10 +145,13 @@ class Words:
         """Return the text of a here document."""
         if not expands:
             return Value(tuple(self._source.pieces(node.start_byte, node.end_byte, quoted=True)))
-        return Value(tuple(self._interpolated(node, node.start_byte, node.end_byte, quoted=True)))
+        return self._between(node, node.start_byte, node.end_byte, quoted=True)
+
+    def _between(self, node: Node, start: int, end: int, *, quoted: bool) -> Value:
+        """Return the value of the text between two bytes of a node, expansions and literal text."""
+        return Value(tuple(self._interpolated(node, start, end, quoted=quoted)))
 
     def _interpolated(self, node: Node, start: int, end: int, *, quoted: bool) -> Iterator[Piece]:
-        """Yield the pieces between two bytes of a node: literal text and expansions."""
         for child in _topmost(node, start, end):
             begin = self._begin(child)
             if begin > start:
@@ -164,7 +171,7 @@ class Words:
             if not piece.known or "\\" not in piece.text:
                 yield piece
                 continue
-            yield from escapes.resolved(piece, quoted=quoted)
+            yield from _unescaped(piece, quoted=quoted)
 
     def _expanded(self, node: Node, *, quoted: bool) -> Value:  # noqa: PLR0911  one per kind of expansion
         """Return the value of one expansion."""
@@ -175,26 +182,24 @@ class Words:
             return self._string(node, begin + (2 if kind == "translated_string" else 1), line)
         if kind == "raw_string" and quoted:  # `"${X:-'a'}"`: plain signs
             raw = self._source.text(begin, node.end_byte)
-            return hole(raw, line, [Cause(line, raw)]) if set(raw) & set("$`\\") else text_value(raw, line, quoted=True)
+            return hole(raw, line) if set(raw) & set("$`\\") else text_value(raw, line, quoted=True)
         if kind == "raw_string":
             return Value(
                 (*self._source.pieces(begin + 1, node.end_byte - 1, quoted=True), Piece("", line, quoted=True))
             )
         if kind == "ansi_c_string":
-            text = escapes.ansi(self._source.text(begin + 2, node.end_byte - 1))
-            return joined([text_value(text, line, quoted=True), Value((Piece("", line, quoted=True),))])
-        if kind == "arithmetic_expansion" or (kind == "command_substitution" and self._is_arithmetic(node, begin)):
+            text = _ANSI.sub(_sign, self._source.text(begin + 2, node.end_byte - 1))
+            return Value((*text_value(text, line, quoted=True).pieces, Piece("", line, quoted=True)))
+        data = self._source.data[begin : node.end_byte] if kind == "command_substitution" else b""
+        if kind == "arithmetic_expansion" or (data[:3] == b"$((" and data[-2:] == b"))"):  # as inside `${ }`
             return self.arithmetic(node, line)
         if kind == "process_substitution":
-            name = " ".join(self._source.node_text(node).split())[:_MAXIMUM_NAME]
-            value = hole(name, line, [Cause(line, name)], filled=True)
+            value = hole(" ".join(self._source.node_text(node).split())[:_MAXIMUM_NAME], line, filled=True)
         elif kind == "command_substitution":
             value = self._command(node, line)
         elif kind == "simple_expansion":
             name = self._source.text(begin + 1, node.end_byte)
-            content = self._name(name, line)
-            self._machine.unbound(name, content, line)
-            return self._inserted(self._first(name, content, line), quoted=quoted, apart=name == "@")
+            return self._inserted(self._first(name, self._name(name, line), line), quoted=quoted, apart=name == "@")
         else:
             return self._braced(node, begin, line, quoted=quoted)
         return value.inserted(quoted=quoted)
@@ -203,14 +208,9 @@ class Words:
         """Return text in double quotes; `"$@"` may be no word at all."""
         pieces = list(self._interpolated(node, start, node.end_byte - 1, quoted=True))
         inner = self._source.text(start, node.end_byte - 1)
-        if not pieces and re.fullmatch(r"\$@|\$\{!?(@|\w+\[@\])[^{}]*\}", inner):
+        if not pieces and re.fullmatch(r"\$@|\$\{(@|\w+\[@\])[^{}]*\}", inner):
             return EMPTY
         return Value((*pieces, Piece("", line, quoted=True)))
-
-    def _is_arithmetic(self, node: Node, begin: int) -> bool:
-        """Whether the parser took `$(( ))` for a command, as it does inside `${ }`."""
-        raw = self._source.text(begin, node.end_byte)
-        return raw.startswith("$((") and raw.endswith("))")
 
     def _command(self, node: Node, line: int) -> Value:
         """Return the output of a command in `$( )`, from a setting or the script; else a hole."""
@@ -219,12 +219,18 @@ class Words:
         setting = self._machine.preset(name, line)
         nested = "\\`" in self._source.raw(node)  # backquotes within backquotes
         output = None if nested else self._machine.capture(self._source, node)
-        return setting or output or hole(name, line, [Cause(line, name)])
+        return setting or output or hole(name, line)
 
-    def _name(self, name: str, line: int) -> Content:
+    # Parameters.
+
+    def _name(self, name: str, line: int, *, may_be_unset: bool = False) -> Content:
+        """Return what a parameter means; `set -u` ends the script at one that is surely not set."""
         if name in ("?", "$", "!", "-", "_"):
             return hole(f"${name}", line, [Cause(line, name)])
-        return self._machine.lookup(name, line)
+        content = self._machine.lookup(name, line)
+        if content is None and not may_be_unset and "u" in self._machine.state.options:
+            self._machine.ends(line)
+        return content
 
     def _inserted(self, content: Content, *, quoted: bool, apart: bool = False) -> Value:
         """Return a variable's content, or all items of a list; `apart` keeps quoted items separate words."""
@@ -233,113 +239,87 @@ class Words:
             return content.inserted(quoted=quoted and (content.known or not apart))
         if not content:
             return EMPTY
+        items = tuple(content.values())
         if apart or not quoted:
             empty = Value((Piece("", 0, quoted=True),)) if quoted else EMPTY
-            return words(
-                tuple(item.inserted(quoted=quoted, is_item=True) if item.pieces else empty for item in content)
-            )
-        first, *others = (separators[:1] for separators in self._machine.separators)
-        causes = open_causes(content) | {Cause(content[0].line, "IFS") for other in others if other != first}
-        if len(content) > 1 and causes:
-            return hole("$*", content[0].line, causes)
-        between = text_value(first, 0)
-        parts = (part for number, item in enumerate(content) for part in ((between, item) if number else (item,)))
+            return words(item.inserted(quoted=quoted, is_item=True) if item.pieces else empty for item in items)
+        separators = self._machine.separators
+        causes = open_causes(items) | ({Cause(items[0].line, "IFS")} if separators is None else set())
+        if len(items) > 1 and causes:
+            return hole("$*", items[0].line, causes)
+        between = text_value((separators or "")[:1], 0)
+        parts = (part for number, item in enumerate(items) for part in ((between, item) if number else (item,)))
         return joined(parts).inserted(quoted=True)
 
     def _first(self, name: str, content: Content, line: int) -> Content:
         """Return what `$X` is: the first item of a list."""
-        if not isinstance(content, tuple) or name in ("@", "*"):
+        if isinstance(content, Value) or content is None or name in ("@", "*"):
             return content
         return self.element(name, text_value("0", line), line)
 
     def _braced(self, node: Node, begin: int, line: int, *, quoted: bool) -> Value:
-        """Return the value of `${...}` with its default, substring or replacement."""
+        """Return the value of `${...}`, with its default."""
         raw = self._source.text(begin, node.end_byte)
         match = _BRACED.match(raw)
-        if match is None:
-            return hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])
+        if match is None or begin in self._source.blank:
+            return self._not_read(raw, None, line).inserted(quoted=quoted and "@" not in raw)
         name, operator = match["name"], match["operator"] or ""
         content = self._meant(node, match, begin, line)
-        defaults = operator in _DEFAULTS
-        self._machine.unbound("@" if defaults else match["index"] or name, content, line)
         if match["length"]:
             return self._length(content, raw, line)
-        operand_start = begin + len(match[0].encode())
+        start = begin + len(match[0].encode())
         apart = name == "@" or match["index"] == "@"
-        if defaults:
-            return self._defaulted(node, name, content, operator, operand_start, line, quoted=quoted)
-        if match.end() != len(raw) - 1 or operator in ("^^", "^", ",,", ","):
-            operand = Value(tuple(self._interpolated(node, operand_start, node.end_byte - 1, quoted=False)))
-            operand = self._reread(operand, operand_start, node.end_byte - 1)
-            if isinstance(content, tuple) and operator == ":" and self._machine.elements(match["name"]):
-                content = hole(raw, line, [Cause(line, raw[:_MAXIMUM_NAME])])  # by keys, which may have gaps
-            elif isinstance(content, tuple) and operator == ":":
-                content = _slice(content, self._ends(operand, line), first=int(name in ("@", "*")))
-            elif isinstance(content, tuple):
-                edits = ((item, self._edited(item, operator, operand, raw, line)) for item in content)
-                content = tuple(text.inserted(quoted=False) if item.open else text for item, text in edits)
-            else:
-                content = self._edited(content or EMPTY, operator, operand, raw, line)
+        if operator:
+            return self._defaulted(node, name, content, operator, start, line, quoted=quoted)
+        if match.end() != len(raw) - 1:
+            content = self._not_read(raw, content, line)
         return self._inserted(content, quoted=quoted, apart=apart)
 
-    def _meant(self, node: Node, match: re.Match[str], begin: int, line: int) -> Content:
-        """Return what `${X}`, `${!X}` or `${X[index]}` means, without its operator."""
-        content = self._name(match["name"], line)
-        if match["index"] is None:
-            return self._indirect(content, line) if match["indirect"] else self._first(match["name"], content, line)
-        start = begin + len(match.string[: match.start("index")].encode())
-        index = Value(tuple(self._interpolated(node, start, start + len(match["index"].encode()), quoted=False)))
-        return self._chosen(match["name"], content, index, keys=bool(match["indirect"]))
+    def _not_read(self, raw: str, content: Content, line: int) -> Value:
+        """Return the value of an expansion that is not followed: the user's setting, or a hole."""
+        name = raw if len(raw) <= _MAXIMUM_NAME else f"{raw[: _MAXIMUM_NAME - 3]}..."
+        items = items_of(content).values()
+        causes = () if any(item.known for item in items) else frozenset().union(*(item.causes for item in items))
+        return self._machine.preset(name, line) or hole(raw, line, causes or [Cause(line, name)])
 
-    def _chosen(self, name: str, content: Content, index: Value, *, keys: bool) -> Content:
-        """Return `${X[index]}`, `${X[@]}` or, with `keys`, `${!X[@]}`."""
+    def _meant(self, node: Node, match: re.Match[str], begin: int, line: int) -> Content:
+        """Return what `${X}` or `${X[index]}` means, without its operator."""
+        may_be_unset = bool(match["operator"]) or match["index"] in ("@", "*")
+        content = self._name(match["name"], line, may_be_unset=may_be_unset)
+        if match["index"] is None:
+            return self._first(match["name"], content, line)
+        start = begin + len(match.string[: match.start("index")].encode())
+        index = self._between(node, start, start + len(match["index"].encode()), quoted=False)
         if isinstance(content, Value) and not content.known:
             return content
-        if index.text not in ("@", "*"):
-            return self.element(name, index, index.line)
-        items = items_of(content)
-        more = self._machine.elements(name)
-        if keys:
-            return tuple(text_value(key, index.line) for key in (*map(str, range(len(items))), *more))
-        return (*items, *more.values())
+        return items_of(content) if index.text in ("@", "*") else self.element(match["name"], index, index.line)
 
     def element(self, name: str, key: Value, line: int) -> Value:
         """Return one item of a list; empty where it is not set, a hole where unknown."""
         content = self._machine.lookup(name, line)
         shown = f"${{{name}[{key.text}]}}"[:_MAXIMUM_NAME]
-        if not key.known:
-            return hole(shown, line, key.causes)
+        place = self.key(name, key, line)
         if isinstance(content, Value) and not content.known:
             return content
         items = items_of(content)
-        keyed = self._machine.elements(name)
-        if key.text in keyed:
-            return keyed[key.text]
-        number = None if "A" in self._machine.attributed.get(name, "") else self.number_or_causes(key, line)
-        before = open_causes(items, number if isinstance(number, int) and number >= 0 else None)
-        if before or isinstance(number, frozenset):
-            return hole(shown, line, before or (number if isinstance(number, frozenset) else ()))
-        from_end = isinstance(number, int) and number < 0 and bool(keyed)  # which the keys decide
-        if number is None or from_end:
-            nothing = not from_end and (bool(keyed) or content is None)
-            return EMPTY if nothing else hole(shown, line, [Cause(line, shown)])
-        inside = -len(items) <= number < len(items)
-        return keyed.get(str(number), items[number] if inside else EMPTY)
+        if not isinstance(place, str):
+            return hole(shown, line, place)
+        before = open_causes(tuple(items.values()), int(place) if place.isdecimal() else None)
+        return hole(shown, line, before) if before else items.get(place, EMPTY)
 
-    def arithmetic_between(self, node: Node, start: int, end: int, line: int) -> Value:
-        """Return the value of the arithmetic between two bytes; 1 for an empty text, as in `for ((;;))`."""
-        pieces = Value(tuple(self._interpolated(node, start, end, quoted=True)))
-        return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else text_value("1", line)
-
-    def _indirect(self, content: Content, line: int) -> Content:
-        if isinstance(content, Value) and content.known and re.fullmatch(r"[A-Za-z_]\w*", content.text, re.ASCII):
-            return self._first(content.text, self._machine.lookup(content.text, line), line)
-        causes = content.causes if isinstance(content, Value) else frozenset()
-        return hole("${!}", line, causes or [Cause(line, "!")])
+    def key(self, name: str, key: Value, line: int) -> str | frozenset[Cause]:
+        """Return the key that `X[key]` means, or what it depends on."""
+        if not key.known or "A" in self._machine.attributed.get(name, "") or key.text.isdecimal():
+            return key.text if key.known else key.causes
+        number = self.number_or_causes(key, line)
+        if not isinstance(number, int):
+            return number or frozenset({Cause(line, f"{name}[{key.text[:40]}]")})
+        items = items_of(self._machine.lookup(name, line)) if number < 0 else {}
+        return str(number if number >= 0 else max((int(k) for k in items if k.isdecimal()), default=-1) + 1 + number)
 
     def _length(self, content: Content, raw: str, line: int) -> Value:
-        if isinstance(content, tuple):
-            causes = open_causes(content)
+        if isinstance(content, Mapping):
+            causes = open_causes(tuple(content.values()))
             return hole(raw, line, causes, filled=True) if causes else text_value(str(len(content)), line)
         if content is not None and not content.known:
             return hole(raw, line, content.causes, filled=True)
@@ -351,18 +331,20 @@ class Words:
         """Return the value of `${X:-y}` and similar expansions. Raises UndecidedError for `${X:?}` unset."""
         empty = operator[0] == ":" and isinstance(content, Value) and content.known and not content.text
         assigned = operator[0] != ":" and name in self._machine.state.variables
-        missing = empty or content in (None, ())
-        missing = missing or (not (assigned or isinstance(content, tuple)) and self._machine.unset(name, line))
+        missing = empty or not (isinstance(content, Value) or content)
+        missing = missing or (not (assigned or isinstance(content, Mapping)) and self._machine.unset(name, line))
         if operator[-1] == "+" and missing:
             return EMPTY
         if operator[-1] == "+" or (missing and operator[-1] in "-="):
-            value = Value(tuple(self._interpolated(node, start, node.end_byte - 1, quoted=quoted)))
+            value = self._between(node, start, node.end_byte - 1, quoted=quoted)
             value = value if value.pieces else Value((Piece("", line),))
             if operator[-1] == "=":
                 self._machine.assign(name, value, line)
             if operator == ":+" and isinstance(content, Value) and filled(content) is None:  # nothing where it is empty
                 value = one_of([EMPTY, value], f"${{{name}:+}}", line, content.causes)
-            return value.inserted(quoted=True) if quoted else _splitting(value)
+            if quoted:
+                return value.inserted(quoted=True)
+            return Value(tuple(p if p.quoted else dataclasses.replace(p, splits=True) for p in value.pieces))
         if missing and isinstance(content, Value) and content.pieces and not content.known:
             self._machine.assumed_unset.pop(name, None)
         elif missing:
@@ -371,32 +353,20 @@ class Words:
             )
         return self._inserted(content, quoted=quoted)
 
-    def _edited(self, value: Value, operator: str, operand: Value, raw: str, line: int) -> Value:
-        """Return the value of substring, prefix, suffix, replacement and case operators."""
-        if operator == ":":
-            operand = self._ends(operand, line)
-        causes = value.causes | operand.causes
-        text = None if causes else edited(value.text, operator, operand)
-        if text is not None:
-            return text_value(text, value.line or line)
-        return hole(raw, line, causes or [Cause(line, raw[:_MAXIMUM_NAME])])
+    # Arithmetic.
 
-    def _ends(self, operand: Value, line: int) -> Value:
-        """Return start and length of a substring, evaluated: `$N+1:2`."""
-        plain = re.sub(r"[${}]", "", operand.text)
-        if not operand.known or not plain.strip() or "?" in plain:
-            return operand
-        colon = text_value(":", line)
-        parts = [self.number(text_value(part, line), part, line) for part in plain.split(":")[:2]]
-        return joined([parts[0], colon, parts[1]] if len(parts) > 1 else parts)
+    def arithmetic_between(self, node: Node, start: int, end: int, line: int) -> Value:
+        """Return the value of the arithmetic between two bytes; 1 for an empty text, as in `for ((;;))`."""
+        pieces = self._between(node, start, end, quoted=True)
+        return self.number(pieces, pieces.text.strip(), line) if pieces.text.strip() else text_value("1", line)
 
     def arithmetic(self, node: Node, line: int) -> Value:
         """Return the number of `$(( ))`, `(( ))` or `$[ ]`, or a hole that is some number."""
         raw = self._source.data[node.start_byte : node.end_byte]
         old = raw.startswith(b"$[")
         opening = 2 if old else raw.index(b"((") + 2 if b"((" in raw else 0
-        pieces = self._interpolated(node, node.start_byte + opening, node.end_byte - (1 if old else 2), quoted=True)
-        return self.number(Value(tuple(pieces)), " ".join(self._source.node_text(node).split()), line)
+        pieces = self._between(node, node.start_byte + opening, node.end_byte - (1 if old else 2), quoted=True)
+        return self.number(pieces, " ".join(self._source.node_text(node).split()), line)
 
     def number(self, expression: Value, shown: str, line: int) -> Value:
         """Return the value of an arithmetic expression."""
@@ -407,18 +377,17 @@ class Words:
                 value = hole(shown, line, unknown.causes, filled=True)
         else:
             value = hole(shown, line, expression.causes, filled=True)
-        for name in _assigned(expression.text):
-            self._machine.assign(name, hole(f"${name}", line, value.causes, filled=True), line)
+        charge(10 * len(expression.text))
+        for match in _SET.finditer(expression.text):
+            self._machine.assign(match[1], hole(f"${match[1]}", line, value.causes, filled=True), line)
         return value
 
     def _computed(self, text: str, line: int) -> int:
         def lookup(name: str, depth: int = 0) -> int:
-            content = self._machine.lookup(name, line)
-            self._machine.unbound(name, content, line)
-            value = self._inserted(content, quoted=True)
+            value = self._inserted(self._machine.lookup(name, line), quoted=True)
             if not value.known:
                 raise _UnknownError(value.causes)
-            if depth > MAXIMUM_REFERENCES:
+            if depth > _MAXIMUM_REFERENCES:
                 raise arithmetic.ArithmeticProblemError(f"{name} refers to itself")
             return arithmetic.evaluate(value.text, lambda other: lookup(other, depth + 1))
 
@@ -442,35 +411,12 @@ class Words:
             return None
 
 
-def _assigned(expression: str) -> Iterator[str]:
-    """Yield the variables that an arithmetic expression sets."""
-    charge(10 * len(expression))
-    for match in _SET.finditer(expression):
-        yield match[1]
-
-
-def _splitting(value: Value) -> Value:
-    """Return an unquoted default, of which the unquoted parts split."""
-    return Value(tuple(p if p.quoted else dataclasses.replace(p, splits=True) for p in value.pieces))
-
-
-def _slice(items: tuple[Value, ...], operand: Value, *, first: int) -> Content:
-    """Return `${A[@]:1:2}`; a hole for bounds that are not plain numbers, and for one that takes in `$0`."""
-    match = re.fullmatch(r"\s*(-?\d{1,6})\s*(?::\s*(\d{1,6})\s*)?", operand.text, re.ASCII)
-    start = int(match[1]) if match else -1
-    start = start + len(items) if start < 0 else start - first
-    if match is None or (start < 0 and match[1][0] != "-"):
-        return hole(operand.text, operand.line, operand.causes or [Cause(operand.line, operand.text[:_MAXIMUM_NAME])])
-    end = None if match[2] is None else start + int(match[2])
-    if causes := open_causes(items, None if match[1][0] == "-" else end if end is not None else start):
-        return hole(operand.text, operand.line, causes)
-    if start < 0:
-        return ()
-    return items[start:end]
-
-
-MAXIMUM_REFERENCES: Final = 8
-"""Most names that the value of a number may pass through."""
+def has_braces(value: Value) -> bool:
+    """Whether bare braces make several words of one, `{1..3}` or `a{b,c}`, which are not followed."""
+    if not any("{" in piece.text for piece in value.pieces):
+        return False
+    bare = (piece.text for piece in value.pieces if piece.known and not piece.quoted and not piece.splits)
+    return _BRACES.search("".join(bare)) is not None
 
 
 def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
@@ -484,3 +430,196 @@ def _topmost(node: Node, start: int, end: int) -> Iterator[Node]:
             yield top
         elif top.end_byte > start and top.start_byte < end:
             stack.extend(reversed(top.children))
+
+
+def _unescaped(piece: Piece, *, quoted: bool) -> Iterator[Piece]:
+    """Yield text with backslashes resolved; one at the end of a line joins it to the next."""
+
+    def sign(match: re.Match[str]) -> str:
+        if match[1] == "\n":
+            return ""
+        return match[0] if match[1] not in _IN_QUOTES else match[1]
+
+    charge(20 * len(piece.text))
+    if quoted:
+        parts = [_ESCAPE.sub(sign, piece.text)]
+    else:
+        parts = ["" if part == "\n" else part for part in _ESCAPE.split(piece.text)]
+    for number, part in enumerate(parts):
+        if part:
+            yield dataclasses.replace(piece, text=part, quoted=quoted or number % 2 == 1)
+
+
+def _sign(match: re.Match[str]) -> str:
+    """Return the character of an escape in `$'...'`."""
+    code = int(match[1] or "0", 16) or int(match[2] or "0", 8)
+    return chr(code) if code else _ESCAPES.get(match[3], match[3] or "")
+
+
+# Patterns: `*`, `?` and `[...]` in `case` and `[[ ]]`. Quoted parts are literal.
+
+_PATTERN_WORK: Final = 500
+"""Units of work of compiling one character of a pattern."""
+_MAXIMUM_PATTERN: Final = 200
+
+
+def matches(text: str, pattern: Value, file: str) -> bool | None:
+    """Whether a shell pattern matches; None for an extended one. Raises InputError for one that is too long."""
+    plain = "".join(piece.text for piece in pattern.pieces if not piece.quoted)
+    literal = "".join(piece.text for piece in pattern.pieces if piece.quoted)
+    if re.search(r"[@?*+!]\(|\[:", plain) or ("[" in plain and re.search(r"[]\[*?!^-]", literal)):
+        return None
+    shown = "".join(
+        re.sub(r"([*?[])", r"[\1]", piece.text) if piece.quoted else piece.text.replace("[^", "[!")
+        for piece in pattern.pieces
+    )
+    if len(shown) > _MAXIMUM_PATTERN:
+        raise InputError(f"{file}:{pattern.line}: a pattern of more than {_MAXIMUM_PATTERN} characters")
+    # Stars do not multiply the work: the text after a star is located once.
+    charge(_PATTERN_WORK * (10 + len(shown)) + len(text) * (1 + len(shown) // 4))
+    return re.compile(fnmatch.translate(shown), re.DOTALL).match(text) is not None
+
+
+# Tests in `[ ]`, `[[ ]]` and `(( ))`, which are true, false or undecided before the run.
+
+_INNER: Final = frozenset({"binary_expression", "unary_expression", "parenthesized_expression", "negated_expression"})
+_UNARY: Final = frozenset(f"-{letter}" for letter in "abcdefghknoprstuvwxzGLNOS")
+_NUMERIC: Final = {"-eq": eq, "-ne": ne, "-gt": gt, "-ge": ge, "-lt": lt, "-le": le}
+_SIGNS: Final = ("--", "-", "++", "+", "~")
+"""Signs that the parser takes for operators at the start of a word."""
+_BINARY: Final = frozenset({"=", "==", "!=", "=~", "<", ">", "-nt", "-ot", "-ef", *_NUMERIC})
+
+
+def test_truth(machine: Machine, source: Source, node: Node) -> Truth:
+    """Return the truth of a `test_command` node."""
+    line = source.line(node.start_byte)
+    opening = source.raw(node)[:2]
+    if opening == "((":
+        number = Words(machine, source).arithmetic(node, line)
+        return number.text != "0" if number.known else number.causes
+    double = opening == "[["
+    words = Words(machine, source)
+    tokens: list[Value] = []
+    end = -1
+    for leaf in _leaves(node):
+        is_regex = leaf.type == "regex"
+        value = Value(tuple(source.pieces(leaf.start_byte, leaf.end_byte))) if is_regex else words.pattern(leaf)
+        is_part = leaf.is_named or source.raw(leaf) in _SIGNS
+        before, end = end, leaf.end_byte if is_part else -1
+        if is_part and leaf.start_byte == before:  # `*"a"*` and `--tp` are one word
+            tokens[-1] = joined([tokens[-1], value])
+            continue
+        tokens += [value if value.pieces else EMPTY] if double else words.split(value, line)
+    return Test(machine, words, tokens, line, double=double).truth()
+
+
+def _leaves(node: Node) -> list[Node]:
+    """Return the operands and operators of a test in order, without brackets."""
+    stack = list(reversed(node.children[1:-1]))
+    leaves = []
+    while stack:
+        child = stack.pop()
+        if child.type in _INNER:
+            stack.extend(reversed(child.children))
+        elif child.type != "comment":
+            leaves.append(child)
+    return leaves
+
+
+class Test:
+    """The words of one test, evaluated by the rules of `test`; a malformed one fails as it does in the shell."""
+
+    def __init__(self, machine: Machine, words: Words, tokens: Iterable[Value], line: int, *, double: bool) -> None:
+        self._machine = machine
+        self._words = words
+        self._tokens = deque(tokens)
+        self._open = open_causes(tuple(self._tokens))
+        self._line = line
+        self._double = double
+
+    def truth(self) -> Truth:
+        """Return the truth of the whole test."""
+        result = self._joined(("-o", "||"))
+        return self._open or False if self._tokens else result
+
+    def _joined(self, signs: tuple[str, str]) -> Truth:
+        """Return the truth of terms between `-o` or `||`, of which each is terms between `-a` or `&&`."""
+        is_or = signs[0] == "-o"
+        result = self._joined(("-a", "&&")) if is_or else self._primary()
+        while len(self._tokens) > 1 and self._tokens[0].text in signs:
+            self._tokens.popleft()
+            term = self._joined(("-a", "&&")) if is_or else self._primary()
+            result = negated(both(negated(result), negated(term))) if is_or else both(result, term)
+        return result
+
+    def _primary(self) -> Truth:
+        tokens = self._tokens
+        if not tokens:
+            return False
+        self._machine.step(self._line)
+        first = tokens.popleft()
+        if len(tokens) >= 2 and tokens[0].text in _BINARY:
+            return self._compared(first, tokens.popleft().text, tokens.popleft())
+        if first.text == "!" and tokens:
+            return negated(self._primary())
+        if first.text == "(" and tokens:
+            result = self._joined(("-o", "||"))
+            if tokens and tokens[0].text == ")":
+                tokens.popleft()
+            return result
+        return self._unary(first.text, tokens.popleft()) if first.text in _UNARY and tokens else self._filled(first)
+
+    def _filled(self, value: Value) -> Truth:
+        if value.outside:
+            self._machine.assume_unset(value)
+            return False
+        is_filled = filled(value)
+        return value.causes if is_filled is None else is_filled
+
+    def _unary(self, operator: str, operand: Value) -> Truth:
+        if operator == "-z":
+            return negated(self._filled(operand))
+        if operator == "-n":
+            return self._filled(operand)
+        return self._preset(f"{operator} {operand.text}")
+
+    def _preset(self, name: str) -> Truth:
+        """Return the truth of a test of files and the like, which only the user's settings can decide."""
+        name = " ".join(name.split())[:80]
+        value = self._machine.preset(name, self._line)
+        return frozenset({Cause(self._line, name)}) if value is None else value.text.lower() in ("1", "true", "yes")
+
+    def _compared(self, left: Value, operator: str, right: Value) -> Truth:
+        causes = left.causes | right.causes
+        if operator in _NUMERIC:
+            if causes:
+                return causes
+            return self._ordered(left, operator, right)
+        if operator in ("=", "==", "!="):
+            equal = self._equal(left, right)
+            return negated(equal) if operator == "!=" else equal
+        if operator in ("<", ">") and not causes:
+            return (left.text < right.text) == (operator == "<") and left.text != right.text
+        return causes or self._preset(f"{left.text} {operator} {right.text}")
+
+    def _ordered(self, left: Value, operator: str, right: Value) -> Truth:
+        """Compare numbers: decimal ones in `[ ]`, where other text is an error; arithmetic in `[[ ]]`."""
+        if not self._double:
+            texts = [left.text.strip(), right.text.strip()]
+            decimal = all(re.fullmatch(r"[-+]?\d{1,18}", text, re.ASCII) for text in texts)
+            return decimal and bool(_NUMERIC[operator](*map(int, texts)))
+        first, second = (self._words.number_or_causes(value, self._line) for value in (left, right))
+        if isinstance(first, int) and isinstance(second, int):
+            return bool(_NUMERIC[operator](first, second))
+        causes = frozenset[Cause]().union(*(part for part in (first, second) if isinstance(part, frozenset)))
+        return causes or False
+
+    def _equal(self, left: Value, right: Value) -> Truth:
+        causes = left.causes | right.causes
+        if right.known and right.text and self._machine.leaves_out(left):
+            self._machine.assume_unset(left)
+            return False
+        if causes or not self._double:
+            return causes or left.text == right.text
+        matched = matches(left.text, right, self._machine.file)
+        return self._preset(f"{left.text} == {right.text}") if matched is None else matched
