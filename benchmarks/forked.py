@@ -69,7 +69,7 @@ class Recorded:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Watch one test, its fixtures included, with nothing remembered from those before it."""
         for name, module in list(sys.modules.items()):
-            if name.startswith("simulator."):
+            if name.startswith(("simulator.", "tests.")):
                 for value in list(vars(module).values()):
                     getattr(value, "cache_clear", lambda: None)()
         called: set[CodeType] = set()
