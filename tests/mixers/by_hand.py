@@ -43,8 +43,11 @@ class ByHand(NamedTuple):
 
 
 SPLIT: dict[str, Any] = {
-    **{"tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2},
-    **{"expert_parallel": 2, "expert_tensor_parallel": 2},
+    "tensor_parallel": 2,
+    "sequence_parallel": True,
+    "context_parallel": 2,
+    "expert_parallel": 2,
+    "expert_tensor_parallel": 2,
 }
 T, s, h, f = 32, 32, 64, 160
 REGIONS = 4 * (2 * T * h) / 2
@@ -53,7 +56,7 @@ half (Korthikanti et al. 2022, section 4.2.2)."""
 NO_TEMPORARY = "products alone: their gradients are the incoming one and what is saved for it"
 NO_MOVED = "products alone, which a roofline times; in 16 bits nothing is cast"
 
-# --- Attention with shared key-value heads -----------------------------------------------------------------------------
+# Attention with shared key-value heads.
 # Saved (Korthikanti et al. 2022, section 4.1, with flash attention of Dao 2023): the joint projection's output, a view
 # of which v is, 2 (q + 2 k); rotated q and k; what attention puts out, 2 q, and fp32 sums of four heads' rows. Ring
 # attention's backward pass starts from keys and values received last (TransformerEngine 2.11,
@@ -87,9 +90,9 @@ FILTER_SAVED = T / 2 * (2 * 64 + 2 * 32 + 2 * 64 + 4 + 2 * 64)
 # The convolutions read and write 8 h in all, the norm one tensor in and one out; twice as much backward.
 FILTER_MOVED = T / 2 * 3 * 2 * (8 + 2) * 64
 
-# --- Latent attention: ranks 40 and 32, heads of 16 + 8, values of 20 ----------------------------------------------------
-# DeepSeek-V2 (2024), section 2.1; Megatron-LM core_v0.16.1, transformer/multi_latent_attention.py. Split by tokens: both
-# latents with the shared rotary part, their norms' outputs and numbers. Cut by heads: q and k of 24 as the core reads
+# Latent attention: ranks 40 and 32, heads of 16 + 8, values of 20.
+# DeepSeek-V2 (2024), section 2.1; Megatron-LM core_v0.16.1, transformer/multi_latent_attention.py. Split by tokens:
+# both latents with the shared rotary part, their norms' outputs and numbers. Cut by heads: q and k of 24 as the core reads
 # them, a copy of v, the output and row sums, the ring's keys and values.
 LATENT_SAVED = T * (2 * (40 + 32 + 8) + 2 * (40 + 32) + 4 * 2) / 2
 LATENT_CORE = T * (2 * (2 * 4 * 24) + 2 * 4 * 20 + 2 * 4 * 20 + 4 * 4 + 2 * 4 * (24 + 20)) / 2
@@ -99,7 +102,7 @@ LATENT_PRODUCTS = 2 * (64 * 40 + 40 * 96 + 64 * (32 + 8) + 32 * 4 * (16 + 20) + 
 LATENT_CORE_FLOP = 2 * s * (96 + 80)
 LATENT_RING = 3 * T * 2 * (96 + 80) / 2
 
-# --- Experts: 8 of width 48, 2 a token, a shared one ---------------------------------------------------------------------
+# Experts: 8 of width 48, 2 a token, a shared one.
 # Copies on a device: 16 tokens of its own, 2 each, gathered over the expert's 2 tensor-parallel ranks.
 R = 16 * 2 * 2
 # megatron-core 0.12, transformer/moe: the router's fp32 logits and probabilities of 8; copies on their way in and out;
@@ -110,13 +113,13 @@ EXPERTS_GRADIENTS = R * (4 * 48 / 2 + 2 * 2 * 64)
 # Copies permuted and back again, 10 h a copy forward (token_dispatcher.py, MoEAlltoAllTokenDispatcher); SwiGLU 6 f.
 EXPERTS_MOVED = 3 * (R * (10 * 64 + 6 * 48 / 2) + T * 6 * 48 / 2)
 EXPERTS_FLOP = 2 * (64 * 8 + 2 * 3 * 64 * 48 + 3 * 64 * 48)
-# Half of the copies of a rank, R / 2, go to the other expert-parallel rank; the expert's ranks gather R of which each has
-# half. There and back, in both passes; and the shared expert's regions.
+# Half of the copies of a rank, R / 2, go to the other expert-parallel rank; the expert's ranks gather R of which each
+# has half. There and back, in both passes; and the shared expert's regions.
 EXPERTS_EXCHANGED = 4 * (2 * 64 * R / 2 / 2 + 2 * 64 * R / 2) + REGIONS
 EXPERTS = Figures(EXPERTS_SAVED, EXPERTS_GRADIENTS, EXPERTS_MOVED, EXPERTS_FLOP, EXPERTS_EXCHANGED)
 MOE_SOURCE = "megatron-core 0.12 to 0.16, transformer/moe: router.py, token_dispatcher.py, experts.py"
 
-# --- Compressed attention: 4 heads of 32 over one tensor, ranks 24 and 2 x 12, a window of 8; on one device, 64 tokens ----
+# Compressed attention: 4 heads of 32 over one tensor, ranks 24 and 2 x 12, a window of 8; on one device, 64 tokens.
 W = 64
 # transformers 5.23.0, models/deepseek_v4/modeling_deepseek_v4.py, DeepseekV4Attention: what both down projections put
 # out, two norms' numbers, the normed query latent; queries before their norm, a number a head, queries behind it; the
@@ -128,8 +131,8 @@ SHARED_MOVED = 3 * 4 * (128 + 32) + 14 * 128
 SHARED_PRODUCTS = 2 * (64 * 24 + 64 * 32 + 24 * 128 + 64 * 24 + 24 * 64)
 OF_EIGHT = (32 * 8 - 8**2 / 2) / (32**2 / 2)
 SHARED_FLOP = SHARED_PRODUCTS + 4 * s * 128 * OF_EIGHT
-# DeepseekV4CSACompressor, of every fourth token: values and softmaxed gates of two series, in fp32 and cast, 8 a number;
-# of a key the norm's input, its output and the rotated key, and one number. Its indexer does so with heads of 16.
+# DeepseekV4CSACompressor, of every fourth token: values and softmaxed gates of two series, in fp32 and cast, 8 a
+# number; of a key the norm's input, its output and the rotated key, and one number. Its indexer does so with heads of 16.
 CSA_SAVED = 8 * 2 * 32 + (3 * 2 * 32 + 4) / 4 + 8 * 2 * 16 + (3 * 2 * 16 + 4) / 4 + 2 * 2 * 16 + 4 * 2 + 4 * 2
 # Two of the keys before a token, as a window of 8 tokens; all of them are scored by the indexer, one product of 32.
 CSA_PRODUCTS = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 24 * 32 + 64 * 2)
@@ -231,8 +234,8 @@ MIXERS: dict[Mixer, ByHand] = {
     "gated_delta": ByHand(
         small_dense(**DELTA),
         Figures(
-            # The joint projection q, k, v, z, a, b; the kernel's q and k of four heads, v, a triangle of C a head, decay
-            # and both norms' numbers in fp32 and the strength; its output, the norm's number, the gated output.
+            # The joint projection q, k, v, z, a, b; the kernel's q and k of four heads, v, a triangle of C a head,
+            # decay and both norms' numbers in fp32 and the strength; its output, the norm's number, the gated output.
             saved=T * (2 * (64 + 2 * 96 + 8) + 2 * 2 * 64 + 2 * 96 + 2 * 4 * 8 + 14 * 4 + 2 * 96 + 4 * 4 + 2 * 96) / 2,
             temporary=T * 2 * (2 * 64 + 96) / 2,
             # Convolution over q, k, v, in and out; the scan reads q, k, v and writes its output; the norm reads output
@@ -279,8 +282,8 @@ MIXERS: dict[Mixer, ByHand] = {
     "selective_scan": ByHand(
         small_dense(mixers=("selective_scan",), mamba_heads=128, mamba_state=16, convolution=4),
         Figures(
-            # x and z; steps' narrow input and B and C, on every rank, B and C copied once; the scan's output; every 2048
-            # tokens a state and its decay in fp32.
+            # x and z; steps' narrow input and B and C, on every rank, B and C copied once; the scan's output; every
+            # 2048 tokens a state and its decay in fp32.
             saved=T * (2 * 2 * 128 / 2 + 2 * (4 + 2 * 2 * 16) + 2 * 128 / 2 + 2 * 4 * 16 * 128 / 2048 / 2),
             # Convolved input, steps and their gradients, those of gate, input and output, the gated output.
             temporary=T * 8 * 2 * 128 / 2,
@@ -341,8 +344,8 @@ MIXERS: dict[Mixer, ByHand] = {
     "kimi_delta": ByHand(
         small_dense(**KIMI),
         Figures(
-            # q, k, v and a strength a head; the narrow inputs of decay and gate, split by tokens; the gate; q, k and v of
-            # the kernel, decays summed in fp32 and as they came, two triangles of C, both norms' numbers and the
+            # q, k, v and a strength a head; the narrow inputs of decay and gate, split by tokens; the gate; q, k and v
+            # of the kernel, decays summed in fp32 and as they came, two triangles of C, both norms' numbers and the
             # strength; the output, its norm's number, the gated output.
             saved=T
             * (

@@ -8,7 +8,8 @@ from simulator.cost.operations.extents import extent, total
 from simulator.cost.operations.layer import FEED_FORWARDS, MIXERS
 from simulator.cost.operations.record import Collective, Operation, summed
 from simulator.cost.timing.flops import layer_flops_per_token
-from simulator.question.specs.model import LayerKind
+from simulator.question.specs.mixers import Mixer
+from simulator.question.specs.model import FeedForward, LayerKind
 from tests.mixers import by_hand
 from tests.mixers.by_hand import SPLIT, ByHand, Figures
 from tests.scenario.cases import only, pricing, scenario_of
@@ -61,7 +62,7 @@ def test_every_part_of_a_layer_has_five_figures_and_their_source() -> None:
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
-def test_a_mixer(mixer: str) -> None:
+def test_a_mixer(mixer: Mixer) -> None:
     hand = by_hand.MIXERS[mixer]
     operations = MIXERS[mixer](conditions_of(scenario_of(hand.model)))
     found = figures(hand, operations, LayerKind(mixer, "none"))
@@ -69,7 +70,7 @@ def test_a_mixer(mixer: str) -> None:
 
 
 @pytest.mark.parametrize("network", FEED_FORWARDS)
-def test_a_feed_forward_network(network: str) -> None:
+def test_a_feed_forward_network(network: FeedForward) -> None:
     hand = by_hand.FEED_FORWARDS[network]
     operations = FEED_FORWARDS[network](conditions_of(scenario_of(hand.model)))
     found = figures(hand, operations, LayerKind("none", network))
