@@ -92,8 +92,8 @@ FILTER_MOVED = T / 2 * 3 * 2 * (8 + 2) * 64
 
 # Latent attention: ranks 40 and 32, heads of 16 + 8, values of 20.
 # DeepSeek-V2 (2024), section 2.1; Megatron-LM core_v0.16.1, transformer/multi_latent_attention.py. Split by tokens:
-# both latents with the shared rotary part, their norms' outputs and numbers. Cut by heads: q and k of 24 as the core reads
-# them, a copy of v, the output and row sums, the ring's keys and values.
+# both latents with the shared rotary part, their norms' outputs and numbers. Cut by heads: q and k of 24 as the core
+# reads them, a copy of v, the output and row sums, the ring's keys and values.
 LATENT_SAVED = T * (2 * (40 + 32 + 8) + 2 * (40 + 32) + 4 * 2) / 2
 LATENT_CORE = T * (2 * (2 * 4 * 24) + 2 * 4 * 20 + 2 * 4 * 20 + 4 * 4 + 2 * 4 * (24 + 20)) / 2
 LATENT_GRADIENTS = T * 2 * (4 * 24 + 4 * 24 + 4 * 20) / 2
@@ -132,7 +132,8 @@ SHARED_PRODUCTS = 2 * (64 * 24 + 64 * 32 + 24 * 128 + 64 * 24 + 24 * 64)
 OF_EIGHT = (32 * 8 - 8**2 / 2) / (32**2 / 2)
 SHARED_FLOP = SHARED_PRODUCTS + 4 * s * 128 * OF_EIGHT
 # DeepseekV4CSACompressor, of every fourth token: values and softmaxed gates of two series, in fp32 and cast, 8 a
-# number; of a key the norm's input, its output and the rotated key, and one number. Its indexer does so with heads of 16.
+# number; of a key the norm's input, its output and the rotated key, and one number. Its indexer does so with heads of
+# 16.
 CSA_SAVED = 8 * 2 * 32 + (3 * 2 * 32 + 4) / 4 + 8 * 2 * 16 + (3 * 2 * 16 + 4) / 4 + 2 * 2 * 16 + 4 * 2 + 4 * 2
 # Two of the keys before a token, as a window of 8 tokens; all of them are scored by the indexer, one product of 32.
 CSA_PRODUCTS = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 24 * 32 + 64 * 2)
