@@ -21,11 +21,11 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import _recomputed_flops
 from tests.scenario.cases import layout_of, load_hardware, load_model
 
-Figure = Literal["device", "state", "saved", "host", "flop", "seconds"]
+Figure = Literal["device", "state", "saved", "host", "flop", "passes", "seconds"]
 """`device`: bytes that must fit, by pipeline rank. `state`: bytes between two steps, by rank. `saved`: bytes that a
 micro batch saves, by kind of rank. `host`: bytes of a node, pinned ones as they are rounded at most. `flop`: of a
-token, with what is computed again. `seconds`: of a step; where activations travel to the host their traffic decides, so
-that these layouts have none."""
+token, with what is computed again. `passes`: seconds of a micro batch, by kind of rank; `seconds`: of a step. Where
+activations travel to the host their traffic decides, so that these layouts have none."""
 FIGURES: tuple[Figure, ...] = get_args(Figure)
 Fields = dict[str, Any]
 
@@ -171,6 +171,7 @@ def figures_of(pricing: Pricing) -> Figures:
         "saved": activations.one_micro_batch + np.broadcast_to(activations.embedded, activations.one_micro_batch.shape),
         "host": host,
         "flop": model + again,
+        "passes": priced.step.work.forward + priced.step.work.backward,
         "seconds": np.where(activations.offloaded, np.nan, priced.step.total),
     }
 

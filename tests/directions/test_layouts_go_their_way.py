@@ -58,7 +58,7 @@ def going_wrong(name: str, choices: tuple[Choice, ...]) -> Iterator[str]:
         for question in questions_of(given):
             both = (priced(question, tuple(sorted(fields.items()))) for fields in (given.before, given.after))
             for figure, found in signs(*both).items():
-                way = given.moves.get(figure)
+                way = given.moves.get(figure, "?" if figure == "passes" else None)
                 moved |= {figure} if any(found.values()) else set()
                 for sign, layouts in found.items():
                     if layouts and way not in ("?", sign):
