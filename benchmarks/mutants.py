@@ -152,9 +152,10 @@ class Judge:
         copy, names = self.free.pop(), self.tests_for(mutant, room)
         path = copy / mutant.path
         path.write_text(mutant.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
-        limit = 120.0 + 20.0 * sum(self.tests[name]["seconds"] for name in names)
+        seconds = {name: self.tests[name]["seconds"] for name in names}
+        limit = 120.0 + 40.0 * sum(seconds.values())
         files = sorted({name.split("::")[0] for name in names} or ARITHMETIC)
-        child = start(copy, files, Ordered(names), limit)
+        child = start(copy, files, Ordered(names, seconds), limit)
         self.children.append(child)
         self.running[child.pid] = mutant, room, copy, len(names), time.monotonic()
 

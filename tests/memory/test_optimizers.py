@@ -1,21 +1,23 @@
 """Optimizers as data: state by class of tensor, what is gathered for a step, the step's time, refusals."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import simulator
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.matrices import gathered_bytes, orthogonal_flops
-from simulator.cost.memory.state import training_state
+from simulator.cost.memory.state import orthogonal_step, training_state
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
 from simulator.question.specs import optimizers
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIB
 from simulator.question.vocabulary import OPTIMIZERS
-from tests.scenario.cases import layout_of, scenario_of, small_moe
+from tests.scenario.cases import layout_of, only, scenario_of, small_moe
 
 # Megatron-LM 4dd8555, tests/functional_tests/test_cases/moe/gpt3_moe_mcore_te_ep8_resume_torch_dist_*: 12 layers of
 # 512, 8 experts of 1024 on as many ranks, 50,304 tokens of a tied table, 1024 learned positions.
@@ -141,3 +143,21 @@ def test_the_table_has_every_word_once() -> None:
     assert len(words) == len(set(words))
     with Path(optimizers.__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
         assert all(row["source"] for row in csv.DictReader(stream))
+
+
+def test_what_muon_s_step_holds_under_fsdp_2_by_zero_stage() -> None:
+    """One matrix at a time in fp32, three times and its short side squared twice; from ZeRO 1 on others' parts too."""
+    scenario = scenario_of(model=small_moe(), profile="torch", options={"optimizer": "muon"})
+    found = []
+    for stage in range(4):
+        pricing = pricing_of(scenario, layout_of(scenario, zero_stage=stage))
+        found.append((only(orthogonal_step(pricing)), only(gathered_bytes(pricing, np.array([8.0])))))
+    # Gate and up of the dense layer, 64 x 320.
+    alone = 4 * (3 * 64 * 320 + 2 * 64**2)
+    assert [held for held, _ in found] == [alone, *[alone + gathered for _, gathered in found[1:]]]
+    assert only(gathered_bytes(pricing_of(scenario, layout_of(scenario)), np.array([1.0]))) == 0
+    # Of three layers' experts on eight ranks each layer's are left over: eight experts' gate and up in 16 bits, twice.
+    assert found[1][1] == 2 * 2 * 3 * 8 * 64 * 96
+    # Nobody orthogonalizes adapters, nor what another optimizer updates.
+    for other in (replace(scenario, lora_rank=8), scenario_of(model=small_moe(), profile="torch")):
+        assert orthogonal_step(pricing_of(other, layout_of(other))) == 0.0

@@ -275,3 +275,32 @@ def test_heads_off_the_tensor_cores_run_at_the_peak_of_fp32(hardware: str, rate:
     """A sixteenth of the 16-bit peak where a data sheet leaves it out."""
     scenario = asked(model=small_dense(head_dim=20), hardware=hardware, options={"flash_attention": "false"})
     assert attention_rate(scenario) == pytest.approx(rate * ROUND.time.attention_unaligned)
+
+
+@pytest.mark.parametrize(
+    ("model", "gathered"),
+    [
+        # Around attention and around the network 2 h are gathered, and as much is scattered; of two experts' layer the
+        # shared expert's. What experts exchange is no tensor-parallel collective.
+        (small_dense(), 4 * 2 * 64),
+        (small_moe(first_k_dense_replace=0), 4 * 2 * 64),
+        (small_moe(first_k_dense_replace=0, num_shared_experts=0), 2 * 2 * 64),
+    ],
+)
+@pytest.mark.parametrize(("compiled", "passes"), [("true", 2.0), ("false", 2.0 + 3.0)])
+def test_copies_around_functional_collectives(model: Any, gathered: float, compiled: str, passes: float) -> None:
+    """What is gathered along the sequence is read and written once more; eager DTensor copies three times besides."""
+    coefficients = replace(ROUND, time=replace(ROUND.time, functional_copies=3.0))
+    found = []
+    for word in ("false", "true"):
+        options = {"functional_collectives": word, "compiled": compiled}
+        scenario = asked(model=model, options=options, coefficients=coefficients)
+        kind = model.layer_kinds[-1]
+        found.append([layer_seconds(pricing(scenario, tensor_parallel=size), kind) for size in (1, 2)])
+    more = [
+        [only(after.forward["memory_bound"] - before.forward["memory_bound"]), only(after.backward["memory_bound"])]
+        for before, after in zip(*found, strict=True)
+    ]
+    assert more[0][0] == 0
+    assert more[1][0] == pytest.approx(passes * gathered * 64 / MEMORY)
+    assert more[1][1] - only(found[0][1].backward["memory_bound"]) == pytest.approx(more[1][0])
