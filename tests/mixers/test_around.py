@@ -11,6 +11,7 @@ from simulator.cost.operations.conditions import Conditions, conditions_of
 from simulator.cost.operations.extents import total
 from simulator.cost.operations.layer import FEED_FORWARDS, MIXERS, whole_operations
 from simulator.cost.operations.record import Operation, summed
+from simulator.cost.operations.work import layer_work
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import FeedForward, ModelSpec
@@ -201,3 +202,23 @@ def test_pooled_tokens_keep_every_token_s_choices() -> None:
     """All-gather: probabilities in fp32 and a mask for each expert, and another mask, of each token of all ranks."""
     found = saved_of(small_moe(), expert_dispatch="allgather")
     assert found["pooled_choices"] == (4 + 1 + 1) * 8
+
+
+@pytest.mark.parametrize(
+    ("graphs", "dense", "routed"),
+    [
+        # Half of a layer's launches are attention's; of a dense layer the network's are the other half, of one with
+        # experts the router's (Megatron-LM core_v0.16.1, `--cuda-graph-scope`: attn, moe_router, mlp).
+        ("none", 0.0, 0.0),
+        ("attention", 0.5, 0.5),
+        ("attention_router", 0.5, 1.0),
+        ("network", 0.5, 0.0),
+        ("layers", 1.0, 1.0),
+        ("full_iteration", 1.0, 1.0),
+    ],
+)
+def test_the_launches_that_graphs_hold(graphs: str, dense: float, routed: float) -> None:
+    for model, captured in ((small_dense(), dense), (small_moe(first_k_dense_replace=0), routed)):
+        conditions = conditions_of(scenario_of(model, options={"cuda_graphs": graphs}))
+        found = layer_work(conditions, model.layer_kinds[-1])
+        assert (found.calls, found.captured) == (1.0, captured)

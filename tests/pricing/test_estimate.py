@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.pricing.estimate import AssumedSwitch, layout_sizes
+from simulator.cost.pricing.estimate import AssumedSwitch, MemoryEstimate, layout_sizes
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, price, verdicts
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
@@ -169,3 +169,60 @@ def test_notes_say_what_the_numbers_rest_on() -> None:
     assert adapters.startswith("adapters on every linear layer")
     found = provenance(scenario_of(small_dense()))
     assert (found.calibration, found.status) == (scenario_of(small_dense()).coefficients.name, "never")
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({}, "MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit"),
+        ({"fp8_attention": "true"}, "MFU divides by the dense fp8 peak; the output layer run in 16 bit"),
+        ({"fp8_output_layer": "true"}, "MFU divides by the dense fp8 peak; attention run in 16 bit"),
+        ({"fp8_attention": "true", "fp8_output_layer": "true"}, "MFU divides by the dense fp8 peak"),
+    ],
+)
+def test_what_stays_wide_under_fp8_is_said(options: dict[str, str], note: str) -> None:
+    scenario = scenario_of(small_dense(), precision="fp8", options=options)
+    assert estimate_layout(scenario, layout_of(scenario)).provenance.notes == (note,)
+
+
+def memory_of(**fields: Any) -> MemoryEstimate:
+    given: dict[str, Any] = {
+        **{"device_bytes": 70.0, "reserved_bytes": 60.0, "allocated_bytes": 50.0, "capacity_bytes": 80.0},
+        **{"interval_bytes": None, "fit_probability": None, "binding_stage": 0, "moment": "backward"},
+        **{"parts_bytes": {}, "outside_parts_bytes": {"context": 5.0, "streams": 8.0}, "stages": ()},
+    }
+    return MemoryEstimate(**given | fields)
+
+
+@pytest.mark.parametrize(
+    ("host", "pinned", "capacity", "fits"),
+    [
+        (10.0, 5.0, None, None),
+        (10.0, 5.0, 16.0, True),
+        # Pinned blocks are rounded up by less than as much again.
+        (10.0, 5.0, 15.0, True),
+        (10.0, 5.0, 14.0, None),
+        (10.0, 5.0, 10.0, None),
+        (10.0, 0.0, 10.0, True),
+        (10.0, 5.0, 9.0, False),
+    ],
+)
+def test_a_host_has_room_for_what_is_offloaded(
+    host: float, pinned: float, capacity: float | None, fits: bool | None
+) -> None:
+    memory = memory_of(host_bytes_per_node=host, host_pinned_bytes=pinned, host_capacity_bytes=capacity)
+    assert memory.host_most_bytes == host + pinned
+    assert memory.fits_host is fits
+
+
+@pytest.mark.parametrize(
+    ("probability", "undecided"),
+    [(None, False), (0.05, False), (0.06, True), (0.94, True), (0.96, False), (1.0, False)],
+)
+def test_an_interval_over_the_capacity_decides_nothing(probability: float | None, undecided: bool) -> None:
+    assert memory_of(fit_probability=probability).undecided is undecided
+
+
+def test_another_value_is_as_much_slower_as_this_one_is_faster() -> None:
+    given: dict[str, Any] = {"switch": "x", "value": "a", "other": "b", "because": "", "memory_bytes": 0.0}
+    assert AssumedSwitch(**given, speed_change=0.25, verdict="fits").other_speed_change == 1 / 1.25 - 1

@@ -68,3 +68,18 @@ def test_sends_delay_the_run() -> None:
     equal = [[1.0], [1.0]], [[2.0], [2.0]]
     assert run(OneForwardOneBackward(), PipelineWork(*equal, 1)).makespan_seconds == 6.0
     assert run(OneForwardOneBackward(), PipelineWork(*equal, 1, send_seconds=0.5)).makespan_seconds == 7.0
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 1), (2, 4), (4, 3), (4, 9)])
+def test_interleaving_of_one_chunk_is_the_plain_schedule(ranks: int, micro_batches: int, *, together: bool) -> None:
+    """A block may have layouts of one and of several chunks, and has one schedule."""
+    plain, several = OneForwardOneBackward(together), Interleaved(together, whole_warm_up=True)
+    count = np.array([float(micro_batches)])
+    assert several.in_flight(ranks, 1, count).tolist() == plain.in_flight(ranks, 1, count).tolist()
+    for rank in range(ranks):
+        shape = rank, ranks, 1, micro_batches
+        assert several.order(*shape) == plain.order(*shape)
+        pairs = [one.together(*shape) for one in (several, plain)]
+        assert (pairs[0] is None) == (pairs[1] is None) == (not together)
+        assert pairs[0] is None or pairs[0].tolist() == pairs[1].tolist()  # type: ignore[union-attr]
