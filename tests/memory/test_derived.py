@@ -179,6 +179,13 @@ def test_policies_of_selective_recompute_and_where_they_are() -> None:
     assert layer_bytes(pricing, DENSE.model.layer_kinds[0])[0] > layer_bytes(pricing, DENSE.model.layer_kinds[0])[3]
 
 
+def test_a_block_is_shown_without_its_figures() -> None:
+    pricing = block(micro_batch_size=[1])
+    memory_by_stage(pricing)
+    assert pricing.figures
+    assert "figures" not in repr(pricing)
+
+
 def test_a_mixed_cluster_is_priced_as_if_of_each_kind() -> None:
     kinds = [load_hardware(name) for name in ("h100-sxm-80g", "a100-sxm-80g")]
     mixed = replace(DENSE, devices=16, groups=tuple(NodeGroup(kind, 8) for kind in kinds))
