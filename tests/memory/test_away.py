@@ -149,3 +149,25 @@ def test_head_gradients_wait_in_a_pipeline_alone() -> None:
             for count in ("0", "1")
         ]
         assert [np.asarray(one)[-1, 0] for one in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "devices", "fullest"),
+    [
+        # Sixteen ranks of a device each: eight share a node, of which the first has the ranks with most in flight.
+        (16, 16, [sum(16 - rank for rank in range(8))]),
+        # Four ranks of four devices: two share a node; of eight devices each a node has one rank.
+        (4, 16, [4 * (4 + 3)]),
+        (2, 16, [8 * 2]),
+        # Half a node.
+        (4, 4, [4 + 3 + 2 + 1]),
+        (1, 16, [8]),
+    ],
+)
+def test_a_node_holds_what_its_devices_offload(pipeline: int, devices: int, fullest: list[int]) -> None:
+    """Of each micro batch in flight a rank's layers, the same of all ranks."""
+    model = small_dense(**SMALL, num_hidden_layers=16)
+    scenario = question(model, devices=devices, global_batch_size=1024, options={"swapped_attention": "true"})
+    pricing = Pricing(scenario, block(scenario, pipeline_parallel=pipeline, micro_batch_size=2))
+    held = host_memory(pricing, memory_by_stage(pricing)).parts["activations"]
+    assert [only(held)] == [16 / pipeline * T * ATTENTION * times for times in fullest]

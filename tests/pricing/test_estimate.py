@@ -187,9 +187,17 @@ def test_what_stays_wide_under_fp8_is_said(options: dict[str, str], note: str) -
 
 def memory_of(**fields: Any) -> MemoryEstimate:
     given: dict[str, Any] = {
-        "device_bytes": 70.0, "reserved_bytes": 60.0, "allocated_bytes": 50.0, "capacity_bytes": 80.0,
-        "interval_bytes": None, "fit_probability": None, "binding_stage": 0, "moment": "backward",
-        "parts_bytes": {}, "outside_parts_bytes": {"context": 5.0, "streams": 8.0}, "stages": (),
+        "device_bytes": 70.0,
+        "reserved_bytes": 60.0,
+        "allocated_bytes": 50.0,
+        "capacity_bytes": 80.0,
+        "interval_bytes": None,
+        "fit_probability": None,
+        "binding_stage": 0,
+        "moment": "backward",
+        "parts_bytes": {},
+        "outside_parts_bytes": {"context": 5.0, "streams": 8.0},
+        "stages": (),
     }
     return MemoryEstimate(**given | fields)
 
