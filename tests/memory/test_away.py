@@ -137,6 +137,11 @@ def test_a_share_of_the_networks_done_again_has_its_flops(name: str) -> None:
     more = speed.hardware_flops_per_second_per_device / speed.flops_per_second_per_device
     assert (more - 1) * speed.model_flops_per_token == pytest.approx(4 * again / 2)
     assert shared_flops_per_token(question(model), model.layer_kinds[0]) == 0
+    # Of the half of the layers that keeps its network two fifths of the experts are done again.
+    both = question(model, options={"recomputed_network_share": "0.5", "recomputed_expert_share": "0.4"})
+    whole = of_experts + 2 * 64 * 8 + 2 * 3 * 64 * 48
+    found = shared_flops_per_token(both, model.layer_kinds[0])
+    assert found == pytest.approx(0.5 * whole + 0.5 * 0.4 * of_experts)
     assert layer_flops_per_token(scenario, model.layer_kinds[0]) > again
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from simulator.question.scenario.scenario import NodeGroup, Scenario
 from simulator.search.query import Query
+from simulator.search.space import Space
 from tests.scenario.cases import load_hardware, scenario_of, small_dense, small_moe
 
 OVERLAPPED = {"expert_dispatch": "deepep", "overlap_expert_exchange": "true"}
@@ -52,3 +53,8 @@ def test_every_kind_of_device_needs_the_kernels() -> None:
     ):
         groups = tuple(NodeGroup(kind, 8) for kind in kinds)
         assert chosen(replace(experts(), devices=16, groups=groups)) == expected
+
+
+def test_what_a_question_leaves_open_is_every_layout_that_fits() -> None:
+    query = Query(scenario=experts())
+    assert (query.space, query.min_fit_probability, dict(query.options), dict(query.chosen)) == (Space(), 0.0, {}, {})

@@ -15,6 +15,8 @@ from simulator.question.scenario.layout import BY_NAME, COLUMNS, Layout
 from simulator.question.scenario.scenario import NodeGroup, Scenario
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search import space as space_module
+from simulator.search.query import Query
+from simulator.search.rank import search
 from simulator.search.space import (
     Shape,
     Space,
@@ -364,3 +366,10 @@ def test_values_that_no_layout_has(space: dict[str, Any], says: str) -> None:
 )
 def test_values_that_go_together(space: dict[str, Any]) -> None:
     assert Space(**space) != Space()
+
+
+def test_more_layouts_than_are_searched_are_refused() -> None:
+    """Of 2 ** 18 micro batches and 400 numbers of layers there are more than a hundred million."""
+    space = Space(micro_batch_size=tuple(range(1, 2**18)), recompute=("full",), recompute_layers=tuple(range(1, 401)))
+    with pytest.raises(InputError, match=r"span 104,857,200 layouts; at most 100,000,000 are searched: narrow a range"):
+        search(Query(scenario=six(1), space=space))
