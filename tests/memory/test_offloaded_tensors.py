@@ -202,3 +202,17 @@ def test_what_comes_behind_a_recomputed_part_is_freed_by_then() -> None:
     assert dict(released) == pytest.approx(expected)
     made = ("query", "key", "key_value_projection")
     assert sum(recomputed.values()) == sum(by_name[name].amount for name in made)
+
+
+def test_two_norms_that_are_done_again_end_with_the_second() -> None:
+    """Of latent attention with experts: what attention saves between them is still alive, what experts save is not."""
+    conditions, kind = Conditions(MLA_EXPERTS), MLA_EXPERTS.layer_kinds[0]
+    ((recomputed, released),) = returning(conditions, kind, "selective", ("layernorm",))
+    norms = 2 * (2 * 64 + 4)
+    assert dict(recomputed) == {"sequence": norms}
+    saved: dict[str, float] = {}
+    for operation in layer_operations(conditions, kind):
+        for tensor in operation.saved:
+            if operation.group in ("router", "dispatch", "experts"):
+                saved[tensor.spread] = saved.get(tensor.spread, 0.0) + tensor.amount
+    assert dict(released) == saved
