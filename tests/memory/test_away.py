@@ -176,3 +176,45 @@ def test_a_node_holds_what_its_devices_offload(pipeline: int, devices: int, full
     pricing = Pricing(scenario, block(scenario, pipeline_parallel=pipeline, micro_batch_size=2))
     held = host_memory(pricing, memory_by_stage(pricing)).parts["activations"]
     assert [only(held)] == [16 / pipeline * T * ATTENTION * times for times in fullest]
+
+
+def test_deferred_gradients_of_the_output_layer_are_held_in_its_passes() -> None:
+    """On the last of two ranks: input and logits' gradient of two micro batches, at the loss and in backward passes."""
+    wide, ranks = small_dense(vocab_size=800), {"devices": 2, "pipeline_parallel": 2}
+    none, two = (memory({"deferred_head_gradients": count}, model=wide, **ranks) for count in ("0", "2"))
+    more = [
+        (np.asarray(after.temporary) - np.asarray(before.temporary))[:, 0].tolist()
+        for before, after in zip(none.moments, two.moments, strict=True)
+    ]
+    each = 2 * (T * 64 + T * 800)
+    assert more == [[0, 2 * each], [0, 2 * each], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({}, {"release_grads": "true"}, {"frozen_reference": "true"}, {"swapped_attention": "true"}),
+        *({"kept_boundaries": "true"}, {"deferred_head_gradients": "1"}, {"gradient_dtype": "bf16"}),
+    ],
+)
+@pytest.mark.parametrize("profile", ["megatron", "torch"])
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_the_parts_of_every_rank_add_up(options: dict[str, str], profile: str, pipeline: int) -> None:
+    for stage in (0, 3):
+        fields: dict[str, Any] = {"zero_stage": stage, "pipeline_parallel": pipeline, "devices": 2, "profile": profile}
+        for offload in ("none", "optimizer_tensorwise", "activations"):
+            found = memory(options, **fields, offload=offload)
+            parts = found.parts()
+            assert np.allclose(sum(parts.values()), found.device, rtol=1e-12)
+            assert all((size > -1e-6).all() for size in parts.values())
+
+
+def test_released_gradients_are_no_part_of_the_first_passes() -> None:
+    """Where a rank holds all its micro batches at once none of its gradients is there at its peak."""
+    plain, released = (
+        memory({"release_grads": word}, devices=2, pipeline_parallel=2, micro_batch_size=8, zero_stage=0)
+        for word in ("false", "true")
+    )
+    gradients = [one.parts()["gradients"][0, 0] for one in (plain, released)]
+    assert gradients[0] > 0
+    assert gradients[0] - gradients[1] == pytest.approx(plain.allocated[0, 0] - released.allocated[0, 0])

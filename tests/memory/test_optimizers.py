@@ -161,3 +161,13 @@ def test_what_muon_s_step_holds_under_fsdp_2_by_zero_stage() -> None:
     # Nobody orthogonalizes adapters, nor what another optimizer updates.
     for other in (replace(scenario, lora_rank=8), scenario_of(model=small_moe(), profile="torch")):
         assert orthogonal_step(pricing_of(other, layout_of(other))) == 0.0
+
+
+def test_a_rank_gathers_matrices_that_it_has() -> None:
+    """Of two ranks the first has dense layers alone, the second experts: eight of each layer, in 16 bits and twice."""
+    model = small_moe(first_k_dense_replace=2, num_shared_experts=0)
+    scenario = scenario_of(model=model, devices=16, profile="torch", options={"optimizer": "muon"})
+    pricing = pricing_of(scenario, layout_of(scenario, pipeline_parallel=2))
+    first, last = gathered_bytes(pricing, np.array([8.0]))[:, 0]
+    assert first == 2 * 2 * 2 * 64 * 320  # gate and up of two layers
+    assert last == 2 * 2 * 2 * 8 * 64 * 96

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.pricing.estimate import AssumedSwitch, MemoryEstimate, layout_sizes
+from simulator.cost.pricing.estimate import AssumedSwitch, MemoryEstimate, StageMemory, layout_sizes
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, price, verdicts
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
+from simulator.question.specs.hardware import ComputeRate
 from simulator.search.build import bare_estimates, estimate_layout, fitting_estimates, provenance
-from tests.scenario.cases import layout_of, scenario_of, small_dense, small_moe
+from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense, small_moe
 
 
 def test_an_estimate_on_one_line() -> None:
@@ -234,3 +235,29 @@ def test_an_interval_over_the_capacity_decides_nothing(probability: float | None
 def test_another_value_is_as_much_slower_as_this_one_is_faster() -> None:
     given: dict[str, Any] = {"switch": "x", "value": "a", "other": "b", "because": "", "memory_bytes": 0.0}
     assert AssumedSwitch(**given, speed_change=0.25, verdict="fits").other_speed_change == 1 / 1.25 - 1
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ("As of another device.", "262 TFLOP/s of a100-sxm-40g (As of another device)"),
+        ("", "262 TFLOP/s of a100-sxm-40g"),
+    ],
+)
+def test_a_peak_that_no_document_states_is_said(note: str, said: str) -> None:
+    machine = load_hardware("a100-sxm-40g")
+    rate = ComputeRate(value="262 TFLOP/s", status="assumed", note=note, source=("assumption",))
+    assumed = machine.model_copy(update={"peak_flops": machine.peak_flops.model_copy(update={"bf16": rate})})
+    assert provenance(scenario_of(small_dense(), assumed)).assumed_peak == said
+    assert provenance(scenario_of(small_dense(), machine)).assumed_peak == ""
+
+
+def test_a_rank_s_memory_says_what_it_holds_between_steps_where_that_is_known() -> None:
+    given: dict[str, Any] = {
+        "stage": 0,
+        "layers": 1,
+        "device_bytes": 1.0,
+        "reserved_bytes": 1.0,
+        "allocated_bytes": 1.0,
+    }
+    assert StageMemory(**given, moment="loss", parts_bytes={}).state_bytes == 0.0

@@ -246,3 +246,41 @@ def test_interleaved_chunks_hide_exchanges_behind_other_chunks() -> None:
     one, two = (priced(scenario, zero_stage=1, pipeline_parallel=2, virtual_stages=chunks) for chunks in (1, 2))
     passes = (two.step.work.forward + two.step.work.backward)[:, 0]
     assert exchanged(one) - exchanged(two) == pytest.approx(passes.max() - passes[0] / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(("passes", "zero_stage"), [("0", 1), ("4", 1), ("4", 0), ("2.5", 3)])
+def test_passes_over_all_gradients_of_a_device(passes: str, zero_stage: int) -> None:
+    """Whole, however ZeRO divides them: dense ones, and the experts of one of two ranks; 4 bytes each."""
+    found = []
+    for count in ("0", passes):
+        scenario = scenario_of(
+            small_moe(), coefficients=ROUND, global_batch_size=32, options=WAITING | {"gradient_passes": count}
+        )
+        found.append(only(priced(scenario, zero_stage=zero_stage, expert_parallel=2).step.optimizer))
+    slowdown, rate = scenario.coefficients.time.optimizer_slowdown, 1675e9
+    expected = float(passes) * 4 * (BESIDE_EXPERTS + EXPERTS / 2) * slowdown / rate
+    assert found[1] - found[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_muon_exchanges_what_fsdp_2_has_in_parts(zero_stage: int) -> None:
+    """Matrices are whole on one of eight ranks, or come and go in 16 bits; orthogonalized at the rate of products."""
+    seconds = {}
+    for optimizer, sharded in (("muon", "true"), ("muon", "false"), ("sgd_momentum", "true")):
+        options = WAITING | {"optimizer": optimizer, "fully_shard": sharded}
+        scenario = scenario_of(
+            small_dense(), profile="torch", coefficients=ROUND, global_batch_size=32, options=options
+        )
+        seconds[optimizer, sharded] = only(priced(scenario, zero_stage=zero_stage).step.optimizer)
+    matrices = 4 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160)
+    exchanged = 2 * 2 * matrices / 8 * per_byte(scenario, 8, 1)
+    assert seconds["muon", "true"] - seconds["muon", "false"] == pytest.approx(exchanged, rel=1e-6)
+
+    def flop(short: float, long: float) -> float:
+        return 5 * (4 * short**2 * long + 2 * short**3)
+
+    layer = 2 * flop(64, 64) + 2 * flop(32, 64) + flop(64, 320) + flop(64, 160)
+    # Beside one moment, as SGD's, tables and vectors have another, which is read and written.
+    others = 2 * 4 * (2 * 1000 * 64 + 9 * 64) / 8 * scenario.coefficients.time.optimizer_slowdown / 1675e9
+    more = seconds["muon", "true"] - seconds["sgd_momentum", "true"] - exchanged
+    assert more == pytest.approx(4 * layer / 8 / 494.5e12 + others, rel=1e-6)
