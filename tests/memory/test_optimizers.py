@@ -9,7 +9,7 @@ import pytest
 
 import simulator
 from simulator.cost.derived import pricing_of
-from simulator.cost.memory.matrices import gathered_bytes, orthogonal_flops
+from simulator.cost.memory.matrices import gathered_bytes, largest_matrix, orthogonal_bytes, orthogonal_flops
 from simulator.cost.memory.state import orthogonal_step, training_state
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
@@ -109,15 +109,22 @@ def test_what_muon_gathers_of_matrices_in_equal_parts() -> None:
     assert float(gathered_bytes(pricing, pricing.block.replicas)[0, 0]) == (72 + 72) * GIB
 
 
-def test_flops_of_newton_schulz_by_hand() -> None:
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_flops_of_newton_schulz_by_hand(tensor: int) -> None:
+    """Of a rank's part: rows of what leads back into the model, columns of what leads out of it."""
     scenario = scenario_of(model="llama3.1-8b", options={"optimizer": "muon"})
-    pricing = pricing_of(scenario, layout_of(scenario))
+    pricing = pricing_of(scenario, layout_of(scenario, tensor_parallel=tensor))
 
-    def one(short: float, long: float) -> float:
+    def one(*sides: float) -> float:
+        short, long = sorted(sides)
         return 5 * (4 * short**2 * long + 2 * short**3)
 
-    layer = 2 * one(4096, 4096) + 2 * one(1024, 4096) + one(4096, 2 * 14336) + one(4096, 14336)
-    assert float(orthogonal_flops(pricing, scenario.model.layer_kinds[0]).dense[0]) == layer
+    attention = one(4096, 4096 / tensor) + 2 * one(4096, 1024 / tensor) + one(4096 / tensor, 4096)
+    network = one(4096, 2 * 14336 / tensor) + one(14336 / tensor, 4096)
+    assert float(orthogonal_flops(pricing, scenario.model.layer_kinds[0]).dense[0]) == attention + network
+    assert float(largest_matrix(pricing).dense[0]) == 4096 * 2 * 14336 / tensor
+    largest = 3 * 4096 * 2 * 14336 / tensor + 2 * min(4096, 2 * 14336 / tensor) ** 2
+    assert float(orthogonal_bytes(pricing)[0]) == 4 * largest
 
 
 def test_newton_schulz_takes_each_expert_of_a_rank() -> None:

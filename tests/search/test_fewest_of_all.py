@@ -144,6 +144,11 @@ def test_deadlines_that_say_nothing(tokens: int | None, days: float, says: str) 
         fewest_nodes(query_of(), 1, tokens, days)
 
 
+def test_the_longest_run_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(monkeypatch, lambda _: 1.0)
+    assert fewest_nodes(query_of(), 1, 10**18, 1.0) == FewestNodes(None, 1, 1, 1, 1.0)
+
+
 def test_one_kind_of_device() -> None:
     groups = tuple(NodeGroup(load_hardware("h100-sxm-80g"), 8) for _ in range(2))
     mixed = Query(scenario=replace(query_of(16).scenario, groups=groups))

@@ -294,6 +294,7 @@ def test_every_layout_once_in_blocks_of_any_size() -> None:
         *((2, 1), (2, 2), (4, 1), (4, 4))
     }
     assert all(layout.sequence_parallel == (layout.tensor_parallel > 1) for layout in found)
+    assert {value for block in blocks(scenario, MOE_SPACE) for value in block.block.sequence_parallel} == {0.0, 1.0}
     for size in (1, 7, 64):
         assert every(scenario, MOE_SPACE, chunk=size) == found
         assert all(len(block) <= size for block in blocks(scenario, MOE_SPACE, chunk=size))

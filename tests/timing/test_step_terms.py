@@ -108,6 +108,29 @@ def test_adapters_are_reduced_and_frozen_weights_gathered_where_they_are_divided
     assert exchanged(answer) == pytest.approx(per_byte(scenario, 8, 1) * (4 * reduced + 2 * gathered), rel=1e-9)
 
 
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_adapters_of_experts_are_exchanged_among_those_that_hold_the_same(zero_stage: int) -> None:
+    scenario = scenario_of(
+        small_moe(),
+        coefficients=ROUND,
+        devices=16,
+        lora_rank=8,
+        seq_length=64,
+        global_batch_size=32,
+        options=WAITING,
+    )
+    answer = priced(scenario, zero_stage=zero_stage, expert_parallel=8)
+    # Rows and columns of q, k and v together, output; the dense network; the shared expert and the router.
+    dense = 8 * (4 * (64 + 128 + 64 + 64) + (64 + 320 + 160 + 64) + 3 * (64 + 96 + 48 + 64 + 64 + 8))
+    routed = 8 * 3 * 8 * (64 + 96 + 48 + 64)
+    reduced = 4 * {0: 2, 1: 1, 2: 2, 3: 2}[zero_stage]
+    seconds = per_byte(scenario, 16, 1) * dense + per_byte(scenario, 2, 8) * routed / 8
+    gathered = {0: 0.0, 1: 2 * seconds, 2: 2 * seconds}.get(
+        zero_stage, 2 * 2 * 2 * (per_byte(scenario, 16, 1) * BESIDE_EXPERTS + per_byte(scenario, 2, 8) * EXPERTS / 8)
+    )
+    assert exchanged(answer) == pytest.approx(reduced * seconds + gathered, rel=1e-9)
+
+
 @pytest.mark.parametrize("option", ["sharding_degree", "sharding_replicas"])
 @pytest.mark.parametrize("zero_stage", [0, 1, 2])
 # Over four: each four devices from the next with the same experts, of which nobody shards any. Over two: two of eight
