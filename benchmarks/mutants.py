@@ -31,9 +31,9 @@ from benchmarks.mutations import Mutant, mutants_of
 ROOT = Path(__file__).resolve().parents[1]
 ARITHMETIC = (
     *("tests/pricing/test_memory_arithmetic.py", "tests/pricing/test_time_arithmetic.py"),
-    *("tests/mixers", "tests/directions"),
+    *("tests/mixers", "tests/directions", "tests/pricing/test_defaults.py"),
 )
-"""Sums worked by hand, and which way figures go: they judge the mutants of every room but the search's."""
+"""Sums worked by hand, which way figures go, and what nobody gives: they judge the mutants of every room but the search's."""
 ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "operations": (
         (
@@ -58,7 +58,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rules": (("simulator/search/rules.py",), ("tests/rules",)),
     "search": (
         tuple(f"simulator/search/{name}.py" for name in ("query", "space", "partial", "fewest", "beside")),
-        ("tests/search",),
+        ("tests/search", "tests/pricing/test_defaults.py"),
     ),
 }
 """By room: its files, and its tests. A file belongs to the first room that names it."""

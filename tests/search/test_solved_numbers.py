@@ -162,6 +162,69 @@ def test_what_fits_only_with_recompute_has_as_little_as_fits() -> None:
     assert solved(size(Pricing(tight(1e6), block_of(every)))) is None
 
 
+def tried(monkeypatch: pytest.MonkeyPatch, at_once: int) -> list[list[int]]:
+    """Layers that are recomputed in what is priced, price by price, from now on; so many layouts are priced at once."""
+    monkeypatch.setattr(partial, "_PRICED_AT_ONCE", at_once)
+    found: list[list[int]] = []
+
+    def noted(pricing: Pricing) -> Sized:
+        layers = np.where(pricing.recomputes("none"), 0.0, pricing.block.recompute_layers)
+        found.append([int(one) for one in layers])
+        return size(pricing)
+
+    monkeypatch.setattr(partial, "size", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("at_once", "expected"),
+    [
+        # All twelve fit into one price.
+        (12, [[*range(1, 13)]]),
+        # Else whether all are enough; then in as many equal parts, rounded down, as fit.
+        (11, [[12], [*range(1, 12)]]),
+        # What an earlier price than the last had is priced once more.
+        (4, [[12], [2, 4, 7, 9], [5, 6], [7]]),
+        (3, [[12], [3, 6, 9], [7, 8]]),
+        (1, [[12], [6], [9], [7]]),
+    ],
+)
+def test_which_numbers_are_tried(monkeypatch: pytest.MonkeyPatch, at_once: int, expected: list[list[int]]) -> None:
+    found = tried(monkeypatch, at_once)
+    assert [one.recompute_layers for one in layouts_of(raised(pricing_of(twelve(), [NOTHING]), enough([7])))] == [7]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("at_once", "expected"),
+    [(20, [[*range(12)]]), (4, [[1, 4, 6, 9], [2, 3]]), (1, [[5], [2], [3]])],
+)
+def test_which_numbers_are_tried_where_all_fit(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, expected: list[list[int]]
+) -> None:
+    """None is one of them: a device with room for what three layers need, and not two."""
+    roomy = twelve(seq_length=4096)
+    needs = needs_of(roomy, layout_of(roomy))
+    scenario = tight((needs[2] + needs[3]) / 2 / roomy.coefficients.memory.starved_from)
+    sized = size(pricing_of(scenario, [ALL]))
+    found = tried(monkeypatch, at_once)
+    assert [one.recompute_layers for one in layouts_of(solved(sized))] == [3]
+    assert found == expected
+
+
+def test_how_many_layouts_are_priced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as take about as long as one: 256, sixteen numbers of sixteen layouts, or two of 128."""
+    sixteen = replace(twelve(), model=small_dense(num_hidden_layers=16))
+    found = tried(monkeypatch, partial._PRICED_AT_ONCE)
+    raised(pricing_of(sixteen, [NOTHING] * 16), enough([3] * 16))
+    assert [len(one) for one in found] == [256]
+    ten = FIRST | {"recompute_layers": 10}
+    for count, prices in ((128, [256]), (129, [129, 129])):
+        found.clear()
+        raised(pricing_of(twelve(), [ten] * count), enough([11] * count))
+        assert [len(one) for one in found] == prices
+
+
 @pytest.mark.parametrize(
     ("space", "open_"),
     [
