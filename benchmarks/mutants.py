@@ -33,7 +33,7 @@ ARITHMETIC = (
     *("tests/pricing/test_memory_arithmetic.py", "tests/pricing/test_time_arithmetic.py"),
     *("tests/mixers", "tests/directions", "tests/pricing/test_defaults.py"),
 )
-"""Sums worked by hand, which way figures go, and what nobody gives: they judge mutants of every room but the search's."""
+"""Sums worked by hand, which way figures go, and what nobody gives: they judge every room but the search."""
 ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "operations": (
         (
