@@ -72,6 +72,13 @@ def test_muons_public_examples_differ_from_adam_as_measured() -> None:
     assert state("muon", zero_stage=0) - state("adamw") == pytest.approx(measured, rel=0.005)
 
 
+def test_without_zero_every_rank_holds_every_matrix() -> None:
+    scenario = scenario_of(model="llama3.1-8b", devices=256, options={"optimizer": "muon"})
+    layout = layout_of(scenario, pipeline_parallel=32, data_parallel=8, zero_stage=0)
+    middle = float(training_state(pricing_of(scenario, layout)).optimizer[1, 0])
+    assert middle == 8 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336) + 12 * 2 * 4096
+
+
 def test_a_rank_that_has_one_matrix_holds_it_whole() -> None:
     # 8 replicas share the 7 matrices of a layer of its own: the largest is more than an eighth of them.
     scenario = scenario_of(model="llama3.1-8b", devices=256, options={"optimizer": "muon"})

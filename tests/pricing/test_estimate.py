@@ -11,7 +11,7 @@ from simulator.cost.pricing.estimate import AssumedSwitch, MemoryEstimate, Stage
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, price, verdicts
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
-from simulator.question.specs.hardware import ComputeRate
+from simulator.question.specs.hardware import ComputeRate, MemorySize
 from simulator.search.build import bare_estimates, estimate_layout, fitting_estimates, provenance
 from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense, small_moe
 
@@ -250,6 +250,19 @@ def test_a_peak_that_no_document_states_is_said(note: str, said: str) -> None:
     assumed = machine.model_copy(update={"peak_flops": machine.peak_flops.model_copy(update={"bf16": rate})})
     assert provenance(scenario_of(small_dense(), assumed)).assumed_peak == said
     assert provenance(scenario_of(small_dense(), machine)).assumed_peak == ""
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(1.0, FITS), (0.999, DOES_NOT_FIT), (None, FITS)])
+def test_what_a_node_s_host_does_not_hold_does_not_fit(share: float | None, verdict: int) -> None:
+    """Beside a device that it fits, and another layout that leaves nothing to the host."""
+    scenario = scenario_of(small_dense(), devices=8)
+    layouts = [layout_of(scenario, offload=offload) for offload in ("none", "optimizer")]
+    needs = estimate_layout(scenario, layouts[1]).memory.host_bytes_per_node
+    assert needs > 0
+    size = None if share is None else MemorySize(value=f"{needs * share} B", source=("test",), status="assumed")
+    machine = scenario.hardware.model_copy(update={"host_memory": size})
+    found = price(Pricing(replace(scenario, hardware=machine), block_of(layouts)))
+    assert found.verdict.tolist() == [FITS, verdict]
 
 
 def test_a_rank_s_memory_says_what_it_holds_between_steps_where_that_is_known() -> None:

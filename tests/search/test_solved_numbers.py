@@ -169,6 +169,8 @@ def tried(monkeypatch: pytest.MonkeyPatch, at_once: int) -> list[list[int]]:
 
     def noted(pricing: Pricing) -> Sized:
         layers = np.where(pricing.recomputes("none"), 0.0, pricing.block.recompute_layers)
+        # What recomputes nothing has the number of a layout that says none.
+        assert (pricing.block.recompute_layers >= 1.0).all()
         found.append([int(one) for one in layers])
         return size(pricing)
 
@@ -210,6 +212,10 @@ def test_which_numbers_are_tried_where_all_fit(
     found = tried(monkeypatch, at_once)
     assert [one.recompute_layers for one in layouts_of(solved(sized))] == [3]
     assert found == expected
+    # Of what does not fit with all layers recomputed, no number is tried.
+    found.clear()
+    assert solved(size(pricing_of(tight(1e6), [ALL]))) is None
+    assert found == []
 
 
 def test_how_many_layouts_are_priced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

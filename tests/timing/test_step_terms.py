@@ -79,6 +79,7 @@ def test_what_hides_behind_passes_of_any_length(zero_stage: int, reduces: bool, 
     assert exchanged(answer) == pytest.approx(waits + shown, rel=1e-9)
 
 
+OVERLAPS = {"overlap_grad_reduce": "true", "overlap_param_gather": "true"}
 WAITING = {"overlap_grad_reduce": "false", "overlap_param_gather": "false"}
 
 
@@ -307,3 +308,34 @@ def test_muon_exchanges_what_fsdp_2_has_in_parts(zero_stage: int) -> None:
     others = 2 * 4 * (2 * 1000 * 64 + 9 * 64) / 8 * scenario.coefficients.time.optimizer_slowdown / 1675e9
     more = seconds["muon", "true"] - seconds["sgd_momentum", "true"] - exchanged
     assert more == pytest.approx(4 * layer / 8 / 494.5e12 + others, rel=1e-6)
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_what_is_exchanged_in_each_micro_batch_hides_behind_its_passes_alone(zero_stage: int, chunks: int) -> None:
+    """Links are slow: reductions show what the rank's backward pass leaves, and under ZeRO 3 gathers theirs.
+
+    One gather a step hides, where chunks take turns, behind a pass of one chunk and two of the other's on the slowest
+    rank. The last rank has the most to exchange: two layers, the last norm and the output layer.
+    """
+    model = small_dense(hidden_size=2048, intermediate_size=8192)
+    values = replace(ROUND, time=replace(ROUND.time, link_efficiency=0.02))
+    scenario = scenario_of(
+        model, devices=4, profile="torch", coefficients=values, seq_length=8, global_batch_size=8, options=OVERLAPS
+    )
+    answer = priced(scenario, pipeline_parallel=2, virtual_stages=chunks, zero_stage=zero_stage)
+    work, batches = answer.step.work, 4
+    forward, backward = work.forward[:, 0], work.backward[:, 0]
+    pace = float((forward + backward).max())
+    layer = 2048 * (2 * 64 + 2 * 32 + 2 + 3 * 8192)
+    parameters = np.array([2 * layer + 1000 * 2048, 2 * layer + 1000 * 2048 + 2048])
+    byte = per_byte(scenario, 2, 1)
+    reducing, gathering = 4 * byte * parameters, 2 * byte * parameters
+    if zero_stage == 3:
+        own, once = 2 * gathering + reducing, np.zeros(2)
+    else:
+        own = forward + reducing
+        beside = forward if chunks == 1 else forward / 2 + pace / 3
+        once = gathering - beside
+    expected = batches * own.max() - batches * pace + once.max()
+    assert exchanged(answer) == pytest.approx(expected, rel=1e-9)
