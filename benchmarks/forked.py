@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -30,16 +30,26 @@ MEMORY_BYTES: Final = 6 * 2**30
 
 
 class Ordered:
-    """Runs the named tests in their order, and tells which failed."""
+    """Runs the named tests in their order, and tells which failed; one that does not end ends all."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], seconds: Mapping[str, float]) -> None:
         self.place = {name: place for place, name in enumerate(names)}
+        self.seconds = seconds
         self.answer = ""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave the named ones."""
         items[:] = sorted((one for one in items if one.nodeid in self.place), key=lambda one: self.place[one.nodeid])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Leave a test forty times its seconds: a changed condition may never hold."""
+        signal.setitimer(signal.ITIMER_REAL, 60.0 + 40.0 * self.seconds[item.nodeid])
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the first that fails."""
@@ -69,7 +79,7 @@ class Recorded:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Watch one test, its fixtures included, with nothing remembered from those before it."""
         for name, module in list(sys.modules.items()):
-            if name.startswith("simulator."):
+            if name.startswith(("simulator.", "tests.")):
                 for value in list(vars(module).values()):
                     getattr(value, "cache_clear", lambda: None)()
         called: set[CodeType] = set()

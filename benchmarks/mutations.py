@@ -100,8 +100,10 @@ def mutants_of(path: str, text: str) -> Iterator[Mutant]:
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that compute something: no annotations, decorators, texts, imports, refusals or `strict` of zip."""
+    """Expressions that compute something: no types, decorators, texts, imports, refusals or `strict` of zip."""
     if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
+        return
+    if isinstance(node, ast.Assign) and _is_type(node.value):
         return
     if isinstance(node, ast.keyword) and node.arg == "strict":
         return
@@ -113,6 +115,18 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 yield from _expressions(child)
+
+
+def _is_type(node: ast.expr) -> bool:
+    """Whether this is a name for types, such as `Array | float`."""
+    match node:
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _is_type(left) and _is_type(right)
+        case ast.Subscript(value=value):
+            return _is_type(value)
+        case ast.Name(id=name):
+            return name.lstrip("_")[:1].isupper() and not name.isupper()
+    return False
 
 
 def _changes(node: ast.expr) -> Iterator[ast.expr]:

@@ -24,7 +24,7 @@ from simulator.cost.pricing.estimate import (
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.schedule.registry import schedule_of
-from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token
+from simulator.cost.timing.flops import model_flops_per_token, repeated_flops_per_token, shared_flops_per_token
 from simulator.question.arrays import Matrix
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -252,6 +252,7 @@ def _recomputed_flops(priced: Priced, at: int) -> float:
     flops = 0.0
     for index, kind in enumerate(contents.layer_kinds):
         flops += float(full[index]) * repeated_flops_per_token(scenario, kind, "full", ())
+        flops += float(layers[index]) * shared_flops_per_token(scenario, kind)
         if layout.recompute != "full":
             share = contents.listed_shares[index] if layout.recompute_method == "list" else 1.0
             again = repeated_flops_per_token(scenario, kind, layout.recompute, layout.recompute_modules)

@@ -1,4 +1,7 @@
-"""No switch is silently ignored: each changes memory or time of some layout, in every profile where it can."""
+"""No switch is silently ignored: each changes memory or time of some layout, in every profile where it can.
+
+Which figures it moves, and which way, `tests/directions` has.
+"""
 
 import dataclasses
 from functools import cache
@@ -9,9 +12,7 @@ import pytest
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.frameworks.switch import SWITCH_EFFECTS
 from simulator.question.scenario.scenario import Scenario
-from simulator.search.assumed import concerns
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of
 
@@ -165,53 +166,6 @@ def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
         figures(i, profile, tuple(beside.items())) != figures(i, profile, tuple(changed.items()))
         for i in range(len(SETTINGS))
     )
-
-
-NARROW = [f.name for f in switches() if f.metadata["moves"] != SWITCH_EFFECTS or f.metadata["concerns"] != "every"]
-
-
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("name", NARROW)
-def test_a_switch_moves_nothing_but_what_it_says(name: str, profile: str) -> None:
-    about = next(f.metadata for f in switches() if f.name == name)
-    beside = BESIDE.get(name, {})
-    for number in range(len(SETTINGS)):
-        usual, before = priced(number, profile, tuple(beside.items()))
-        changed = beside | {name: other(name, getattr(usual.framework, name))}
-        _, after = priced(number, profile, tuple(changed.items()))
-        moves = about["moves"] if concerns(usual, name) else ()
-        assert "host" in moves or before.memory.host_most_bytes == after.memory.host_most_bytes
-        assert "memory" in moves or before.memory.stages == after.memory.stages
-        assert "passes" in moves or before.throughput.stages == after.throughput.stages
-        assert {"passes", "step"} & set(moves) or before.throughput == after.throughput
-        assert "rules" in moves or before.violations == after.violations
-
-
-@pytest.mark.parametrize(
-    ("name", "worse"),
-    [
-        ("flash_attention", "false"),
-        ("fused_rms_norm", "false"),
-        ("fused_swiglu", "false"),
-        ("keep_qkv_output", "true"),
-        ("rope_tables_per_call", "true"),
-        ("repeat_kv", "true"),
-        ("keep_gathered_inputs", "true"),
-        ("fused_cross_entropy", "false"),
-        ("expandable_segments", "false"),
-        ("gradient_dtype", "fp32"),
-        ("optimizer_dtype", "fp32"),
-    ],
-)
-def test_the_thriftier_value_of_a_switch_never_takes_more(name: str, worse: str) -> None:
-    for profile in PROFILES:
-        better = {"fp32": "bf16", "true": "false", "false": "true"}[worse]
-        for question, layout in SETTINGS[:3]:
-            sizes = []
-            for value in (better, worse):
-                scenario = scenario_of(**(question | {"options": {name: value}, "profile": profile}))
-                sizes.append(estimate_layout(scenario, layout_of(scenario, **layout)).memory.device_bytes)
-            assert sizes[0] <= sizes[1]
 
 
 def test_profiles_differ_in_memory_and_time() -> None:

@@ -105,6 +105,22 @@ def test_a_query_key_norm_keeps_statistics_and_where_nothing_else_does_its_input
     assert kept(small(model, "paddle")) == T * (1880 + 512 + 24 + 192)
 
 
+@pytest.mark.parametrize("keeps", ["true", "false"])
+@pytest.mark.parametrize(
+    ("qk_norm", "attention"),
+    [
+        # Queries, keys and values are one tensor, 2 (q + 2 k), or three.
+        (False, 256),
+        # Their norm's input and statistics, and what it puts out; values.
+        (True, 192 + 24 + 192 + 64),
+    ],
+)
+def test_attention_without_positions_keeps_what_it_reads_once(keeps: str, qk_norm: bool, attention: int) -> None:
+    rotated = 192 + 256
+    scenario = small(small_dense(rotary=False, qk_norm=qk_norm), keep_qkv_output=keeps)
+    assert kept(scenario) == T * (2072 - rotated + attention)
+
+
 @pytest.mark.parametrize(("score_bytes", "whole"), [("2", 2), ("4", 4)])
 def test_unfused_attention_keeps_the_scores(score_bytes: str, whole: int) -> None:
     # Scores: bytes x T x s x heads = bytes x 64 x 32 x 4; the row sums (16 per token) go.

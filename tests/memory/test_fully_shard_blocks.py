@@ -24,7 +24,7 @@ from tests.scenario.cases import block, layout_of, scenario_of, small_dense, sma
         ("torch", {"parameter_dtype": "bf16"}, {}, False),
         ("torch", {"gradient_dtype": "bf16"}, {}, False),
         ("torch", {"fully_shard": "false"}, {}, False),
-        ("torch", {"offload_parameters": "true"}, {}, False),
+        ("torch", {"offload_parameters": "true"}, {}, True),
         ("torch", {}, {"lora_rank": 8}, False),
         ("megatron", {}, {}, False),
         ("megatron", {"fully_shard": "true", "parameter_dtype": "fp32"}, {}, True),

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.fully_shard import _sent_chunks
+from simulator.cost.memory.activations import layer_bytes
+from simulator.cost.memory.fully_shard import _held, _policy, _ranks, _sent_chunks, _Step, _units
 from simulator.cost.memory.peak import memory_by_stage
+from simulator.question.scenario.block import block_of
 from tests.memory.test_fully_shard_moments import ALONE, PIPED, Expected, endings, step_of
 from tests.pricing.test_memory_arithmetic import question
-from tests.scenario.cases import block, small_moe
+from tests.scenario.cases import block, layout_of, only, small_dense, small_moe
 
 
 @pytest.mark.parametrize(("precision", "element"), [("bf16", 2), ("fp32", 4)])
@@ -209,3 +211,22 @@ def test_layers_of_unequal_size_stay_gathered_each_with_its_own() -> None:
 
 def _at_table(name: str, temporary: Any) -> bool:
     return name == "embedding gradient" and float(np.asarray(temporary)[0, 0]) > 4 * 48 * 64
+
+
+@pytest.mark.parametrize("chunks", [{}, {"chunk_layers": (1, 3, 2, 2, 1, 3)}])
+def test_with_as_many_micro_batches_as_ranks_first_chunks_come_last(chunks: dict[str, Any]) -> None:
+    """Behind a first chunk's backward pass the first chunks of all later micro batches are left, and nothing else."""
+    scenario = question(small_dense(num_hidden_layers=12), "torch", devices=3, global_batch_size=3)
+    cut = {"stage_layers": (3, 4, 5)} if chunks else {}
+    layout = layout_of(scenario, pipeline_parallel=3, virtual_stages=2, zero_stage=3, **chunks, **cut)
+    pricing = Pricing(scenario, block_of([layout]))
+    fsdp = _policy(pricing)
+    step = _Step(pricing, fsdp, _units(pricing), _ranks(pricing, fsdp))
+    held = [_held(step, np.full((3, 1), flight), ended=True)[:, 0] for flight in (3.0, 2.0, 1.0)]
+    assert held[0].tolist() == held[1].tolist() == held[2].tolist()
+    layer = only(layer_bytes(pricing, scenario.model.layer_kinds[0]))
+    first = [1, 3, 2] if chunks else [2, 2, 2]
+    # Beside them buffers, and what was sent: of one micro batch's worth of chunks, and all that the step keeps.
+    ranks, one = step.ranks, np.ones((3, 1))
+    beside = ranks.beside_layers + ranks.buffers + ranks.boundary * _sent_chunks(pricing, one)
+    assert (held[0] - beside[:, 0]).tolist() == pytest.approx([2 * layers * layer for layers in first])

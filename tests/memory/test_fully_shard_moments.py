@@ -392,3 +392,16 @@ def test_fp8_gathers_linear_weights_in_8_bits(zero_stage: int) -> None:
     expected: Expected = [...] * 18
     expected[3] = ("backward", alive - s.kept + s.backward + gathered + 4 * s.H)
     s.holds(expected)
+
+
+@pytest.mark.parametrize(("precision", "wrapped"), [("fp32", False), ("bf16", True)])
+def test_the_step_of_one_replica_has_the_table_s_gradient_as_its_passes_left_it(
+    *, precision: str, wrapped: bool
+) -> None:
+    """fp32 without replicas is not wrapped: nobody scatters the table's gradient over the tensor-parallel ranks."""
+    s = step_of(batch=2, precision=precision, **ALONE | {"tensor_parallel": 2, "zero_stage": 3})
+    whole = 4 * s.stored
+    more = 0 if wrapped else 4 * (2 * s.E - s.E)
+    foreach = 4 * s.stored
+    assert s.found[-1][0] == "optimizer step"
+    assert s.found[-1][1] == pytest.approx(whole + more + foreach)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.memory.loss import deferred_head_bytes, logits_per_micro_batch, loss_bytes
+from simulator.cost.memory.loss import deferred_head_bytes, head_gradient_bytes, logits_per_micro_batch, loss_bytes
 from simulator.cost.memory.outside import communicator_groups, outside_allocator, stranded_logits
 from simulator.cost.operations.extents import micro_batches
 from simulator.question.coefficients import Coefficients, MemoryCoefficients
@@ -222,3 +222,38 @@ def test_ring_buffers_grow_to_a_bound(sequence: int, grows: bool) -> None:
     here = block(scenario, context_parallel=4, tensor_parallel=2)
     found = only(outside_allocator(Pricing(scenario, here), np.zeros((1, 1))).ring_buffers)
     assert found == (5 * 2 * sequence / 4 * 64 / 2 if grows else 1e5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize(
+    ("options", "fields", "pipeline", "has_weight"),
+    [
+        ({}, {}, 1, True),
+        ({}, {}, 2, True),
+        # Adapters leave the output layer frozen; a pipeline's deferred gradients come later.
+        ({}, {"lora_rank": 8}, 1, False),
+        ({"deferred_head_gradients": "1"}, {}, 2, False),
+        ({"deferred_head_gradients": "1"}, {}, 1, True),
+        ({"labelled_token_fraction": "0.5"}, {}, 1, True),
+        ({"labelled_token_fraction": "0.5"}, {"lora_rank": 8}, 1, False),
+    ],
+)
+def test_gradients_of_the_output_layer(  # noqa: PLR0917  its cases
+    options: dict[str, str],
+    fields: dict[str, Any],
+    pipeline: int,
+    has_weight: bool,
+    sequence_parallel: bool,
+    precision: str,
+) -> None:
+    """Of the logits, of the input beside the gathered input, and of the weight, over two tensor-parallel ranks."""
+    element, labelled = {"bf16": 2, "fp32": 4}[precision], T * float(options.get("labelled_token_fraction", "1"))
+    scenario = asked(options, precision=precision, **fields)
+    shape = {"tensor_parallel": 2, "pipeline_parallel": pipeline, "sequence_parallel": sequence_parallel}
+    found = head_gradient_bytes(pricing(scenario, micro_batch_size=2, **shape))
+    inputs = labelled * 64 * (2 if sequence_parallel and has_weight else 1)
+    weight = V * 64 / 2 if has_weight else 0
+    assert only(found) == element * (labelled * V / 2 + inputs + weight)
+    chunked = asked(options | {"cross_entropy_chunk_tokens": "8"}, precision=precision, **fields)
+    assert only(head_gradient_bytes(pricing(chunked, micro_batch_size=2, **shape))) == 0

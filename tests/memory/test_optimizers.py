@@ -1,21 +1,23 @@
 """Optimizers as data: state by class of tensor, what is gathered for a step, the step's time, refusals."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import simulator
 from simulator.cost.derived import pricing_of
-from simulator.cost.memory.matrices import gathered_bytes, orthogonal_flops
-from simulator.cost.memory.state import training_state
+from simulator.cost.memory.matrices import gathered_bytes, largest_matrix, orthogonal_bytes, orthogonal_flops
+from simulator.cost.memory.state import orthogonal_step, training_state
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
 from simulator.question.specs import optimizers
 from simulator.question.specs.model import ModelSpec
 from simulator.question.units import GIB
 from simulator.question.vocabulary import OPTIMIZERS
-from tests.scenario.cases import layout_of, scenario_of, small_moe
+from tests.scenario.cases import layout_of, only, scenario_of, small_moe
 
 # Megatron-LM 4dd8555, tests/functional_tests/test_cases/moe/gpt3_moe_mcore_te_ep8_resume_torch_dist_*: 12 layers of
 # 512, 8 experts of 1024 on as many ranks, 50,304 tokens of a tied table, 1024 learned positions.
@@ -70,6 +72,13 @@ def test_muons_public_examples_differ_from_adam_as_measured() -> None:
     assert state("muon", zero_stage=0) - state("adamw") == pytest.approx(measured, rel=0.005)
 
 
+def test_without_zero_every_rank_holds_every_matrix() -> None:
+    scenario = scenario_of(model="llama3.1-8b", devices=256, options={"optimizer": "muon"})
+    layout = layout_of(scenario, pipeline_parallel=32, data_parallel=8, zero_stage=0)
+    middle = float(training_state(pricing_of(scenario, layout)).optimizer[1, 0])
+    assert middle == 8 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336) + 12 * 2 * 4096
+
+
 def test_a_rank_that_has_one_matrix_holds_it_whole() -> None:
     # 8 replicas share the 7 matrices of a layer of its own: the largest is more than an eighth of them.
     scenario = scenario_of(model="llama3.1-8b", devices=256, options={"optimizer": "muon"})
@@ -107,15 +116,22 @@ def test_what_muon_gathers_of_matrices_in_equal_parts() -> None:
     assert float(gathered_bytes(pricing, pricing.block.replicas)[0, 0]) == (72 + 72) * GIB
 
 
-def test_flops_of_newton_schulz_by_hand() -> None:
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_flops_of_newton_schulz_by_hand(tensor: int) -> None:
+    """Of a rank's part: rows of what leads back into the model, columns of what leads out of it."""
     scenario = scenario_of(model="llama3.1-8b", options={"optimizer": "muon"})
-    pricing = pricing_of(scenario, layout_of(scenario))
+    pricing = pricing_of(scenario, layout_of(scenario, tensor_parallel=tensor))
 
-    def one(short: float, long: float) -> float:
+    def one(*sides: float) -> float:
+        short, long = sorted(sides)
         return 5 * (4 * short**2 * long + 2 * short**3)
 
-    layer = 2 * one(4096, 4096) + 2 * one(1024, 4096) + one(4096, 2 * 14336) + one(4096, 14336)
-    assert float(orthogonal_flops(pricing, scenario.model.layer_kinds[0]).dense[0]) == layer
+    attention = one(4096, 4096 / tensor) + 2 * one(4096, 1024 / tensor) + one(4096 / tensor, 4096)
+    network = one(4096, 2 * 14336 / tensor) + one(14336 / tensor, 4096)
+    assert float(orthogonal_flops(pricing, scenario.model.layer_kinds[0]).dense[0]) == attention + network
+    assert float(largest_matrix(pricing).dense[0]) == 4096 * 2 * 14336 / tensor
+    largest = 3 * 4096 * 2 * 14336 / tensor + 2 * min(4096, 2 * 14336 / tensor) ** 2
+    assert float(orthogonal_bytes(pricing)[0]) == 4 * largest
 
 
 def test_newton_schulz_takes_each_expert_of_a_rank() -> None:
@@ -141,3 +157,31 @@ def test_the_table_has_every_word_once() -> None:
     assert len(words) == len(set(words))
     with Path(optimizers.__file__).with_suffix(".csv").open(newline="", encoding="utf-8") as stream:
         assert all(row["source"] for row in csv.DictReader(stream))
+
+
+def test_what_muon_s_step_holds_under_fsdp_2_by_zero_stage() -> None:
+    """One matrix at a time in fp32, three times and its short side squared twice; from ZeRO 1 on others' parts too."""
+    scenario = scenario_of(model=small_moe(), profile="torch", options={"optimizer": "muon"})
+    found = []
+    for stage in range(4):
+        pricing = pricing_of(scenario, layout_of(scenario, zero_stage=stage))
+        found.append((only(orthogonal_step(pricing)), only(gathered_bytes(pricing, np.array([8.0])))))
+    # Gate and up of the dense layer, 64 x 320.
+    alone = 4 * (3 * 64 * 320 + 2 * 64**2)
+    assert [held for held, _ in found] == [alone, *[alone + gathered for _, gathered in found[1:]]]
+    assert only(gathered_bytes(pricing_of(scenario, layout_of(scenario)), np.array([1.0]))) == 0
+    # Of three layers' experts on eight ranks each layer's are left over: eight experts' gate and up in 16 bits, twice.
+    assert found[1][1] == 2 * 2 * 3 * 8 * 64 * 96
+    # Nobody orthogonalizes adapters, nor what another optimizer updates.
+    for other in (replace(scenario, lora_rank=8), scenario_of(model=small_moe(), profile="torch")):
+        assert orthogonal_step(pricing_of(other, layout_of(other))) == 0.0
+
+
+def test_a_rank_gathers_matrices_that_it_has() -> None:
+    """Of two ranks the first has dense layers alone, the second experts: eight of each layer, in 16 bits and twice."""
+    model = small_moe(first_k_dense_replace=2, num_shared_experts=0)
+    scenario = scenario_of(model=model, devices=16, profile="torch", options={"optimizer": "muon"})
+    pricing = pricing_of(scenario, layout_of(scenario, pipeline_parallel=2))
+    first, last = gathered_bytes(pricing, np.array([8.0]))[:, 0]
+    assert first == 2 * 2 * 2 * 64 * 320  # gate and up of two layers
+    assert last == 2 * 2 * 2 * 8 * 64 * 96

@@ -157,10 +157,10 @@ def test_fp32_parameters_by_zero_stage() -> None:
     assert [state(scenario, zero_stage=stage)[0] / DENSE for stage in range(4)] == [6, 6, 4 / 8 + 2, 4 / 8]
 
 
-def test_units_are_sharded_where_all_weights_train_on_the_device_in_fp32() -> None:
+def test_units_are_sharded_where_all_weights_train_in_fp32() -> None:
     assert shards_by_unit(scenario_of(small_dense(), profile="torch"))
     assert not shards_by_unit(scenario_of(small_dense(), profile="torch", lora_rank=8))
-    for options in ({"offload_parameters": "true"}, {"parameter_dtype": "bf16"}, {"fully_shard": "false"}):
+    for options in ({"parameter_dtype": "bf16"}, {"fully_shard": "false"}):
         assert not shards_by_unit(scenario_of(small_dense(), profile="torch", options=options))
     assert not shards_by_unit(scenario_of(small_dense()))
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.cost.pricing.estimate import AssumedSwitch, layout_sizes
+from simulator.cost.pricing.estimate import AssumedSwitch, MemoryEstimate, StageMemory, layout_sizes
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, price, verdicts
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import NodeGroup, Scenario
+from simulator.question.specs.hardware import ComputeRate, MemorySize
 from simulator.search.build import bare_estimates, estimate_layout, fitting_estimates, provenance
-from tests.scenario.cases import layout_of, scenario_of, small_dense, small_moe
+from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense, small_moe
 
 
 def test_an_estimate_on_one_line() -> None:
@@ -169,3 +170,107 @@ def test_notes_say_what_the_numbers_rest_on() -> None:
     assert adapters.startswith("adapters on every linear layer")
     found = provenance(scenario_of(small_dense()))
     assert (found.calibration, found.status) == (scenario_of(small_dense()).coefficients.name, "never")
+
+
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({}, "MFU divides by the dense fp8 peak; attention and the output layer run in 16 bit"),
+        ({"fp8_attention": "true"}, "MFU divides by the dense fp8 peak; the output layer run in 16 bit"),
+        ({"fp8_output_layer": "true"}, "MFU divides by the dense fp8 peak; attention run in 16 bit"),
+        ({"fp8_attention": "true", "fp8_output_layer": "true"}, "MFU divides by the dense fp8 peak"),
+    ],
+)
+def test_what_stays_wide_under_fp8_is_said(options: dict[str, str], note: str) -> None:
+    scenario = scenario_of(small_dense(), precision="fp8", options=options)
+    assert estimate_layout(scenario, layout_of(scenario)).provenance.notes == (note,)
+
+
+def memory_of(**fields: Any) -> MemoryEstimate:
+    given: dict[str, Any] = {
+        "device_bytes": 70.0,
+        "reserved_bytes": 60.0,
+        "allocated_bytes": 50.0,
+        "capacity_bytes": 80.0,
+        "interval_bytes": None,
+        "fit_probability": None,
+        "binding_stage": 0,
+        "moment": "backward",
+        "parts_bytes": {},
+        "outside_parts_bytes": {"context": 5.0, "streams": 8.0},
+        "stages": (),
+    }
+    return MemoryEstimate(**given | fields)
+
+
+@pytest.mark.parametrize(
+    ("host", "pinned", "capacity", "fits"),
+    [
+        (10.0, 5.0, None, None),
+        (10.0, 5.0, 16.0, True),
+        # Pinned blocks are rounded up by less than as much again.
+        (10.0, 5.0, 15.0, True),
+        (10.0, 5.0, 14.0, None),
+        (10.0, 5.0, 10.0, None),
+        (10.0, 0.0, 10.0, True),
+        (10.0, 5.0, 9.0, False),
+    ],
+)
+def test_a_host_has_room_for_what_is_offloaded(
+    host: float, pinned: float, capacity: float | None, fits: bool | None
+) -> None:
+    memory = memory_of(host_bytes_per_node=host, host_pinned_bytes=pinned, host_capacity_bytes=capacity)
+    assert memory.host_most_bytes == host + pinned
+    assert memory.fits_host is fits
+
+
+@pytest.mark.parametrize(
+    ("probability", "undecided"),
+    [(None, False), (0.05, False), (0.06, True), (0.94, True), (0.96, False), (1.0, False)],
+)
+def test_an_interval_over_the_capacity_decides_nothing(probability: float | None, undecided: bool) -> None:
+    assert memory_of(fit_probability=probability).undecided is undecided
+
+
+def test_another_value_is_as_much_slower_as_this_one_is_faster() -> None:
+    given: dict[str, Any] = {"switch": "x", "value": "a", "other": "b", "because": "", "memory_bytes": 0.0}
+    assert AssumedSwitch(**given, speed_change=0.25, verdict="fits").other_speed_change == 1 / 1.25 - 1
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ("As of another device.", "262 TFLOP/s of a100-sxm-40g (As of another device)"),
+        ("", "262 TFLOP/s of a100-sxm-40g"),
+    ],
+)
+def test_a_peak_that_no_document_states_is_said(note: str, said: str) -> None:
+    machine = load_hardware("a100-sxm-40g")
+    rate = ComputeRate(value="262 TFLOP/s", status="assumed", note=note, source=("assumption",))
+    assumed = machine.model_copy(update={"peak_flops": machine.peak_flops.model_copy(update={"bf16": rate})})
+    assert provenance(scenario_of(small_dense(), assumed)).assumed_peak == said
+    assert provenance(scenario_of(small_dense(), machine)).assumed_peak == ""
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(1.0, FITS), (0.999, DOES_NOT_FIT), (None, FITS)])
+def test_what_a_node_s_host_does_not_hold_does_not_fit(share: float | None, verdict: int) -> None:
+    """Beside a device that it fits, and another layout that leaves nothing to the host."""
+    scenario = scenario_of(small_dense(), devices=8)
+    layouts = [layout_of(scenario, offload=offload) for offload in ("none", "optimizer")]
+    needs = estimate_layout(scenario, layouts[1]).memory.host_bytes_per_node
+    assert needs > 0
+    size = None if share is None else MemorySize(value=f"{needs * share} B", source=("test",), status="assumed")
+    machine = scenario.hardware.model_copy(update={"host_memory": size})
+    found = price(Pricing(replace(scenario, hardware=machine), block_of(layouts)))
+    assert found.verdict.tolist() == [FITS, verdict]
+
+
+def test_a_rank_s_memory_says_what_it_holds_between_steps_where_that_is_known() -> None:
+    given: dict[str, Any] = {
+        "stage": 0,
+        "layers": 1,
+        "device_bytes": 1.0,
+        "reserved_bytes": 1.0,
+        "allocated_bytes": 1.0,
+    }
+    assert StageMemory(**given, moment="loss", parts_bytes={}).state_bytes == 0.0

@@ -36,6 +36,7 @@ def _modules(*modules: str) -> dict[str, Any]:
 
 _FP4 = {"hardware": "b200-sxm", "precision": "fp4"}
 CHUNKS = {"pipeline_parallel": 2, "virtual_stages": 2, "stage_layers": (2, 2)}
+RING = {"devices": 24, "seq_length": 6144, "global_batch_size": 48}
 OVERLAP = {"options": {"overlap_expert_exchange": "true"}}
 
 CASES: dict[str, list[Case]] = {
@@ -172,6 +173,14 @@ CASES: dict[str, list[Case]] = {
             {"options": {"cp_communication": "all_to_all_ring", "cp_inner_degree": "3"}, "seq_length": 6144},
             {"options": {"cp_communication": "all_to_all_ring", "cp_inner_degree": "2"}, "seq_length": 6144},
         ),
+        # Both heads go to two ranks each, and three ranks are no pairs.
+        Case(
+            {"context_parallel": 3},
+            {"context_parallel": 3},
+            small_dense(),
+            RING | {"options": {"cp_communication": "all_to_all_ring", "cp_inner_degree": "2"}},
+            RING | {"options": {"cp_communication": "all_to_all_ring", "cp_inner_degree": "1"}},
+        ),
     ],
     "experts": [
         Case({"expert_parallel": 2}, {}),
@@ -296,6 +305,7 @@ CASES: dict[str, list[Case]] = {
     "fp4_recipe": [Case({}, {}, question=_FP4 | _option("fp4_recipe", "mxfp4"), kept_question=_FP4)],
     "recompute_operations": [
         Case({"recompute": "operations"}, {"recompute": "selective"}),
+        Case({"recompute": "operations"}, {"recompute": "operations"}, kept_question={"profile": "torch"}),
         Case({"recompute": "operations"}, {"recompute": "full"}, small_moe(), {"profile": "paddle"}),
     ],
     "recompute_layers": [

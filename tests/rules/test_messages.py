@@ -73,6 +73,12 @@ SAID = [
         "--option sharding_degree=0, or a degree or sharding_replicas that divides them",
     ),
     (
+        "sharding_groups",
+        5,
+        "8 ranks with the same parameters do not divide into 2 groups",
+        "--option sharding_degree=0, or a degree or sharding_replicas that divides them",
+    ),
+    (
         "recompute_layers",
         2,
         "recompute layers [1, 4]: the model's are 0 to 3",

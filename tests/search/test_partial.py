@@ -72,7 +72,7 @@ def by_number(question: dict[str, Any]) -> list[Estimate]:
     return list(best.values())
 
 
-QUESTIONS = questions(6)
+QUESTIONS = questions(4)
 
 
 @cache

@@ -21,7 +21,7 @@ from simulator.question.scenario.layout import (
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule, ScheduleName
 from simulator.search import walk as walk_module
-from simulator.search.build import estimate_layout
+from simulator.search.build import bare_estimates, estimate_layout
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space, blocks, candidates, divisors, searched_modules, shapes
 from simulator.search.walk import walk
@@ -86,9 +86,9 @@ def fewest_layers(scenario: Scenario, answers: list[Estimate]) -> list[Estimate]
     verdicts = {answer.layout: outcome(scenario, answer) for answer in answers}
     for layout in [x for x, verdict in verdicts.items() if x.recompute == "full" and verdict == "fits"]:
         most = max(layout.chunk_layers, default=max(layout.stage_layers) // layout.virtual_stages)
-        numbers = (replace(layout, recompute_method="block", recompute_layers=n) for n in range(1, most))
         if verdicts[replace(layout, recompute="none")] != "fits":
-            fitting = (e for x in numbers if (e := estimate_layout(scenario, x)).verdict == "fits")
+            numbers = [replace(layout, recompute_method="block", recompute_layers=n) for n in range(1, most)]
+            fitting = (e for e in bare_estimates(scenario, numbers, ruled=True) if e.verdict == "fits")
             found += list(itertools.islice(fitting, 1))
     return found
 
@@ -106,10 +106,10 @@ def unequal_lists(layers: int, ranks: int) -> list[tuple[int, tuple[int, ...]]]:
 
 def outcome(scenario: Scenario, answer: Estimate) -> str:
     """The name a search counts the layout under."""
-    pricing = pricing_of(scenario, answer.layout)
-    for rule in (*RULES, ACROSS_NODES):
-        if rule.broken(pricing)[0]:
-            return rule.id
+    if answer.violations:
+        return answer.violations[0].rule
+    if ACROSS_NODES.broken(pricing_of(scenario, answer.layout))[0]:
+        return ACROSS_NODES.id
     return {"fits": "fits", "starved": "near_capacity", "does_not_fit": "memory"}[answer.verdict]
 
 
@@ -124,7 +124,7 @@ QUESTIONS: list[Scenario] = [
 @pytest.mark.parametrize("scenario", QUESTIONS, ids=lambda s: f"{s.model.name}-{s.hardware.name}")
 def test_the_best_is_the_best_of_all(scenario: Scenario) -> None:
     found = search(scenario, Space(), top=5, variants=True)
-    answers = [estimate_layout(scenario, layout) for layout in every_layout(scenario)]
+    answers = bare_estimates(scenario, every_layout(scenario), ruled=True)
     answers += fewest_layers(scenario, answers)
     outcomes = Counter(outcome(scenario, answer) for answer in answers)
     assert found.evaluated == len(answers)
@@ -265,7 +265,7 @@ def test_the_default_zero_stage_follows_the_framework() -> None:
 
 
 def test_the_size_of_a_chunk_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = scenario_of("mixtral-8x7b-v0.1", devices=8)
+    scenario = scenario_of(small_moe(), devices=8)
     whole = search(scenario, Space(), top=7)
     assert whole == search(scenario, Space(), top=7)
     monkeypatch.setattr(walk_module, "CHUNK", 13)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.zero_bubble import ZeroBubbleH1
 from simulator.cost.timing.flops import (
@@ -20,6 +22,7 @@ from simulator.cost.timing.output_layer import head_seconds, projection_seconds
 from simulator.cost.timing.parts import PassSeconds
 from simulator.cost.timing.products import ProductShape, product_seconds, shaped_seconds
 from simulator.cost.timing.rates import attention_rate
+from simulator.cost.timing.waits import host_seconds
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, block, layout_of, only, pricing, scenario_of, small_dense, small_moe
@@ -255,19 +258,34 @@ def test_products_take_no_less_than_they_move(lora: int | None, fused: bool, tok
 
 @pytest.mark.parametrize(("waits", "experts", "expected"), [(2.5e-3, 8, 1.25e-3), (2.5e-3, 1, 0.0), (0.0, 8, 0.0)])
 @pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("graphs", ["none", "layers", "full_iteration"])
 def test_ranks_of_experts_wait_half_of_it_in_either_pass(
-    waits: float, experts: int, expected: float, overlapped: bool
+    waits: float, experts: int, expected: float, overlapped: bool, graphs: str
 ) -> None:
-    """Where exchanges are overlapped, so much of it as is said to show."""
-    found, options = [], {"overlap_expert_exchange": str(overlapped).lower()}
+    """Where exchanges are overlapped, so much of it as is said to show; where a graph holds the pass, nothing waits."""
+    found, options = [], {"overlap_expert_exchange": str(overlapped).lower(), "cuda_graphs": graphs}
     for seconds in (0.0, waits):
         time = replace(ROUND.time, expert_wait_seconds=seconds, expert_wait_exposed=0.25)
         scenario = asked(model=small_moe(), coefficients=replace(ROUND, time=time), options=options)
         layer = layer_seconds(pricing(scenario, expert_parallel=experts), scenario.model.layer_kinds[1])
         found.append([only(one["expert_parallel"]) for one in (layer.forward, layer.backward)])
     assert [after - before for before, after in zip(*found, strict=True)] == pytest.approx(
-        [expected * (0.25 if overlapped else 1.0)] * 2
+        [0.0 if graphs == "full_iteration" else expected * (0.25 if overlapped else 1.0)] * 2
     )
+
+
+@pytest.mark.parametrize(("graphs", "captured"), [("none", False), ("layers", True), ("full_iteration", True)])
+@pytest.mark.parametrize(("kind", "launches"), [(0, 0.0), (1, 103 + 6 * 4)])
+def test_a_layer_with_experts_takes_no_less_than_its_launches(
+    graphs: str, captured: bool, kind: int, launches: float
+) -> None:
+    """Of four experts on a rank; none of a dense layer, and none that a graph starts."""
+    options = {"cuda_graphs": graphs, "host_paced_layers": "false"}
+    scenario = asked(model=small_moe(), options=options)
+    here = pricing(scenario, expert_parallel=2)
+    work = layer_work(conditions_of(scenario), scenario.model.layer_kinds[kind])
+    expected = 0.0 if captured else launches * ROUND.time.launch_seconds
+    assert only(np.asarray(host_seconds(here, work))) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("hardware", "rate"), [("h100-sxm-80g", 67e12), ("b200-sxm", 2250e12 / 16)])
@@ -275,3 +293,32 @@ def test_heads_off_the_tensor_cores_run_at_the_peak_of_fp32(hardware: str, rate:
     """A sixteenth of the 16-bit peak where a data sheet leaves it out."""
     scenario = asked(model=small_dense(head_dim=20), hardware=hardware, options={"flash_attention": "false"})
     assert attention_rate(scenario) == pytest.approx(rate * ROUND.time.attention_unaligned)
+
+
+@pytest.mark.parametrize(
+    ("model", "gathered"),
+    [
+        # Around attention and around the network 2 h are gathered, and as much is scattered; of two experts' layer the
+        # shared expert's. What experts exchange is no tensor-parallel collective.
+        (small_dense(), 4 * 2 * 64),
+        (small_moe(first_k_dense_replace=0), 4 * 2 * 64),
+        (small_moe(first_k_dense_replace=0, num_shared_experts=0), 2 * 2 * 64),
+    ],
+)
+@pytest.mark.parametrize(("compiled", "passes"), [("true", 2.0), ("false", 2.0 + 3.0)])
+def test_copies_around_functional_collectives(model: Any, gathered: float, compiled: str, passes: float) -> None:
+    """What is gathered along the sequence is read and written once more; eager DTensor copies three times besides."""
+    coefficients = replace(ROUND, time=replace(ROUND.time, functional_copies=3.0))
+    found = []
+    for word in ("false", "true"):
+        options = {"functional_collectives": word, "compiled": compiled}
+        scenario = asked(model=model, options=options, coefficients=coefficients)
+        kind = model.layer_kinds[-1]
+        found.append([layer_seconds(pricing(scenario, tensor_parallel=size), kind) for size in (1, 2)])
+    more = [
+        [only(after.forward["memory_bound"] - before.forward["memory_bound"]), only(after.backward["memory_bound"])]
+        for before, after in zip(*found, strict=True)
+    ]
+    assert more[0][0] == 0
+    assert more[1][0] == pytest.approx(passes * gathered * 64 / MEMORY)
+    assert more[1][1] - only(found[0][1].backward["memory_bound"]) == pytest.approx(more[1][0])

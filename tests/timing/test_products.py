@@ -138,3 +138,10 @@ def test_heads_that_tensor_cores_do_not_load_run_on_the_units_for_fp32(head_dim:
     expected = fp32 if (head_dim, precision) == (100, "bf16") else rate(128, "false")
     assert rate(head_dim, "false") == pytest.approx(expected)
     assert rate(head_dim, "true") == rate(128, "true")
+
+
+@pytest.mark.parametrize("missing", ["processors", "product_tile"])
+def test_a_device_of_which_processors_or_tiles_are_not_known_runs_every_shape_alike(missing: str) -> None:
+    scenario = h100()
+    hardware = scenario.hardware.model_copy(update={missing: None})
+    assert shape_factor(replace(scenario, hardware=hardware), RATE)(np.array([64.0]), np.array([64.0])) == 1.0

@@ -127,7 +127,10 @@ def test_chunks_are_run_where_they_are_unequal(fields: dict[str, Any], unequal: 
     scenario = scenario_of(small_dense(num_hidden_layers=21), devices=ranks, global_batch_size=12)
     block = block_of([complete_layout(scenario, **fields)])
     assert stage_contents(scenario, block).unequal is unequal
-    assert bool(price(Pricing(scenario, block)).step.work.by_chunk) is unequal
+    chunks = price(Pricing(scenario, block)).step.work.by_chunk
+    assert bool(chunks) is unequal
+    # Such schedules do not split the backward pass.
+    assert all((one.forward > 0.0).any() and (one.weights == 0.0).all() for one in chunks)
 
 
 @pytest.mark.parametrize("micro_batches", [4, 5, 6, 7, 8])

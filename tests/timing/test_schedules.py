@@ -5,10 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from simulator.cost.schedule.events import PipelineWork, run
+from simulator.cost.schedule import events
+from simulator.cost.schedule.events import PipelineWork, kinds_of_pass, makespan_seconds, run
 from simulator.cost.schedule.interleaved import Interleaved
 from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
+from simulator.question.scenario.block import Array
 from tests.timing import pipeline_run
 
 SHAPES = [
@@ -68,3 +70,38 @@ def test_sends_delay_the_run() -> None:
     equal = [[1.0], [1.0]], [[2.0], [2.0]]
     assert run(OneForwardOneBackward(), PipelineWork(*equal, 1)).makespan_seconds == 6.0
     assert run(OneForwardOneBackward(), PipelineWork(*equal, 1, send_seconds=0.5)).makespan_seconds == 7.0
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(1, 3), (2, 1), (2, 4), (4, 3), (4, 9)])
+def test_interleaving_of_one_chunk_is_the_plain_schedule(ranks: int, micro_batches: int, *, together: bool) -> None:
+    """A block may have layouts of one and of several chunks, and has one schedule."""
+    plain, several = OneForwardOneBackward(together), Interleaved(together, whole_warm_up=True)
+    count = np.array([float(micro_batches)])
+    assert several.in_flight(ranks, 1, count).tolist() == plain.in_flight(ranks, 1, count).tolist()
+    for rank in range(ranks):
+        shape = rank, ranks, 1, micro_batches
+        assert several.order(*shape) == plain.order(*shape)
+        pairs = [one.together(*shape) for one in (several, plain)]
+        assert (pairs[0] is None) == (pairs[1] is None) == (not together)
+        assert pairs[0] is None or pairs[0].tolist() == pairs[1].tolist()  # type: ignore[union-attr]
+
+
+def test_many_steps_at_once_hold_eight_mebibytes_of_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ranks, eight micro batches: 64 passes of 8 bytes, so that 16,384 steps are worked out at once."""
+    steps, ranks = 2**14 + 1, np.arange(4)
+    forward = np.random.default_rng(7).uniform(0.5, 2.0, (1, 4, steps))
+    seconds = kinds_of_pass(forward, 2.0 * forward, 0.0 * forward)
+    ends, shapes = events._ends, []
+
+    def noted(passes: events._Fronts, seconds: Array, send_seconds: float) -> Array:
+        shapes.append(seconds.shape)
+        return ends(passes, seconds, send_seconds)
+
+    monkeypatch.setattr(events, "_ends", noted)
+    found = makespan_seconds(OneForwardOneBackward(), seconds, ranks, 8)
+    assert shapes == [(64, 2**23 // 8 // 64), (64, 1)]
+    monkeypatch.setattr(events, "_AT_ONCE", 1)
+    few = np.array([0, 1, steps - 2, steps - 1])
+    assert found[few].tolist() == makespan_seconds(OneForwardOneBackward(), seconds[..., few], ranks, 8).tolist()
+    assert shapes[2:] == [(64, 1)] * 4

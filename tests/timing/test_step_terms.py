@@ -79,6 +79,7 @@ def test_what_hides_behind_passes_of_any_length(zero_stage: int, reduces: bool, 
     assert exchanged(answer) == pytest.approx(waits + shown, rel=1e-9)
 
 
+OVERLAPS = {"overlap_grad_reduce": "true", "overlap_param_gather": "true"}
 WAITING = {"overlap_grad_reduce": "false", "overlap_param_gather": "false"}
 
 
@@ -106,6 +107,29 @@ def test_adapters_are_reduced_and_frozen_weights_gathered_where_they_are_divided
     gathered = {0: 0, 1: adapters, 2: adapters, 3: 2 * 4 * DENSE}[zero_stage]
     reduced = adapters * {0: 2, 1: 1, 2: 4, 3: 4}[zero_stage]
     assert exchanged(answer) == pytest.approx(per_byte(scenario, 8, 1) * (4 * reduced + 2 * gathered), rel=1e-9)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_adapters_of_experts_are_exchanged_among_those_that_hold_the_same(zero_stage: int) -> None:
+    scenario = scenario_of(
+        small_moe(),
+        coefficients=ROUND,
+        devices=16,
+        lora_rank=8,
+        seq_length=64,
+        global_batch_size=32,
+        options=WAITING,
+    )
+    answer = priced(scenario, zero_stage=zero_stage, expert_parallel=8)
+    # Rows and columns of q, k and v together, output; the dense network; the shared expert and the router.
+    dense = 8 * (4 * (64 + 128 + 64 + 64) + (64 + 320 + 160 + 64) + 3 * (64 + 96 + 48 + 64 + 64 + 8))
+    routed = 8 * 3 * 8 * (64 + 96 + 48 + 64)
+    reduced = 4 * {0: 2, 1: 1, 2: 2, 3: 2}[zero_stage]
+    seconds = per_byte(scenario, 16, 1) * dense + per_byte(scenario, 2, 8) * routed / 8
+    gathered = {0: 0.0, 1: 2 * seconds, 2: 2 * seconds}.get(
+        zero_stage, 2 * 2 * 2 * (per_byte(scenario, 16, 1) * BESIDE_EXPERTS + per_byte(scenario, 2, 8) * EXPERTS / 8)
+    )
+    assert exchanged(answer) == pytest.approx(reduced * seconds + gathered, rel=1e-9)
 
 
 @pytest.mark.parametrize("option", ["sharding_degree", "sharding_replicas"])
@@ -246,3 +270,72 @@ def test_interleaved_chunks_hide_exchanges_behind_other_chunks() -> None:
     one, two = (priced(scenario, zero_stage=1, pipeline_parallel=2, virtual_stages=chunks) for chunks in (1, 2))
     passes = (two.step.work.forward + two.step.work.backward)[:, 0]
     assert exchanged(one) - exchanged(two) == pytest.approx(passes.max() - passes[0] / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(("passes", "zero_stage"), [("0", 1), ("4", 1), ("4", 0), ("2.5", 3)])
+def test_passes_over_all_gradients_of_a_device(passes: str, zero_stage: int) -> None:
+    """Whole, however ZeRO divides them: dense ones, and the experts of one of two ranks; 4 bytes each."""
+    found = []
+    for count in ("0", passes):
+        scenario = scenario_of(
+            small_moe(), coefficients=ROUND, global_batch_size=32, options=WAITING | {"gradient_passes": count}
+        )
+        found.append(only(priced(scenario, zero_stage=zero_stage, expert_parallel=2).step.optimizer))
+    slowdown, rate = scenario.coefficients.time.optimizer_slowdown, 1675e9
+    expected = float(passes) * 4 * (BESIDE_EXPERTS + EXPERTS / 2) * slowdown / rate
+    assert found[1] - found[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_muon_exchanges_what_fsdp_2_has_in_parts(zero_stage: int) -> None:
+    """Matrices are whole on one of eight ranks, or come and go in 16 bits; orthogonalized at the rate of products."""
+    seconds = {}
+    for optimizer, sharded in (("muon", "true"), ("muon", "false"), ("sgd_momentum", "true")):
+        options = WAITING | {"optimizer": optimizer, "fully_shard": sharded}
+        scenario = scenario_of(
+            small_dense(), profile="torch", coefficients=ROUND, global_batch_size=32, options=options
+        )
+        seconds[optimizer, sharded] = only(priced(scenario, zero_stage=zero_stage).step.optimizer)
+    matrices = 4 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160)
+    exchanged = 2 * 2 * matrices / 8 * per_byte(scenario, 8, 1)
+    assert seconds["muon", "true"] - seconds["muon", "false"] == pytest.approx(exchanged, rel=1e-6)
+
+    def flop(short: float, long: float) -> float:
+        return 5 * (4 * short**2 * long + 2 * short**3)
+
+    layer = 2 * flop(64, 64) + 2 * flop(32, 64) + flop(64, 320) + flop(64, 160)
+    # Beside one moment, as SGD's, tables and vectors have another, which is read and written.
+    others = 2 * 4 * (2 * 1000 * 64 + 9 * 64) / 8 * scenario.coefficients.time.optimizer_slowdown / 1675e9
+    more = seconds["muon", "true"] - seconds["sgd_momentum", "true"] - exchanged
+    assert more == pytest.approx(4 * layer / 8 / 494.5e12 + others, rel=1e-6)
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_what_is_exchanged_in_each_micro_batch_hides_behind_its_passes_alone(zero_stage: int, chunks: int) -> None:
+    """Links are slow: reductions show what the rank's backward pass leaves, and under ZeRO 3 gathers theirs.
+
+    One gather a step hides, where chunks take turns, behind a pass of one chunk and two of the other's on the slowest
+    rank. The last rank has the most to exchange: two layers, the last norm and the output layer.
+    """
+    model = small_dense(hidden_size=2048, intermediate_size=8192)
+    values = replace(ROUND, time=replace(ROUND.time, link_efficiency=0.02))
+    scenario = scenario_of(
+        model, devices=4, profile="torch", coefficients=values, seq_length=8, global_batch_size=8, options=OVERLAPS
+    )
+    answer = priced(scenario, pipeline_parallel=2, virtual_stages=chunks, zero_stage=zero_stage)
+    work, batches = answer.step.work, 4
+    forward, backward = work.forward[:, 0], work.backward[:, 0]
+    pace = float((forward + backward).max())
+    layer = 2048 * (2 * 64 + 2 * 32 + 2 + 3 * 8192)
+    parameters = np.array([2 * layer + 1000 * 2048, 2 * layer + 1000 * 2048 + 2048])
+    byte = per_byte(scenario, 2, 1)
+    reducing, gathering = 4 * byte * parameters, 2 * byte * parameters
+    if zero_stage == 3:
+        own, once = 2 * gathering + reducing, np.zeros(2)
+    else:
+        own = forward + reducing
+        beside = forward if chunks == 1 else forward / 2 + pace / 3
+        once = gathering - beside
+    expected = batches * own.max() - batches * pace + once.max()
+    assert exchanged(answer) == pytest.approx(expected, rel=1e-9)

@@ -7,26 +7,29 @@ context parallel), t tensor parallel and h hidden size; bytes are those of 16-bi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 
 from simulator.cost.derived import Pricing, of_work, recomputed_inside
 from simulator.cost.dtypes import element_bytes
-from simulator.cost.operations.conditions import conditions_of
+from simulator.cost.operations.conditions import Conditions, conditions_of
 from simulator.cost.operations.ends import inputs
 from simulator.cost.operations.extents import extent, total
 from simulator.cost.operations.layer import layer_operations, whole_operations
-from simulator.cost.operations.offload import sent
-from simulator.cost.operations.recompute import Modules, freed, returning
-from simulator.cost.operations.record import Amount, Spread, summed
+from simulator.cost.operations.offload import moved, sent
+from simulator.cost.operations.recompute import Modules, freed, parts, returning
+from simulator.cost.operations.record import Amount, Operation, Saved, Spread, summed
 from simulator.cost.operations.sums import saved_amounts
 from simulator.cost.stages import over_layers
+from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.scenario.block import Array, KindArray
 from simulator.question.specs.model import LayerKind
 from simulator.question.vocabulary import RecomputeMode
 
+_Tensors = Callable[[Conditions, LayerKind, Operation], tuple[Saved, ...]]
+"""Tensors of an operation that leave the device."""
 SavedTensors = dict[str, Array]
 """Bytes by tensor name; each array has shape (n,)."""
 
@@ -131,20 +134,33 @@ def _policy_working_set(pricing: Pricing, kind: LayerKind, mode: RecomputeMode, 
     return most
 
 
-@of_work
 def returning_bytes(pricing: Pricing, kind: LayerKind) -> Array:
-    """Return the bytes brought back to the device beside those that stay there, shape (n,), by offload or recompute.
+    """Return the bytes that one layer brings back to the device, shape (n,), by offload or a share that is recomputed.
+
+    Selective recompute makes its tensors again, whether or not their module is offloaded.
+    """
+    profile, conditions = pricing.scenario.framework, conditions_of(pricing.scenario)
+    if not returning_layers(profile):
+        return np.zeros(len(pricing))
+    whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
+    result = total(pricing, whole) - saved_bytes(pricing, kind)
+    for mode, modules, chosen in recomputed_inside(pricing):
+        again = _offloaded(pricing, kind, "none", ()) - _offloaded(pricing, kind, mode, modules)
+        result = np.where(chosen, result - again, result)
+    return result
+
+
+def returning_layers(profile: FrameworkProfile) -> float:
+    """Return how many layers hold what they bring back at once; 0 if nothing is brought back.
 
     Swapped attention holds two layers: one computed, one copied. Offloaded modules hold three, as backward and forward
     passes alternate: one computed, one on its way out, one on its way in.
     """
-    profile, conditions = pricing.scenario.framework, conditions_of(pricing.scenario)
-    moves = profile.swapped_attention or profile.offloaded_modules
-    if not moves and not profile.recomputed_expert_share and not profile.recomputed_network_share:
-        return np.zeros(len(pricing))
-    whole = summed(tensor for operation in whole_operations(conditions, kind) for tensor in operation.saved)
-    layers = 3.0 if profile.offloaded_modules else 2.0 if moves else 1.0
-    return layers * (total(pricing, whole) - saved_bytes(pricing, kind))
+    if profile.offloaded_modules:
+        return 3.0
+    if profile.swapped_attention:
+        return 2.0
+    return 1.0 if profile.recomputed_expert_share or profile.recomputed_network_share else 0.0
 
 
 def sent_bytes(pricing: Pricing) -> KindArray | float:
@@ -152,14 +168,30 @@ def sent_bytes(pricing: Pricing) -> KindArray | float:
     profile, contents = pricing.scenario.framework, pricing.contents
     if not profile.swapped_attention and not profile.offloaded_modules:
         return 0.0
-    return over_layers(contents.layers, [_sent_bytes(pricing, kind) for kind in contents.layer_kinds])
+    return over_layers(contents.with_prediction, [_sent_bytes(pricing, kind) for kind in contents.layer_kinds])
+
+
+def _sent_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+    result = _offloaded(pricing, kind, "none", (), sent)
+    for mode, modules, chosen in recomputed_inside(pricing):
+        result = np.where(chosen, _offloaded(pricing, kind, mode, modules, sent), result)
+    return result
 
 
 @of_work
-def _sent_bytes(pricing: Pricing, kind: LayerKind) -> Array:
+def _offloaded(
+    pricing: Pricing, kind: LayerKind, mode: RecomputeMode, modules: Modules, tensors: _Tensors = moved
+) -> Array:
+    """Return the bytes of a layer's offloaded tensors that a recompute policy does not make again, shape (n,)."""
     conditions = conditions_of(pricing.scenario)
-    operations = whole_operations(conditions, kind)
-    return total(pricing, summed(tensor for part in operations for tensor in sent(conditions, kind, part)))
+    again = parts(conditions, kind, mode, modules)
+    left = (
+        tensor
+        for operation in whole_operations(conditions, kind)
+        for tensor in tensors(conditions, kind, operation)
+        if not any(part.drops(operation, tensor) for part in again)
+    )
+    return total(pricing, summed(left))
 
 
 def score_bytes(pricing: Pricing, kind: LayerKind) -> Array:

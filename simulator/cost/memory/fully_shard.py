@@ -51,10 +51,9 @@ _PARTS = ("parameters", "gradients", "resident", "activations", "released", "log
 
 
 def shards_by_unit(scenario: Scenario) -> bool:
-    """Return whether this module describes the run: all weights trained, stored in fp32, and never on the host."""
-    profile = scenario.framework
-    trained = scenario.lora_rank is None and not profile.offload_parameters
-    return profile.fully_shard and trained and (parameter_dtype(scenario), gradient_bytes(scenario)) == ("fp32", FP32)
+    """Return whether this module describes the run: all weights trained, and stored in fp32."""
+    in_fp32 = (parameter_dtype(scenario), gradient_bytes(scenario)) == ("fp32", FP32)
+    return scenario.framework.fully_shard and scenario.lora_rank is None and in_fp32
 
 
 def sharded_moments(pricing: Pricing) -> tuple[Moment, ...]:
@@ -224,7 +223,7 @@ class _Units(NamedTuple):
     shards: KindArray
     """Bytes of the rank's shard of parameters, or of gradients."""
     stored: KindArray
-    """Bytes of parameters at any moment: the rank's shard and 8-bit copies."""
+    """Bytes of parameters at any moment: the rank's shard, unless it is on the host, and 8-bit copies."""
 
 
 @derived
@@ -238,6 +237,9 @@ def _units(pricing: Pricing) -> _Units:
     layer: Array = largest(local_count(pricing, piece) for piece in totals.layers)
     linear, half = linear_parameters(pricing), 0.5 * gathered_narrow(scenario)
     shards = FP32 * shard(pricing, parts, 1)
+    # Offloaded shards come in one tensor at a time and are gathered (PyTorch 2.13, distributed/fsdp/_fully_shard/
+    # _fsdp_param.py, `all_gather_inputs`); below ZeRO 3 nothing is offloaded.
+    on_device = np.where(scenario.framework.offload_parameters & (block.zero_stage >= 3), 0.0, 1.0)
     return _Units(
         layer=layer,
         table=table,
@@ -248,7 +250,7 @@ def _units(pricing: Pricing) -> _Units:
         gathered_all=whole - half * linear,
         accumulated=FP32 * (whole - table + table_gradient),
         shards=shards,
-        stored=shards + narrow_weight_bytes(scenario) * linear,
+        stored=on_device * shards + narrow_weight_bytes(scenario) * linear,
     )
 
 

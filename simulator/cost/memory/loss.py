@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.cost.derived import Pricing, of_work
+from simulator.cost.derived import Pricing, of_sizes, of_work
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import output_layer
@@ -46,23 +46,26 @@ def logits_per_micro_batch(pricing: Pricing) -> Array:
     return logits
 
 
-@of_work
+@of_sizes
 def head_gradient_bytes(pricing: Pricing) -> Array:
     """Return the bytes alive at the output layer's weight gradient, `2 T V / t + 2 T h + 2 V h / t`, shape (n,).
 
     They are the logits' gradient; the input's gradient, beside the gathered input with sequence parallelism; and a
     tensor of the weight's size: its gradient, or the unused placeholder where the product adds to accumulated gradients
     (`LinearWithGradAccumulationAndAsyncCommunication`, megatron-core 0.14, tensor_parallel/layers.py). Frozen weights
-    have none.
+    have none, and those that a pipeline defers have none yet.
     """
     scenario, model = pricing.scenario, pricing.scenario.model
     if scenario.framework.cross_entropy_chunk_tokens:  # the chunks' own gradients are in `loss_bytes`
         return np.zeros(len(pricing))
     weight = scenario.outputs_per_token * model.hidden_size / pricing.block.tensor_parallel
-    frozen = scenario.lora_rank is not None or scenario.framework.deferred_head_gradients > 0
+    deferred = scenario.framework.deferred_head_gradients > 0 and pricing.block.pipeline_parallel > 1
+    if scenario.lora_rank is not None or deferred:
+        inputs = labelled_tokens(pricing) * model.hidden_size
+        return element_bytes(scenario) * (logits_per_micro_batch(pricing) + inputs)
     gathered = np.where(pricing.block.sequence_parallel, 2.0, 1.0)
-    inputs = labelled_tokens(pricing) * model.hidden_size * (1.0 if frozen else gathered)
-    return element_bytes(scenario) * (logits_per_micro_batch(pricing) + inputs + (0.0 if frozen else weight))
+    inputs = labelled_tokens(pricing) * model.hidden_size * gathered
+    return element_bytes(scenario) * (logits_per_micro_batch(pricing) + inputs + weight)
 
 
 def deferred_head_bytes(pricing: Pricing) -> Array:

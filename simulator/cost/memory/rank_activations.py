@@ -21,6 +21,7 @@ from simulator.cost.memory.activations import (
     layer_input_bytes,
     repeated_working_set,
     returning_bytes,
+    returning_layers,
     saved_bytes,
 )
 from simulator.cost.operations.extents import micro_batches
@@ -111,7 +112,9 @@ class StageActivations:
 def stage_activations(pricing: Pricing) -> StageActivations:
     """Price the layers of each kind of rank, with full recompute and offload.
 
-    Offloaded activations leave two layers on the device: one computed and one copied.
+    Offloaded activations leave two layers on the device: one computed and one copied. Where all are recomputed their
+    inputs are all that travels (pytorch/torchtune 05cda5e, training/_activation_offloading.py: what autograd saves,
+    brought back for a node and freed behind the next).
     """
     contents, plan = pricing.contents, recompute_plan(pricing)
     of_kind = [layer_bytes(pricing, kind) for kind in contents.layer_kinds]
@@ -130,16 +133,34 @@ def stage_activations(pricing: Pricing) -> StageActivations:
     whole = np.asarray(sum(times * saved for times, saved in zip(pricing.chunk_repeats, by_chunk, strict=True)))
     layer = largest(of_kind)
     offloaded = pricing.offloads("activations")
-    recomputed = plan.on_rank.sum(axis=0) > 0.0
-    in_layers = [repeated_working_set(pricing, kind) + returning_bytes(pricing, kind) for kind in contents.layer_kinds]
+    recomputed = plan.on_rank.sum(axis=0)
+    copied = np.where(recomputed < contents.num_layers + contents.prediction_layers, layer, boundary)
+    in_layers = [
+        repeated_working_set(pricing, kind) + _returned(pricing, at) for at, kind in enumerate(contents.layer_kinds)
+    ]
     return StageActivations(
         by_chunk=tuple(by_chunk),
         embedded=contents.embeddings * embedded_bytes(pricing),
-        one_micro_batch=np.where(offloaded, np.minimum(2.0 * layer, whole), whole),
+        one_micro_batch=np.where(offloaded, np.minimum(2.0 * copied, whole), whole),
         offloaded=offloaded,
-        recompute_working_set=np.where(recomputed, plan.unit * layer, largest(in_layers)),
+        recompute_working_set=np.where(recomputed > 0.0, plan.unit * layer, largest(in_layers)),
         offload_traffic=np.where(offloaded, whole, 0.0),
     )
+
+
+def _returned(pricing: Pricing, index: int) -> KindArray | Array:
+    """Return the bytes that layers of one kind hold for a moment, brought back by offload or recompute.
+
+    Shape (kinds, n) or (n,): of a few layers at once, and of no more than the rank has in flight.
+    """
+    contents, layers = pricing.contents, returning_layers(pricing.scenario.framework)
+    each = returning_bytes(pricing, contents.layer_kinds[index])
+    if not layers:
+        return each
+    passes = in_flight(pricing)
+    most = np.array([passes[contents.kind == kind].max(axis=0) for kind in range(len(contents.ranks))])
+    at_once: KindArray = np.minimum(layers, contents.with_prediction[index] * most)
+    return at_once * each
 
 
 def _unlisted(pricing: Pricing) -> list[Array]:

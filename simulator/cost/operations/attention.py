@@ -5,7 +5,7 @@ The module of each kind, such as latent attention, lists its operations.
 
 from __future__ import annotations
 
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 from typing import cast as as_type
 
 from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
@@ -16,6 +16,9 @@ from simulator.question.specs.mixers import Mixer
 from simulator.question.specs.model import Heads
 from simulator.question.vocabulary import NARROW, ContextExchange
 
+_SLIDING: Final = ("sliding", "reused_sliding")
+"""Mixers over a window with the heads of sliding layers."""
+
 
 def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered", "ring"]) -> Spread:
     """Return the spread of a tensor with the key-value heads of a mixer."""
@@ -25,7 +28,7 @@ def shared_spread(mixer: Mixer, of: Literal["key_value", "projection", "gathered
         "gathered": "sliding_gathered",
         "ring": "sliding_ring",
     }
-    return forms[of] if mixer == "sliding" else of
+    return forms[of] if mixer in _SLIDING else of
 
 
 def attention_width(heads: Heads) -> float:
@@ -33,11 +36,11 @@ def attention_width(heads: Heads) -> float:
     return (heads.query_width + heads.output_width) / 2.0
 
 
-def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...]) -> Operation:
+def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...], *, keys: bool = True) -> Operation:
     """Return the rotary position embedding; the core saves its outputs.
 
-    It reads and writes q and k. Composed of several operations it casts to fp32, multiplies and casts back: 20 bytes
-    per number, not 4.
+    It reads and writes q and, unless another layer's `keys` are reused, k. Composed of several operations it casts to
+    fp32, multiplies and casts back: 20 bytes per number, not 4.
     """
     model, element, heads = conditions.model, element_bytes(conditions), conditions.model.heads(mixer)
     tables: tuple[Saved, ...] = ()
@@ -47,7 +50,7 @@ def rotation(conditions: Conditions, mixer: Mixer, saved: tuple[Saved, ...]) -> 
         tables = (Saved("rope_tables", 4.0 * element * width, "positions"),)
     one_kernel = conditions.framework.fused_rotary or conditions.framework.compiled
     each = 2.0 * element if one_kernel else 5.0 * FP32
-    moved = Amount(each * (heads.query_width + heads.key_width), "tensor")
+    moved = Amount(each * (heads.query_width + (heads.key_width if keys else 0)), "tensor")
     return Operation(name="rotation", group="position", saved=(*saved, *tables), moved=(moved,))
 
 
@@ -63,7 +66,7 @@ def context_exchange(conditions: Conditions, mixer: Mixer, joined_width: float) 
     """
     element, heads = element_bytes(conditions), conditions.model.heads(mixer)
     shared = element * float(heads.key_width + heads.value_width)
-    passed: Spread = "window" if mixer == "sliding" else "key_value"
+    passed: Spread = "window" if mixer in _SLIDING else "key_value"
     joined = element * joined_width
     everything = element * float(heads.query_width + heads.output_width) + joined
     kind = as_type("ContextExchange", conditions.framework.cp_communication)
@@ -97,7 +100,7 @@ def gathered_context(conditions: Conditions, mixer: Mixer) -> tuple[Amount, ...]
         return ()
     heads = conditions.model.heads(mixer)
     each = 2.0 * element_bytes(conditions) * float(heads.key_width + heads.value_width)
-    return (Amount(each, "sliding_key_value_context" if mixer == "sliding" else "key_value_context"),)
+    return (Amount(each, "sliding_key_value_context" if mixer in _SLIDING else "key_value_context"),)
 
 
 def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
@@ -116,7 +119,7 @@ def core_attention(conditions: Conditions, mixer: Mixer) -> Operation:
     queries = float(heads.queries)
     output = Saved("attention_output", element * heads.output_width, "tensor")
     gradients = element * (heads.query_width + heads.key_width + heads.value_width)
-    sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer == "sliding")
+    sinks = model.attention_sinks == "all" or (model.attention_sinks == "sliding" and mixer in _SLIDING)
     scores = profile.attention_matrix_bytes * (element / HALF) * queries
     fused = profile.flash_attention
     return Operation(
@@ -173,7 +176,7 @@ def _masked(conditions: Conditions, queries: float) -> tuple[Amount, ...]:
 def _window(conditions: Conditions, mixer: Mixer) -> Window | None:
     """Return the bound on the tokens that a token attends to; None if it attends to all."""
     match mixer:
-        case "sliding":
+        case "sliding" | "reused_sliding":
             return Window(as_type("int", conditions.model.sliding_window), conditions.model.window_chunked)
         case "sparse" | "sparse_latent" | "shared_sparse_latent":
             return Window(conditions.model.index_topk)

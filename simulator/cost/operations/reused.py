@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from simulator.cost.dtypes import FP32, element_bytes
 from simulator.cost.operations.attention import context_exchange, core_attention, output_projection, rotation
-from simulator.cost.operations.blocks import cast, tensor_collective, vector
+from simulator.cost.operations.blocks import cast, norm_bytes, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
-from simulator.cost.operations.record import Operation, Saved, Weight
+from simulator.cost.operations.record import Amount, Operation, Saved, Weight
 from simulator.question.specs.mixers import Mixer
 
 
@@ -31,11 +31,12 @@ def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:
         group="attention_projection",
         weights=(vector("q_norm", heads.size),),
         saved=(Saved("qk_norm_statistics", FP32 * heads.queries, "tensor"),),
+        moved=(Amount(norm_bytes(conditions) * query, "tensor"),),
     )
     return (
         projection,
         *((norm,) if model.qk_norm else ()),
-        rotation(conditions, mixer, (Saved("rotated_query", element * query, "tensor"),)),
+        rotation(conditions, mixer, (Saved("rotated_query", element * query, "tensor"),), keys=False),
         context_exchange(conditions, mixer, float(heads.key_width + heads.value_width)),
         core_attention(conditions, mixer),
         output_projection(conditions, heads.output_width),

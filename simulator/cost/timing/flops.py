@@ -7,7 +7,7 @@ from simulator.cost.operations.conditions import conditions_of
 from simulator.cost.operations.ends import output_layer, prediction
 from simulator.cost.operations.recompute import Modules
 from simulator.cost.operations.sums import attended_share, chosen_parameters, weight_totals
-from simulator.cost.operations.work import Work, layer_work, repeated_work
+from simulator.cost.operations.work import Work, layer_work, partly_repeated, repeated_work
 from simulator.question.scenario.block import Array
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import LayerKind
@@ -38,6 +38,12 @@ def layers_flops_per_token(scenario: Scenario) -> float:
 def repeated_flops_per_token(scenario: Scenario, kind: LayerKind, mode: RecomputeMode, modules: Modules) -> float:
     """Return the FLOP per token that recompute adds to one layer."""
     return _flops_per_token(scenario, repeated_work(conditions_of(scenario), kind, mode, modules))
+
+
+def shared_flops_per_token(scenario: Scenario, kind: LayerKind) -> float:
+    """Return the FLOP per token that one layer repeats on average where the stack recomputes a share of the layers."""
+    repeats = partly_repeated(conditions_of(scenario), kind)
+    return sum(share * _flops_per_token(scenario, again) for share, again in repeats)
 
 
 def head_parameters(scenario: Scenario) -> float:

@@ -542,7 +542,7 @@ class FrameworkProfile(Switches):
         about="tokens that routed experts keep tensors for, over the mean (--moe-paged-stash-buffer-size-factor-cuda)",
         low=1.0,
         high=64.0,
-        moves=("memory",),
+        moves=("memory", "host"),
         concerns="experts",
     )
     warm_up_whole_batch: bool = switch(

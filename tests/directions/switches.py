@@ -1,0 +1,279 @@
+"""Which way each switch of a framework profile goes, by its documents: figures that rise or fall along its values.
+
+A figure that is not named stays as it is. `?` may go either way, for the reason that `because` gives.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+from simulator.question.vocabulary import CAPTURES, OFFLOADED_MODULES, OPTIMIZERS
+from tests.directions.questions import QUESTIONS, Fields, Figure
+
+Way = Literal["+", "-", "?"]
+Spared = Callable[[str, Fields], bool]
+"""Whether the layout of a question is one of those where a figure may go the other way."""
+
+
+def none_spared(_question: str, _layout: Fields) -> bool:
+    return False
+
+
+class Course(NamedTuple):
+    """Values of a switch in order, and what they move."""
+
+    values: tuple[str, ...]
+    moves: Mapping[Figure, Way]
+    beside: Mapping[str, str] = {}
+    """Other switches without which it does nothing."""
+    spared: Spared = none_spared
+    because: str = ""
+    """Why a figure may go either way, or none moves."""
+
+
+def moves(text: str) -> dict[Figure, Way]:
+    """Figures with their ways, from text such as `saved- seconds?`."""
+    found: dict[Figure, Way] = {}
+    for word in text.split():
+        assert word[:-1] in get_args(Figure), word
+        assert word[-1] in get_args(Way), word
+        found[word[:-1]] = word[-1]  # type: ignore[index,assignment]
+    return found
+
+
+def along(
+    values: str, text: str, beside: str = "", spared: Spared = none_spared, because: str = ""
+) -> tuple[Course, ...]:
+    """A course along values; a blank stands between them, and `''` is none of them."""
+    words = tuple("" if word == "''" else word for word in values.split())
+    others = dict(pair.split("=", 1) for pair in beside.split())
+    return (Course(words, moves(text), others, spared, because),)
+
+
+def on(text: str, beside: str = "", spared: Spared = none_spared, because: str = "") -> tuple[Course, ...]:
+    """A switch that is turned on."""
+    return along("false true", text, beside, spared, because)
+
+
+def each(first: str, values: tuple[str, ...], text: str, **more: Any) -> tuple[Course, ...]:
+    """From the first value to each of the others; `more` as of `along`."""
+    return tuple(course for value in values for course in along(f"{first} {value}", text, **more))
+
+
+def selective(_question: str, layout: Fields) -> bool:
+    return layout.get("recompute") == "selective"
+
+
+def activations_away(_question: str, layout: Fields) -> bool:
+    return layout.get("offload") == "activations"
+
+
+def away_or_again(_question: str, layout: Fields) -> bool:
+    """Modules that are offloaded beside whole layers, or done again with them, are refused."""
+    return activations_away(_question, layout) or layout.get("recompute", "none") not in ("none", "selective")
+
+
+def of_paddle(question: str, _layout: Fields) -> bool:
+    return QUESTIONS[question].profile == "paddle"
+
+
+def of_units(question: str, _layout: Fields) -> bool:
+    return QUESTIONS[question].profile == "torch"
+
+
+def narrow(question: str, _layout: Fields) -> bool:
+    return QUESTIONS[question].fields.get("precision") in ("fp8", "fp4")
+
+
+def expandable(question: str, _layout: Fields) -> bool:
+    return QUESTIONS[question].stack == "torchtitan"
+
+
+THRIFTY = "saved- device- host-"
+LAVISH = "saved+ device+ host+"
+STATE = "state+ device+"
+ZERO_3 = "live_parameters=1000000000 fully_shard=false"
+BF16 = "parameter_dtype=bf16 fully_shard=false"
+GRADIENTS = f"{BF16} gradient_dtype=bf16 master_weights=true"
+_EXCHANGES = ("all_gather", "all_to_all", "all_to_all_ring")
+_MODULES = tuple(word for word in OFFLOADED_MODULES if word not in ("core_attn", "attn_proj", "fused_group_mlp"))
+
+SWITCHES: dict[str, tuple[Course, ...]] = {
+    # What a layer keeps.
+    # Statistics are kept of every row, where selective recompute keeps nothing of unfused scores.
+    "flash_attention": on(f"{THRIFTY} seconds-", spared=selective),
+    "attention_kernel": (
+        *along("flash_1 sdpa flash_2 flash_3", "seconds-"),
+        *each("device", ("unfused", "ck", "npu"), "seconds?", because="other devices' kernels"),
+    ),
+    "attention_matrix_bytes": along("2 4", f"{LAVISH} seconds+", "flash_attention=false"),
+    "attention_dropout": on(LAVISH, "flash_attention=false"),
+    # Where recompute ends with the last tensor that is read, a mask is the last.
+    "hidden_dropout": on(f"{LAVISH} flop+ seconds+"),
+    "fused_rms_norm": on(f"{THRIFTY} seconds-"),
+    "composed_norm_bytes": along("6 8", LAVISH, "fused_rms_norm=false"),
+    "fused_swiglu": on(f"{THRIFTY} seconds-"),
+    "fused_rotary": on("saved- device- seconds-"),
+    "compiled": on(f"{THRIFTY} flop- seconds-"),
+    "recompute_stops_early": on("flop- seconds-"),
+    "keep_qkv_output": on(LAVISH),
+    "rope_tables_per_call": on(LAVISH),
+    "repeat_kv": on(LAVISH),
+    "copy_latent_value": on(THRIFTY),
+    "fuse_latent_norm": on("saved- device-"),
+    "probabilities_in_experts": on(f"{THRIFTY} flop- seconds-"),
+    "recomputed_activation_share": along("0.0 0.5 1.0", f"{THRIFTY} seconds+"),
+    "recomputed_norm_share": along("0.0 0.5 1.0", f"{THRIFTY} seconds+"),
+    "fp8_experts": (
+        *along("none cast", THRIFTY, spared=narrow),  # inputs in 8 bits anyway, but without scales by block
+        *along("cast kept", STATE),
+    ),
+    # With offload the two layers that stay are those of the widest kind, which may be a dense one.
+    "recomputed_expert_share": along("0.0 0.5 1.0", f"{THRIFTY} flop+ seconds+", spared=activations_away),
+    "recomputed_network_share": along("0.0 0.5 1.0", f"{THRIFTY} flop+ seconds+"),
+    "swapped_attention": on("saved- device- host+ seconds+", spared=activations_away),
+    "offloaded_modules": (
+        *each("''", _MODULES, "saved- device- host+", spared=away_or_again),
+        *along("'' fused_group_mlp", "saved- device- host+ seconds+", spared=away_or_again),
+        *along("'' core_attn core_attn,attn_proj", "saved- device- host+ seconds+", spared=away_or_again),
+    ),
+    "composed_scan": on(LAVISH),
+    "keep_gathered_inputs": on("saved+ device+"),
+    # Data types of the training state.
+    "parameter_dtype": along(
+        "bf16 fp32", "state? device? host? seconds?", because="fp32 ones are sharded earlier, and have no master copy"
+    ),
+    # Paddle keeps an fp32 copy of a rank's part beside 16-bit ones. FSDP2's have their parameters' type.
+    "gradient_dtype": along("bf16 fp32", "state+ device+ seconds+", spared=lambda *at: of_paddle(*at) or of_units(*at)),
+    "reduce_dtype": (
+        *along("bf16 fp32", "seconds+"),
+        *along("gradient fp32", "seconds+", "gradient_dtype=bf16"),
+    ),
+    "optimizer": along(
+        "sgd adafactor adamw_8bit lion sgd_momentum muon adamw",
+        "state+ host+ device? seconds?",
+        because="Muon's step works on whole matrices",
+    ),
+    "optimizer_dtype": along("fp8 bf16 fp32", f"{STATE} host+ seconds+"),
+    "master_weights": on(f"{STATE} host+ seconds+", "parameter_dtype=bf16"),
+    "master_weight_dtype": along("bf16 fp32", f"{STATE} host+ seconds+", "parameter_dtype=bf16 master_weights=true"),
+    "fp32_router": on(
+        "state? device? host? seconds?", "parameter_dtype=bf16", because="wider parameters, but no master copy of them"
+    ),
+    "release_grads": on("state- device-", "fully_shard=false"),
+    "sharding_degree": along("2 4 0", "state- device- host- seconds?", because="more ranks exchange smaller parts"),
+    "sharding_replicas": along("1 2 4", f"{STATE} host+ seconds?", because="parts are summed between the groups"),
+    "live_parameters": along("1000000000 2000000000", "device+", "fully_shard=false"),
+    "reuse_parameters": along("1 1000000000", "device+", ZERO_3),
+    "prefetch_parameters": along("50000000 500000000", "device+", ZERO_3),
+    "reduction_parameters": along("1 500000000", "device+", ZERO_3),
+    "step_parameters": along(
+        "100000000 1000000000", "device+", f"{ZERO_3} foreach_optimizer=false prefetch_parameters=1"
+    ),
+    "offload_fraction": along("0.0 0.5 1.0", "state- device- host+ seconds+"),
+    "host_gradient_bytes": along("0 4", "host+"),
+    "host_accumulation_bytes": along("0 4", "host+"),
+    "host_weight_bytes": along("0 4", "host+"),
+    "host_pinned_bytes": along("0 4", "host+"),
+    "offload_parameters": on("state- device- host+ seconds+"),
+    # A joint product has one dummy gradient, as large as those of its parts together.
+    "fused_projections": on(f"{STATE} seconds-"),
+    "shared_adapters": on("state- device- host- flop- seconds-"),
+    "adapter_targets": along("all attention", f"state- {THRIFTY} flop- seconds-"),
+    "fused_gradient_accumulation": on(f"{STATE} seconds-"),
+    "dummy_weight_gradients": along("none linear all", STATE, "fused_gradient_accumulation=true"),
+    "foreach_optimizer": on("device+"),
+    "largest_tensor_step": on("device+", "fully_shard=false foreach_optimizer=false"),
+    "widened_gradients": on(STATE, GRADIENTS),
+    "master_gradients": on(STATE, GRADIENTS),
+    "gradient_copies": on(STATE, f"{BF16} gradient_dtype=fp32"),
+    "quantised_base": on("state- device-"),
+    "quantised_scale_bytes": along("1.016 2 4", STATE, "quantised_base=true"),
+    "widened_rest": on(STATE, "quantised_base=true"),
+    "frozen_reference": on(STATE),
+    "reference_gradients": on(STATE, "frozen_reference=true fully_shard=false"),
+    "reference_forward": on("seconds+"),
+    # Data and objective.
+    "sequences_per_sample": along("1 2", f"{LAVISH} seconds+"),
+    # Adapters of one output are trained, of a vocabulary none.
+    "score_head": on("state- device- flop- seconds- host?", because="adapters of the one output that is trained"),
+    "unused_output_layer": on(STATE, "score_head=true fully_shard=false"),
+    # What stays between steps.
+    "attention_mask": (
+        *along("none compressed", STATE),
+        *along("none sequence", f"{STATE} seconds+"),
+        *along("sequence layers", STATE),
+    ),
+    "position_bias_tables": along("0 1 3", f"state+ {LAVISH}"),
+    "kept_boundaries": on("state+ device?", because="they take the place of buffers"),
+    "kept_dispatches": along("0 3", STATE),
+    "fully_shard": on("state? device? seconds?", "parameter_dtype=fp32 gradient_dtype=fp32", because="another engine"),
+    "fp8_weight_cache": on(f"{STATE} seconds-"),
+    "fp8_recipe": (
+        *along("delayed tensorwise", "seconds+"),
+        *along("delayed blockwise", f"{LAVISH} seconds+", "fp8_inputs=true"),
+        *along("blockwise mxfp8", STATE, "fp8_inputs=true fp8_weight_cache=true"),
+    ),
+    "fp4_recipe": along("nvfp4 mxfp4", f"state- {THRIFTY} seconds-"),
+    "fp8_param_gather": on("state- device- seconds-"),
+    "fp8_attention": on("seconds-"),
+    "fp8_output_layer": on("seconds-"),
+    "fp8_inputs": on(f"{THRIFTY} seconds-"),
+    "fp8_activation_inputs": on(THRIFTY),
+    "fp8_dispatch": on("seconds-"),
+    # Output layer and loss.
+    "fused_cross_entropy": on("device? seconds-", because="Megatron's kernel keeps 8 bytes a logit, not 6"),
+    "loss_bytes_per_logit": along("6 12", "device+"),
+    "fused_loss_bytes_per_logit": along("4 12", "device+", "fused_cross_entropy=true"),
+    "split_loss_bytes_per_logit": along("0 4", "device+"),
+    "losses_in_turn": on("device-", "loss_bytes_per_logit=32"),
+    "cross_entropy_chunk_tokens": along("0 1024", "device-"),
+    "vocabulary_parallel_loss": on("device- seconds-"),
+    "loss_traffic_bytes": along("32 52", "seconds+"),
+    "labelled_token_fraction": along("0.5 1.0", "device+ flop+ seconds+"),
+    "deferred_head_gradients": along("0 2 4", "device+"),
+    # Communication.
+    "tp_comm_overlap": on("device+ seconds?", because="products in pieces are slower"),
+    "functional_collectives": on("seconds+"),
+    "overlap_tensor_gradients": on("seconds-"),
+    "gradient_passes": along("0 4", "seconds+"),
+    "cp_communication": (
+        # Keys and values of all ranks in place of two at a time; the same of them is sent.
+        *along("ring gathered_ring", "saved- device?", because="gathered keys and values, but no buffers of a ring"),
+        *each("ring", _EXCHANGES, "saved? device? seconds?", because="each sends and holds something else"),
+    ),
+    "cp_inner_degree": along(
+        "1 2", "device? seconds?", "cp_communication=all_to_all_ring", because="heads in place of a ring"
+    ),
+    "overlap_grad_reduce": on("seconds-"),
+    "overlap_param_gather": on("seconds-"),
+    "zero_broadcasts": on("seconds+"),
+    "overlap_p2p": on("seconds-"),
+    "scattered_sends": on("seconds-"),
+    "host_paced_layers": on("seconds+"),
+    "cuda_graphs": each("none", tuple(word for word in CAPTURES if word != "none"), "seconds-"),
+    "blocking_launches": on("seconds+"),
+    "expandable_segments": on("device-"),
+    "communicator_buffer_mib": along("100 400", "device+"),
+    "eager_modules": on("device+"),
+    "growing_pool": on("device-", spared=expandable),
+    # Experts.
+    "expert_imbalance": along("0.5 1.0 1.5", f"{LAVISH} seconds+"),
+    "expert_dispatch": (
+        *along("alltoall allgather", f"{LAVISH} seconds?", because="all tokens to all ranks, but no copies"),
+        *along("alltoall deepep", "seconds-"),
+        *along("deepep hybridep", "", because="they are priced alike"),
+    ),
+    "sliced_experts": on("seconds+"),
+    "indexed_dispatch": on("seconds+"),
+    "overlap_expert_exchange": on("device+ seconds-"),
+    "delayed_weight_gradients": on("device+", "fully_shard=false"),
+    "fused_experts": on("seconds-"),
+    "expert_capacity": along("1.0 1.5", "device+"),
+    "expert_stash": along("1.0 1.5", LAVISH),
+    "warm_up_whole_batch": on("device+"),
+    "splits_last_backward": on("seconds-"),
+    "mtp": on(f"state+ {LAVISH} flop+ seconds+"),
+    "unmeasured_runtime": on("", because="it widens ranges, which no scenario without a calibration has"),
+}
+"""By the name of the switch."""
+assert set(OPTIMIZERS) == set(SWITCHES["optimizer"][0].values)
