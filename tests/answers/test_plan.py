@@ -16,9 +16,9 @@ from simulator.show.answers.availability import BYTES_PER_PARAMETER, Availabilit
 from simulator.show.answers.offers import Offer, parse_offer
 from simulator.show.answers.plan import Choice, LimitCheck, Plan, limit_check, plan
 from simulator.show.answers.run import run_of
-from simulator.show.report.columns import Column, fitting
-from simulator.show.report.plan_table import plan_answer
+from simulator.show.report.plan import plan_answer
 from simulator.show.report.schema import schema
+from simulator.show.report.tables import Column, fitting
 from tests.cli.running import refusal, run
 from tests.report import samples
 

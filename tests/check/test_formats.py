@@ -16,12 +16,10 @@ from simulator.recipes.recipe import Place, Remark
 from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from simulator.search.rules import RULES
 from simulator.show.answers.program import Checks
-from simulator.show.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
-from simulator.show.report.check_table import check_table
-from simulator.show.report.check_text import changed_line
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
+from simulator.show.report.check import changed_line, check_table
+from simulator.show.report.check_ci import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary, rule_text
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.rule_text import rule_text
 from simulator.show.report.schema import schema
 from tests.check.recipes import EXAMPLES, judged
 from tests.cli.running import run

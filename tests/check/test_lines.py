@@ -14,8 +14,8 @@ from simulator.recipes.check.baseline import Changed, Stored
 from simulator.recipes.check.verdict import Checked, Gates
 from simulator.recipes.recipe import Place, Remark
 from simulator.show.answers.program import Checks
-from simulator.show.report.check_github import github_summary
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
+from simulator.show.report.check_ci import github_summary
 from simulator.show.report.presentation import Presentation
 from tests.check.bare import no_advice
 from tests.check.junit_schema import violations

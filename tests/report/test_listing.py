@@ -9,7 +9,7 @@ import pytest
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
 from simulator.show.report.listing import (
     ListingRow,
     SpecListing,

@@ -8,10 +8,10 @@ import pytest
 
 from simulator.cost.pricing.estimate import Interval
 from simulator.question.units import GIB
-from simulator.show.report.estimate_table import estimate_table
-from simulator.show.report.grid import Style
+from simulator.show.report.estimate import estimate_table
 from simulator.show.report.presentation import Presentation, training_run
-from simulator.show.report.ranking_table import ranking_table
+from simulator.show.report.ranking import ranking_table
+from simulator.show.report.tables import Style
 from simulator.show.report.text import probability_text
 from tests.cli.running import run
 from tests.report import samples

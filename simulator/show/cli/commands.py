@@ -14,7 +14,7 @@ from simulator.question.scenario.complete import OPTIONS
 from simulator.search.result import Ranking
 from simulator.show.cli.layouts import check_cluster, framework_options, layout_values, space
 from simulator.show.cli.options import left_to_default
-from simulator.show.cli.streams import answer, default_text, note, presentation, progress_bar, write
+from simulator.show.cli.streams import default_text, note, presentation, progress_bar, write, write_answer
 from simulator.show.report.presentation import Presentation
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
         )
     question["nodes"] = ranking.query["nodes"] if ranking.fewest else question["nodes"]
     ranking = replace(ranking, defaults=_ranking_defaults(ctx, values, ranking))
-    answer(ctx, "ranking", ranking, replace(shown, question=question, space=searched))
+    write_answer(ctx, "ranking", ranking, replace(shown, question=question, space=searched))
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):
         note("nothing fits; --format table or json shows the nearest miss", quiet=quiet)
 
@@ -68,22 +68,22 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
             defaults[name] = getattr(chosen, name)
     shown = replace(_presentation(ctx, values), defaults=defaults)
     if values["timeline"] is not None:
-        from simulator.show.answers.timeline import timeline  # noqa: PLC0415  start-up time
-        from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
+        from simulator.show.answers.timeline import timeline
+        from simulator.show.report.estimate import trace_text
 
         write(trace_text(timeline(priced)), values["timeline"], "--timeline")
     explanation = None
     if values["format"] in _FOR_PEOPLE and shown.verbosity >= 0 and priced.verdict in ("does_not_fit", "starved"):
         explanation = _explained(ctx, values)
-    answer(ctx, "estimate", priced, replace(shown, question=question, explanation=explanation))
+    write_answer(ctx, "estimate", priced, replace(shown, question=question, explanation=explanation))
 
 
 def _explained(ctx: click.Context, values: Mapping[str, Any]) -> Explanation:
     """Return the explanation of an estimate that does not fit, with changes that help."""
-    from simulator.search.query import MIN_FIT_PROBABILITY  # noqa: PLC0415  start-up time
-    from simulator.show.answers.explain import explain  # noqa: PLC0415  start-up time
-    from simulator.show.cli.check import asked  # noqa: PLC0415  start-up time
-    from simulator.show.cli.compare import case_of_options  # noqa: PLC0415  start-up time
+    from simulator.search.query import MIN_FIT_PROBABILITY
+    from simulator.show.answers.explain import explain
+    from simulator.show.cli.check import asked
+    from simulator.show.cli.compare import case_of_options
 
     return explain(case_of_options(asked(ctx, {**values, "model_field": ()})), MIN_FIT_PROBABILITY)
 

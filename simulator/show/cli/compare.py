@@ -13,12 +13,13 @@ import click
 
 from simulator.show.cli.check import SAME, asked, open_options
 from simulator.show.cli.options import (
+    GENERAL_OPTIONS,
+    SURE,
     Sectioned,
     answer_options,
     batch_in_sequences,
-    listed,
 )
-from simulator.show.cli.streams import answer, default_text, presentation
+from simulator.show.cli.streams import default_text, presentation, write_answer
 
 if TYPE_CHECKING:
     from simulator.recipes.check.asked import Asked
@@ -49,7 +50,7 @@ def compare_command() -> click.Command:
             click.Argument(["b"], required=False, type=str, metavar="B"),
             *open_options(),
             *answer_options("comparison"),
-            *listed("general"),
+            *GENERAL_OPTIONS,
         ],
         help=(
             f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
@@ -66,9 +67,9 @@ def explain_command() -> click.Command:
         params=[
             click.Argument(["what"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
-            *listed("sure"),
+            SURE,
             *answer_options("explanation"),
-            *listed("general"),
+            *GENERAL_OPTIONS,
         ],
         help=(
             "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "
@@ -79,7 +80,7 @@ def explain_command() -> click.Command:
 
 def _compare(**values: Any) -> None:
     """Write the comparison."""
-    from simulator.show.answers.compare import compare_cases  # noqa: PLC0415  start-up time
+    from simulator.show.answers.compare import compare_cases
 
     ctx = click.get_current_context()
     if not (values["a"] and values["b"]):
@@ -87,24 +88,24 @@ def _compare(**values: Any) -> None:
     own = asked(ctx, values)
     cases = case_of_text(values["a"], own), case_of_text(values["b"], own)
     compared = compare_cases(*cases, (values["a"].strip(), values["b"].strip()))
-    answer(ctx, "comparison", compared, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
+    write_answer(ctx, "comparison", compared, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
 
 
 def _explain(**values: Any) -> None:
     """Write the explanation."""
-    from simulator.show.answers.explain import explain  # noqa: PLC0415  start-up time
+    from simulator.show.answers.explain import explain
 
     ctx = click.get_current_context()
     own = asked(ctx, values)
     case = case_of_options(own) if values["what"] is None else case_of_text(values["what"], own)
     explained = explain(case, values["min_fit_probability"])
     default = default_text(case.scenario.hardware) if values["what"] is None and own.hardware_assumed else ""
-    answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))
+    write_answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))
 
 
 def case_of_options(own: Asked) -> Case:
     """Return the question of options, with an estimate's defaults."""
-    from simulator.recipes.emit.question import question_of_options, target_of  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import question_of_options, target_of
 
     if own.model is None:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
@@ -115,7 +116,7 @@ def case_of_text(text: str, own: Asked) -> Case:
     """Return the question of an estimate's file, a recipe, or options in quotes."""
     if text.lstrip().startswith("-"):
         return case_of_options(_over(_asked_of(text), own))
-    from simulator.recipes.emit.question import question_of_path  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import question_of_path
 
     return question_of_path(text, own)
 

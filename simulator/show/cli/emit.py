@@ -10,8 +10,7 @@ import click
 
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.check import asked, open_options
-from simulator.show.cli.options import Option, Sectioned, listed
-from simulator.show.cli.parameters import Word
+from simulator.show.cli.options import EMITTED, GENERAL_OPTIONS, RECIPE_FILE, Option, Sectioned, Word
 from simulator.show.cli.streams import note, tell, verbosity_of, write
 
 if TYPE_CHECKING:
@@ -32,10 +31,10 @@ def emit_command() -> click.Command:
         params=[
             click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
             Option("--framework", "Recipe", framework, type=Word((*RECIPE_FORMATS, *_ALSO))),
-            *listed("emit"),
+            *EMITTED,
             *open_options(without="framework"),
-            *listed("recipe-file"),
-            *listed("general"),
+            RECIPE_FILE,
+            *GENERAL_OPTIONS,
         ],
         help=(
             "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
@@ -47,12 +46,12 @@ def emit_command() -> click.Command:
 
 def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
-    from simulator.recipes.emit.question import (  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.question import (
         question_of_file,
         question_of_options,
         target_of,
     )
-    from simulator.recipes.emit.recipe import emit  # noqa: PLC0415  start-up time
+    from simulator.recipes.emit.recipe import emit
 
     ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])
@@ -76,8 +75,8 @@ def _emit(**values: Any) -> None:
 
 def _problem(case: Case) -> str:
     """Return why a layout would not run; empty if it would."""
-    from simulator.search.build import bare_estimate  # noqa: PLC0415  start-up time
-    from simulator.show.report.text import verdict_sentence  # noqa: PLC0415  start-up time
+    from simulator.search.build import bare_estimate
+    from simulator.show.report.text import verdict_sentence
 
     estimate = bare_estimate(case.scenario, case.layout)
     return "" if estimate.memory.fits else f"the layout {verdict_sentence(estimate, colour=False)}"
@@ -85,9 +84,9 @@ def _problem(case: Case) -> str:
 
 def _stdin() -> str:
     """Return the text of stdin. Raises InputError if it is closed, too long or no text."""
-    from simulator.errors import InputError  # noqa: PLC0415  start-up time
-    from simulator.question.units import MEGA  # noqa: PLC0415  start-up time
-    from simulator.recipes.emit.question import MOST_BYTES  # noqa: PLC0415  start-up time
+    from simulator.errors import InputError
+    from simulator.question.units import MEGA
+    from simulator.recipes.emit.question import MOST_BYTES
 
     if sys.stdin is None:
         raise InputError("stdin: is closed")

@@ -1,4 +1,10 @@
-"""The command `simulate`: its sub-commands, and how errors become exit codes. No command does its work here."""
+"""The command `simulate`: its sub-commands, and how errors become exit codes.
+
+    $ simulate rank --modle llama3.1-8b
+    simulate: error: no such option '--modle', did you mean '--model'?        # exit code 2
+
+A command is built when it is named, by the module that holds its options and acts on them.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +16,38 @@ import sys
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
-from typing import Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from simulator import __version__
+from simulator._version import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
-from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.options import (
     GENERAL,
+    GENERAL_OPTIONS,
+    OUTPUT,
+    SURE,
+    WHOLE_RUN,
     Option,
     Sectioned,
+    Whole,
+    amount,
     answer_options,
-    files_argument,
     given_on_command_line,
     handled,
     layout_options,
-    listed,
-    output_format,
     question_options,
+    shown,
 )
-from simulator.show.cli.parameters import ListedName, SpecName, Word, shown
 from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
+from simulator.show.forms import Lazy
+
+if TYPE_CHECKING:
+    from simulator.show.cli import calibration, check, commands, compare, emit, lab, listings, plan, sweep
+else:
+    calibration, check, commands, compare = map(Lazy, ("cli.calibration", "cli.check", "cli.commands", "cli.compare"))
+    emit, lab, listings, plan, sweep = map(Lazy, ("cli.emit", "cli.lab", "cli.listings", "cli.plan", "cli.sweep"))
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
@@ -60,10 +75,10 @@ class Commands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> click.Command:
         """Return the command."""
-        item: Builder | click.Command = super().__getitem__(name)
+        item: Callable[[], Builder] | click.Command = super().__getitem__(name)
         if isinstance(item, click.Command):
             return item
-        command = self.data[name] = item()
+        command = self.data[name] = item()()
         command.short_help = _COMMANDS[name][0]
         return command
 
@@ -180,7 +195,7 @@ def _internal(error: Exception, *, debug: bool) -> int:
     """Report an error that no input should cause; return its exit code."""
     message = short_line(f"{type(error).__name__}: {error}")
     if debug:
-        from traceback import print_exception  # noqa: PLC0415  start-up time
+        from traceback import print_exception
 
         with suppress(OSError, ValueError):
             print_exception(error, file=sys.stderr)
@@ -209,13 +224,22 @@ def _usage_text(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
+_VARIANTS = "Show every layout, not only the best of each split into TP, PP, CP and EP."
+_DEADLINE = "With --nodes auto and --train-tokens: days that the run may take."
+_TIMELINE = "Write a step pass by pass there: trace events that Perfetto opens."
+
+
 def _ranking_options() -> list[click.Parameter]:
     return [
         *question_options(many=True),
         *layout_options(many=True),
         *answer_options("ranking"),
-        *listed("ranking"),
-        *listed("general"),
+        Option("--top", OUTPUT, "Layouts to show.", type=Whole(1, 10_000), default=10),
+        SURE,
+        Option("--variants", OUTPUT, _VARIANTS, is_flag=True),
+        *WHOLE_RUN,
+        Option("--deadline-days", OUTPUT, _DEADLINE, type=amount("DAYS")),
+        *GENERAL_OPTIONS,
     ]
 
 
@@ -233,7 +257,7 @@ def _main(**values: Any) -> None:
     if not given_on_command_line(ctx, ctx.command.params) and not values["model"]:
         click.echo(ctx.get_help())
         return
-    handled("rank")(**values)
+    commands.rank(ctx, values)
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -243,35 +267,10 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _listing(name: str, kind: click.ParamType[Any], text: str = "") -> Builder:
-    """Return the builder of a command that lists; its help is `text`, else its short help."""
-    return lambda: Sectioned(
-        name,
-        callback=handled(name, "listings"),
-        params=[
-            click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
-            *answer_options("spec listing" if isinstance(kind, SpecName) else "listing"),
-            *listed("general"),
-        ],
-        help=text or _COMMANDS[name][0],
-    )
-
-
-def _built(place: str) -> Builder:
-    """Return the builder of a command of another module, which it imports."""
-    module, _, function = place.partition(":")
-
-    def build() -> click.Command:
-        command: click.Command = getattr(import_module(f"simulator.show.cli.{module}"), function)()
-        return command
-
-    return build
-
-
 def _rank() -> click.Command:
     return Sectioned(
         "rank",
-        callback=handled("rank"),
+        callback=handled(lambda: commands.rank),
         params=_ranking_options(),
         help="Rank the layouts that fit, fastest first (the default command).",
         epilog=_LISTS,
@@ -281,87 +280,51 @@ def _rank() -> click.Command:
 def _estimate() -> click.Command:
     return Sectioned(
         "estimate",
-        callback=handled("estimate"),
+        callback=handled(lambda: commands.estimate),
         params=[
             *question_options(),
             *layout_options(many=False),
             *answer_options("estimate"),
-            *listed("estimate"),
-            *listed("general"),
+            Option("--timeline", OUTPUT, _TIMELINE, metavar="FILE"),
+            *WHOLE_RUN,
+            *GENERAL_OPTIONS,
         ],
         help="Price one layout: memory by stage, time by part, verdict.",
     )
 
 
-def _calibrate() -> click.Command:
-    return Sectioned(
-        "calibrate",
-        callback=handled("calibrate", "calibration"),
-        params=[
-            *files_argument(),
-            *listed("logs"),
-            *listed("calibrate"),
-            output_format("calibration"),
-            *listed("fitted"),
-            *listed("probe"),
-            *listed("general"),
-        ],
-        help=(
-            "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
-            "with --probe to runs of this machine, which it plans and makes."
-        ),
-    )
-
-
-def _accuracy() -> click.Command:
-    return Sectioned(
-        "accuracy",
-        callback=handled("accuracy", "calibration"),
-        params=[*files_argument(), *listed("accuracy"), *answer_options("accuracy"), *listed("general")],
-        help=(
-            "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "
-            "recorded with the coefficients, or FILES of the same schema."
-        ),
-    )
-
-
-_COMMANDS: Mapping[str, tuple[str, Builder]] = {
-    "rank": ("Rank the layouts that fit (the default).", _rank),
-    "estimate": ("Price one layout: memory by stage, time by part, verdict.", _estimate),
-    "plan": ("Say which hardware to book.", _built("plan:plan_command")),
-    "compare": ("Say what differs between two layouts or recipes.", _built("compare:compare_command")),
-    "explain": ("Say why a layout needs what it needs, and what helps.", _built("compare:explain_command")),
-    "sweep": ("Price the product of lists into a table.", _built("sweep:sweep_command")),
-    "models": ("List the shipped models, or show the numbers of one.", _listing("models", SpecName("model"))),
-    "hardware": ("List the shipped hardware, or show the numbers of one.", _listing("hardware", SpecName("hardware"))),
+_COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
+    "rank": ("Rank the layouts that fit (the default).", lambda: _rank),
+    "estimate": ("Price one layout: memory by stage, time by part, verdict.", lambda: _estimate),
+    "plan": ("Say which hardware to book.", lambda: plan.plan_command),
+    "compare": ("Say what differs between two layouts or recipes.", lambda: compare.compare_command),
+    "explain": ("Say why a layout needs what it needs, and what helps.", lambda: compare.explain_command),
+    "sweep": ("Price the product of lists into a table.", lambda: sweep.sweep_command),
+    "models": (
+        "List the shipped models, or show the numbers of one.",
+        lambda: partial(listings.listing_command, "models"),
+    ),
+    "hardware": (
+        "List the shipped hardware, or show the numbers of one.",
+        lambda: partial(listings.listing_command, "hardware"),
+    ),
     "frameworks": (
         "List the switches of the framework profiles, or those of one.",
-        _listing("frameworks", Word(FRAMEWORKS)),
+        lambda: partial(listings.listing_command, "frameworks"),
     ),
     "flags": (
         "List the tables of flags and keys, or the flags of one.",
-        _listing(
-            "flags",
-            ListedName("simulator.frameworks.flags:table_names"),
-            "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
-        ),
+        lambda: partial(listings.listing_command, "flags"),
     ),
-    "calibrate": ("Fit the coefficients to measured runs.", _calibrate),
-    "accuracy": ("Compare predictions with measured runs.", _accuracy),
-    "check": ("Judge launch scripts before they are launched.", _built("check:check_command")),
-    "emit": ("Write a recipe that launches a layout.", _built("emit:emit_command")),
-    "schema": (
-        "List the keys of the JSON answers.",
-        _listing(
-            "schema",
-            ListedName("simulator.show.report.schema:answer_names"),
-            "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
-        ),
-    ),
-    "trace": ("Count one stage's bytes without a device.", _built("trace:trace_command")),
-    "validate": ("Launch the best layouts and compare.", _built("validate:validate_command")),
+    "calibrate": ("Fit the coefficients to measured runs.", lambda: calibration.calibrate_command),
+    "accuracy": ("Compare predictions with measured runs.", lambda: calibration.accuracy_command),
+    "check": ("Judge launch scripts before they are launched.", lambda: check.check_command),
+    "emit": ("Write a recipe that launches a layout.", lambda: emit.emit_command),
+    "schema": ("List the keys of the JSON answers.", lambda: partial(listings.listing_command, "schema")),
+    "trace": ("Count one stage's bytes without a device.", lambda: lab.trace_command),
+    "validate": ("Launch the best layouts and compare.", lambda: lab.validate_command),
 }
-"""Short help and builder of every command, by name."""
+"""Short help of every command by name, and what builds it; only what is named is imported."""
 
 cli = MainCommand(
     "simulate",

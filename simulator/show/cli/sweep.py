@@ -7,12 +7,14 @@ from typing import Any
 import click
 
 from simulator.show.cli.options import (
+    GENERAL_OPTIONS,
+    SURE,
+    SWEPT,
     Sectioned,
-    listed,
     output_format,
 )
 from simulator.show.cli.streams import long_progress, note, presentation, verbosity_of, write
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
 
 _ASKED = ("output", "workers", "scheduler", "shard", "merge", "force", "min_fit_probability")
 
@@ -24,10 +26,10 @@ def sweep_command() -> click.Command:
         callback=_sweep,
         params=[
             click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
-            *listed("sweep"),
-            *listed("sure"),
+            *SWEPT,
+            SURE,
             output_format("sweep"),
-            *listed("general"),
+            *GENERAL_OPTIONS,
         ],
         help=(
             "Price the best layout of every question of a product of lists (models, hardware, nodes, sequence lengths, "
@@ -39,9 +41,9 @@ def sweep_command() -> click.Command:
 
 def _sweep(**values: Any) -> None:
     """Price the questions, and write how they ended."""
-    from simulator.show.answers.sweep.run import sweep  # noqa: PLC0415  start-up time
-    from simulator.show.answers.sweep.workers import check_workers  # noqa: PLC0415  start-up time
-    from simulator.show.report.sweep import speed_line  # noqa: PLC0415  start-up time
+    from simulator.show.answers.sweep.run import sweep
+    from simulator.show.answers.sweep.workers import check_workers
+    from simulator.show.report.sweep import speed_line
 
     ctx = click.get_current_context()
     if not values["questions"]:

@@ -30,13 +30,12 @@ from simulator.show.pages.figures import (
     timeline_figure,
     verdict_figure,
 )
-from simulator.show.report.check_table import check_table
-from simulator.show.report.compare_table import compare_table
-from simulator.show.report.estimate_table import estimate_table
-from simulator.show.report.explain_table import explain_table
-from simulator.show.report.plan_table import plan_table
+from simulator.show.report.check import check_table
+from simulator.show.report.compare import compare_table
+from simulator.show.report.estimate import estimate_table, explain_table
+from simulator.show.report.plan import plan_table
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.ranking_table import ranking_table
+from simulator.show.report.ranking import ranking_table
 from simulator.show.report.text import cluster_speed, layout_text
 from simulator.tabular import Tabular
 

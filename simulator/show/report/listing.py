@@ -21,12 +21,9 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
 from simulator.question.units import GIGA, TERA, to_gib
-from simulator.show.report.as_csv import table_csv
-from simulator.show.report.as_json import dumps
-from simulator.show.report.columns import BETWEEN, Column, columns_grid, fitting, narrow_line
-from simulator.show.report.grid import PROSE_WIDTH, Style
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.text import amount, count_text
+from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, Style, columns_grid, fitting, narrow_line
+from simulator.show.report.text import amount, count_text, dumps, table_csv
 
 ListingRow = Mapping[str, str | int | float | bool | None]
 """Row of a listing: column name, with its unit, to value. All records of a listing have the same columns."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.show.answers.run import TrainingRun, run_of
-from simulator.show.report.grid import Style, filled, heading
+from simulator.show.report.tables import Style, filled, heading
 from simulator.show.report.text import amount, money, ranged
 
 if TYPE_CHECKING:

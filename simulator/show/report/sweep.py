@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simulator.show.answers.sweep.run import Sweep
-from simulator.show.report.grid import Style, grid
 from simulator.show.report.presentation import Presentation
+from simulator.show.report.tables import Style, grid
 from simulator.show.report.text import grouped
 
 _SAID = {

@@ -1,4 +1,4 @@
-"""Plan as a table, below the booking and above the sources of the figures. Chooses nothing."""
+"""A plan for people and as CSV: what to book, its layout, a row for each choice, what the figures rest on."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterator
 from simulator.question.units import MEGA
 from simulator.show.answers.availability import Availability
 from simulator.show.answers.plan import Choice, LimitCheck, Plan
-from simulator.show.report.as_csv import table_csv
-from simulator.show.report.as_json import significant
-from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
-from simulator.show.report.first_screen import brief_layout, command_lines, wrapped
-from simulator.show.report.footer import (
+from simulator.show.report.estimate import (
     assumptions_line,
+    brief_layout,
+    command_lines,
     defaults_line,
     peak_line,
     stack_name,
     status_line,
+    wrapped,
 )
-from simulator.show.report.grid import Style, heading, paragraph
 from simulator.show.report.presentation import Presentation, cost_text, days_text
+from simulator.show.report.tables import Column, Style, columns_grid, fitting, heading, narrow_line, paragraph
 from simulator.show.report.text import (
     amount,
     count_text,
@@ -31,7 +30,9 @@ from simulator.show.report.text import (
     layout_text,
     percent,
     probability_text,
+    significant,
     step_unit,
+    table_csv,
 )
 
 

@@ -1,4 +1,7 @@
-"""Ranking as a table, with question, notes and sources around it. Computes nothing."""
+"""A ranking for people: the fastest layout in words, a row for each layout, what the numbers rest on.
+
+A line that is too short for all columns loses those that others tell (`Column.spare`), the highest first.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +15,37 @@ from simulator.question.scenario.layout import FIELDS, Layout
 from simulator.question.units import to_gib
 from simulator.search.result import Ranking
 from simulator.show.answers.run import TrainingRun
-from simulator.show.report.columns import Column, coded, columns_grid, fitting, joined, narrow_line
-from simulator.show.report.first_screen import (
+from simulator.show.report.estimate import (
     MORE_OF_NOTHING,
     NEXT_OF_RANKING,
+    assumed_lines,
     basis_line,
     brief_layout,
+    defaults_line,
     fastest_line,
+    fp8_line,
     half_width_text,
     launch_block,
     more_line,
+    provenance_lines,
     rules_block,
+    space_lines,
+    stack_lines,
     switches_text,
     wrapped,
 )
-from simulator.show.report.footer import (
-    assumed_lines,
-    defaults_line,
-    fp8_line,
-    provenance_lines,
-    space_lines,
-    stack_lines,
-)
-from simulator.show.report.grid import Style, grid, paragraph
 from simulator.show.report.presentation import Presentation, cost_text, days_text, question_block, training_run
+from simulator.show.report.tables import (
+    Column,
+    Style,
+    coded,
+    columns_grid,
+    fitting,
+    grid,
+    joined,
+    narrow_line,
+    paragraph,
+)
 from simulator.show.report.text import (
     amount,
     batch_text,
@@ -333,7 +343,7 @@ def fewest_lines(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
         yield f"Nothing is in time ({limit}) on up to {grouped(fewest.most_nodes)} nodes: {near}. {first} would fit."
         return
     from simulator.show.answers.plan import limit_check  # noqa: PLC0415  start-up time
-    from simulator.show.report.plan_table import limit_text  # noqa: PLC0415  start-up time
+    from simulator.show.report.plan import limit_text  # noqa: PLC0415  start-up time
 
     sure = limit_text(limit_check(run.days, run.days_interval, fewest.deadline_days))
     yield f"Fewest in {limit}: {few}, {days_text(run)} days (in time: {sure}). {first} would fit."

@@ -1,4 +1,4 @@
-"""Comparison as a table: two estimates side by side. Prices and compares nothing."""
+"""Two estimates side by side: figures, the inputs that differ and what each does, parts that differ."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.show.answers.compare import Comparison, Input, PartDifference
-from simulator.show.report.first_screen import brief_layout, wrapped
-from simulator.show.report.footer import provenance_lines
-from simulator.show.report.grid import Style, grid, paragraph, titled
+from simulator.show.report.estimate import brief_layout, provenance_lines, wrapped
 from simulator.show.report.presentation import Presentation
+from simulator.show.report.tables import Style, grid, paragraph, titled
 from simulator.show.report.text import (
     amount,
     cluster_speed,

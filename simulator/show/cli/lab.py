@@ -1,0 +1,478 @@
+"""The commands of the lab: `validate` launches layouts, `trace` counts a stage's bytes, `calibrate --probe` measures.
+
+    simulate validate --model tiny.yaml --hardware local-cpu --devices 2
+
+Here are their options, what they need and exclude, and their exit codes. `simulator.lab` does the work; it is imported
+where a command runs, as launches exist on POSIX alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator import api
+from simulator.errors import InputError, UnsupportedError
+from simulator.question.scenario.complete import OPTIONS
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
+from simulator.question.scenario.layout import Layout
+from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.show.cli.layouts import check_cluster, framework_options, layout_values, space
+from simulator.show.cli.options import (
+    BACKEND,
+    GENERAL_OPTIONS,
+    LAYOUT,
+    OUTPUT,
+    Option,
+    Sectioned,
+    Whole,
+    Word,
+    answer_options,
+    handled,
+    layout_options,
+    left_to_default,
+    output_format,
+    question_options,
+)
+from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
+from simulator.show.forms import ANSWERS
+
+if TYPE_CHECKING:
+    from simulator.lab.probe.request import ProbeRequest
+    from simulator.lab.runner.campaign import Campaign, LaunchPlan
+    from simulator.lab.runner.engine import Engine, Pick
+    from simulator.lab.runner.launch import Launcher
+    from simulator.question.specs.hardware import HardwareSpec
+    from simulator.search.result import Ranking
+    from simulator.search.space import Space
+
+FOLDER = "simulate-validate"
+
+
+_LAUNCH = (
+    Option("--top", "Launch", "Layouts to launch, the best of each split.", type=Whole(1, 1000), default=3),
+    Option(
+        "--engine",
+        "Launch",
+        "What trains; megatron and paddle are experimental.",
+        type=Word(("reference", "megatron", "paddle")),
+        default="reference",
+    ),
+    Option("--engine-path", "Launch", "Folder of the engine's own code.", metavar="DIR"),
+    Option("--launcher", "Launch", "What starts the ranks.", type=Word(("local", "slurm")), default="local"),
+    Option("--backend", "Launch", BACKEND, metavar="NAME"),
+    Option(
+        "--communication",
+        "Launch",
+        "Collective library in torch's words (gloo, nccl, hccl); the usual one of the backend.",
+        metavar="NAME",
+    ),
+    Option("--steps", "Launch", "Timed steps of a launch.", type=Whole(1, 10_000), default=8),
+    Option("--warmup", "Launch", "Steps before them.", type=Whole(0, 10_000), default=2),
+    Option("--repeat", "Launch", "Launches of each layout.", type=Whole(1, 100), default=1),
+    Option("--time-limit", "Launch", "Seconds that a launch may take.", type=Whole(1, 1_000_000), default=600),
+    Option("--resume", "Launch", "Leave out what the rows hold already.", is_flag=True),
+    Option("--retry-failed", "Launch", "With --resume: but not what failed.", is_flag=True),
+    Option(
+        "--calibrate",
+        "Launch",
+        "Let all rows of the file enter a calibration beside it, say what that changes in the ranking, and rank by it "
+        "from then on.",
+        is_flag=True,
+    ),
+    Option("--dry-run", "Launch", "Show what would be started, and start nothing.", is_flag=True),
+    Option(
+        "--rdzv-endpoint",
+        "Launch",
+        "Several nodes without Slurm, started alike: where the first node waits.",
+        metavar="HOST:PORT",
+    ),
+    Option(
+        "--node-rank",
+        "Launch",
+        "Several nodes without Slurm, started alike: which of them this is.",
+        type=Whole(0, 2**20),
+        default=0,
+    ),
+    Option("--slurm-partition", "Launch", "With --launcher slurm: the partition.", metavar="NAME"),
+    Option("--slurm-account", "Launch", "With --launcher slurm: the account.", metavar="NAME"),
+    Option(
+        "--slurm-option",
+        "Launch",
+        "With --launcher slurm: a further #SBATCH line; repeatable.",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+    ),
+    Option(
+        "--queue-limit",
+        "Launch",
+        "With --launcher slurm: seconds that a job may wait.",
+        type=Whole(1, 1_000_000),
+        default=3600,
+    ),
+)
+
+
+def validate_command() -> click.Command:
+    """Return the command that launches layouts and compares them with their predictions."""
+    return Sectioned(
+        "validate",
+        callback=handled(lambda: validate),
+        params=[
+            *_launched_question(),
+            *layout_options(many=True),
+            *_LAUNCH,
+            *_output_options(),
+            *GENERAL_OPTIONS,
+        ],
+        help=(
+            "Launch the best layouts of a ranking for a few steps, and compare memory and speed with what was "
+            "predicted. Options of the question and the layout are those of a ranking."
+        ),
+        epilog=(
+            "Exit code: 0 all launches ran, 1 one failed or contradicts its verdict, 2 bad input, 3 nothing can be "
+            "launched."
+        ),
+    )
+
+
+def _launched_question() -> list[click.Parameter]:
+    """Return the options of a question, without defaults that depend on engine and hardware."""
+    helps = {
+        "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
+        "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
+    }
+    # The engine decides the framework profile of the prediction.
+    options = [param for param in question_options() if param.name != "framework"]
+    for param in options:
+        if isinstance(param, click.Option) and param.name in helps:
+            param.default, param.show_default, param.help = None, False, helps[param.name]
+    return options
+
+
+def _output_options() -> list[click.Parameter]:
+    folder = f"Where launches leave jobs, logs and results.  [default: {FOLDER}]"
+    rows = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
+    return [
+        output_format("validation"),
+        Option("--output", OUTPUT, rows, metavar="ROWS.csv"),
+        Option("--work-folder", OUTPUT, folder, metavar="DIR"),
+    ]
+
+
+_FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
+_SMALL = {"seq_length": 256, "global_batch_size": 8}
+_LARGE = {name: DEFAULTS[name] for name in _SMALL}
+"""Default sizes: `_SMALL` on processors, so that a launch takes seconds, else the usual ones."""
+_MOST_RANKED = 256
+"""Most layouts of the ranking from which launches are chosen."""
+
+
+def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Plan, launch, compare, and leave with the exit code. Raises UnsupportedError where there is no POSIX."""
+    if os.name != "posix":
+        raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
+    from simulator.lab.runner.campaign import Planner, Wanted, run, run_folder, shared_folder
+    from simulator.lab.runner.learn import learn
+    from simulator.lab.runner.record import Record
+    from simulator.show.report.lab import Validation, dry_run_text
+
+    quiet = verbosity_of(ctx) < 0
+    hardware, question = _question(values)
+    ranked = partial(_ranked, space(values))
+    work = Path(values["work_folder"] or FOLDER)
+    _check_options(ctx, values)
+    record = Record(Path(values["output"]) if values["output"] else work / f"{hardware.name}.csv")
+    learned_file = record.path.with_suffix(".yaml")
+    if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
+        question["calibration"] = str(learned_file)
+        note(f"ranked by {learned_file}, of earlier launches", quiet=quiet)
+    pick = _pick(values, question, record.table)
+    engine, launcher = _engine(values, hardware), _launcher(values, hardware)
+    launcher.check(pick.scenario.nodes)
+    if not values["dry_run"]:
+        engine.check()
+        record.check()
+    ranking = ranked(question)
+    if not ranking.estimates:
+        raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
+    wanted = Wanted(
+        top=values["top"],
+        repeats=values["repeat"],
+        limit_seconds=float(values["time_limit"]),
+        resume=values["resume"],
+        retry_failed=values["retry_failed"],
+    )
+    folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
+    try:
+        plan = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=wanted).plan(ranking.estimates)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()  # only compared in which there is nothing to launch
+    if (launchable := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
+        note(f"--top {wanted.top}: the ranking has {launchable} of different splits that can be launched", quiet=quiet)
+    if plan.failed_before:
+        note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
+    if values["dry_run"]:
+        write(dry_run_text(plan, launcher), None)
+        return
+    _warn(values, hardware, engine, plan, quiet=quiet)
+    keeper = record if values["node_rank"] == 0 else None
+    campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
+    learned = None
+    if values["calibrate"] and keeper and any(compared.ran for compared in campaign.comparisons):
+        rows = [row for row in record.rows() if row.hardware == values["hardware"]]
+        learned = learn(
+            rows,
+            learned_file,
+            before=ranking.estimates,
+            rank=lambda file: ranked(question | {"calibration": file}).estimates,
+            top=values["top"],
+        )
+    validation = Validation(campaign=campaign, rows_file=record.path, learned=learned)
+    shown = replace(presentation(ctx), colour=colour_of(ctx, None))
+    write(ANSWERS["validation"].write(validation, values["format"], shown), None)
+    ctx.exit(_code(campaign))
+
+
+def _ranked(searched: Space, question: Mapping[str, Any]) -> Ranking:
+    return api.rank(**question, space=searched, top=_MOST_RANKED, variants=True)
+
+
+def _code(campaign: Campaign) -> int:
+    if campaign.interrupted_by:
+        note(campaign.unwritten, quiet=not campaign.unwritten)
+        return 128 + campaign.interrupted_by
+    if campaign.unwritten:
+        raise InputError(campaign.unwritten)
+    return 0 if campaign.all_well else 1
+
+
+def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
+    """Return the hardware, and the arguments of a ranking."""
+    if not values["model"]:
+        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+    if ":" in values["hardware"]:
+        raise UnsupportedError("--hardware: launches run on one kind of device")
+    check_cluster(values)
+    hardware = load_hardware(values["hardware"])
+    sizes = _SMALL if hardware.family == "cpu" else _LARGE
+    return hardware, {
+        **{name: values[name] for name in BY_INPUT if name in values},
+        **{name: values[name] or usual for name, usual in sizes.items()},
+        "framework": _FRAMEWORKS[values["engine"]],
+        "options": framework_options(values),
+    }
+
+
+def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) -> Pick:
+    """Return the question of every launch, with a placeholder for the layout."""
+    from simulator.lab.runner.engine import Pick
+
+    scenario = api.scenario_of(**question)
+    return Pick(
+        scenario=scenario,
+        layout=Layout(),
+        model=values["model"],
+        hardware=values["hardware"],
+        options=question["options"],
+        steps=values["steps"],
+        warmup_steps=values["warmup"],
+        table=table,
+    )
+
+
+def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
+    from simulator.lab.runner.engines.megatron import MegatronEngine
+    from simulator.lab.runner.engines.paddle import PaddleEngine
+    from simulator.lab.runner.reference import ReferenceEngine, usual_backend
+
+    path = values["engine_path"] or ""
+    if values["engine"] != "reference":
+        for name in ("backend", "communication"):
+            if values[name]:
+                raise click.UsageError(f"--{name} needs --engine reference: outside frameworks choose their own")
+    if values["engine"] == "megatron":
+        return MegatronEngine(path=path)
+    if values["engine"] == "paddle":
+        return PaddleEngine(path=path)
+    if path:
+        raise click.UsageError("--engine-path: the reference trainer comes with the simulator")
+    backend = values["backend"] or usual_backend(hardware.family)
+    if (backend == "cpu") != (hardware.family == "cpu"):
+        raise click.UsageError(
+            f"--backend {backend}: the hardware {hardware.name} is of family {hardware.family}, and rows would be "
+            "measured on something else; --hardware says what is measured"
+        )
+    return ReferenceEngine(backend=backend, communication=values["communication"] or "")
+
+
+def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
+    from simulator.lab.runner.local import LocalLauncher
+    from simulator.lab.runner.reference import usual_backend
+    from simulator.lab.runner.slurm import SlurmLauncher
+
+    if values["launcher"] == "slurm":
+        return SlurmLauncher(
+            partition=values["slurm_partition"] or "",
+            account=values["slurm_account"] or "",
+            options=tuple(option.removeprefix("--") for option in values["slurm_option"]),
+            gpus=(values["backend"] or usual_backend(hardware.family)) == "cuda",
+            queue_seconds=float(values["queue_limit"]),
+        )
+    for name in ("slurm_partition", "slurm_account", "slurm_option"):
+        if values[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --launcher slurm")
+    return LocalLauncher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
+
+
+def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
+    """Yield contradictions between this machine's devices and the spec. Raises UnsupportedError without devices."""
+    from simulator.lab.runner.device import ask, contradictions
+    from simulator.lab.runner.reference import usual_backend
+
+    devices = ask(values["backend"] or usual_backend(hardware.family))
+    yield from contradictions(devices, hardware, hardware_names())
+
+
+def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
+    """Warn before a launch of what makes figures of this machine misleading."""
+    from simulator.lab.runner.device import crowded
+
+    warnings: Iterable[str] = ()
+    # With Slurm the devices are elsewhere, and an outside framework looks for its own.
+    if values["launcher"] == "local" and values["engine"] == "reference" and plan.launches:
+        first = plan.launches[0]
+        ranks = first.pick.scenario.devices // first.nodes
+        warnings = [crowded(ranks)] if hardware.family == "cpu" else _device(values, hardware)
+    unproven = f"experimental: {engine.experimental}" if engine.experimental else ""
+    for text in filter(None, (*warnings, unproven)):
+        note(text, quiet=quiet)
+
+
+def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Raise for options that would be ignored, or that separately started nodes cannot share."""
+    if values["retry_failed"] and not values["resume"]:
+        raise click.UsageError("--retry-failed needs --resume: without it everything is launched")
+    if values["launcher"] != "slurm" and not left_to_default(ctx, "queue_limit"):
+        raise click.UsageError("--queue-limit needs --launcher slurm")
+    if values["output"] and Path(values["output"]).is_dir():
+        raise InputError(f"--output {values['output']}: is a folder; expected a file of rows, such as ROWS.csv")
+    if values["calibrate"] and values["dry_run"]:
+        raise click.UsageError("--calibrate needs launches: leave --dry-run out")
+    endpoint = values["rdzv_endpoint"]
+    if endpoint is None:
+        return
+    if values["launcher"] != "local":
+        raise click.UsageError("--rdzv-endpoint needs --launcher local: Slurm says where the first node is")
+    if values["resume"]:
+        raise click.UsageError("--rdzv-endpoint: without --resume, so that all nodes launch the same")
+    if not re.fullmatch(r".+:[0-9]{1,5}", endpoint):
+        raise click.UsageError(f"--rdzv-endpoint {endpoint}: must be HOST:PORT")
+
+
+_NOT_TRACED = ("lora_rank", "framework", "option", "stack", "calibration")
+"""Options of a question that a trace does not take: it runs PyTorch with all weights and counts tensors."""
+
+
+_STAGE = "Pipeline rank to trace, from 0; the one that needs most where none is given."
+
+
+def trace_command() -> click.Command:
+    """Return the command that counts a stage's bytes."""
+    return Sectioned(
+        "trace",
+        callback=handled(lambda: trace),
+        params=[
+            *(param for param in question_options() if param.name not in _NOT_TRACED),
+            *layout_options(many=False),
+            Option("--stage", LAYOUT, _STAGE, type=Whole(0, 2**20)),
+            *answer_options("trace"),
+            *GENERAL_OPTIONS,
+        ],
+        help=(
+            "Run one pipeline stage of the reference trainer at full size on tensors that hold no data, and show the "
+            "bytes alive at its peak beside the predicted ones. Needs PyTorch, no device, and some hundred MB."
+        ),
+    )
+
+
+def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Count the bytes of a stage and show them beside the predicted ones."""
+    from simulator.lab.trace.tracing import trace as traced
+
+    if not values["model"]:
+        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+    check_cluster(values)
+    names = ("model", "hardware", "nodes", "devices", "seq_length", "global_batch_size", "precision", "num_layers")
+    asked = {name: values[name] for name in names} | {"framework": "torch", "calibration": "none"}
+    scenario, layout = api.resolved(asked, layout_values(values), OPTIONS, filled=True)
+    compared = traced(scenario, layout, values["stage"])
+    write_answer(ctx, "trace", compared, presentation(ctx))
+
+
+_NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
+
+
+def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Plan, measure, launch and fit, and write how to use the result."""
+    from simulator.lab.probe.launches import launch_all
+    from simulator.lab.probe.prepare import outlook, prepare
+
+    request, form, shown = _probe_request(values), _probe_form(values), presentation(ctx)
+    quiet = shown.verbosity < 0
+    if values["dry_run"]:
+        write(ANSWERS["probe plan"].write(outlook(request), form, shown), None)
+        return
+
+    def tell(line: str) -> None:
+        note(line, quiet=quiet)
+
+    request.check()
+    if request.backend != "cpu":
+        tell("experimental: --probe has been walked on processors only, on no accelerator")
+    probed = launch_all(prepare(request, tell), tell)
+    write(ANSWERS["probe"].write(probed, form, shown), None)
+    signal = probed.campaign.interrupted_by
+    ctx.exit(128 + signal if signal else 0 if probed.campaign.all_well and probed.calibration_file else 1)
+
+
+def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
+    from simulator.lab.probe.request import FOLDER as PROBED
+    from simulator.lab.probe.request import ProbeRequest
+    from simulator.lab.runner.reference import usual_backend
+
+    for name in _NOT_PROBE:
+        if values[name]:
+            option = "FILES" if name == "files" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"--probe and {option}: a probe measures rows of its own")
+    if values["hardware"] is None:
+        raise click.UsageError("--probe needs --hardware: the spec that comes nearest; `simulate hardware` lists them")
+    hardware = load_hardware(values["hardware"])
+    backend = values["backend"] or usual_backend(hardware.family)
+    return ProbeRequest(
+        hardware=values["hardware"],
+        devices=values["devices"] or (2 if backend == "cpu" else hardware.devices_per_node),
+        folder=Path(values["output"] or PROBED),
+        model=values["model"],
+        precision=values["precision"] or "bf16",
+        backend=backend,
+        launches=values["launches"] or 20,
+        limit_seconds=float(values["time_limit"] or 600),
+        resume=values["resume"],
+    )
+
+
+def _probe_form(values: Mapping[str, Any]) -> str:
+    form, allowed = str(values["format"]), ANSWERS["probe"].formats
+    if form not in allowed:
+        raise UnsupportedError(f"--format {form} and --probe: allowed are {', '.join(allowed)}")
+    return form

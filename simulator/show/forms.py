@@ -1,0 +1,162 @@
+"""Every answer with the forms that it can be written in: the registry behind `--format`, and the place to add a form.
+
+    "plan": Answer(table=lambda: plan.plan_table, json=lambda: ..., csv=lambda: plan.plan_csv)
+
+A form is a keyword with a function that returns its writer, so that choosing one imports its module and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from simulator.show.report.presentation import Presentation
+    from simulator.show.report.tables import Style
+
+Text = str | Iterable[str]
+"""Text of an answer, in one piece or in several."""
+Writer = Callable[[Any, "Presentation"], Text]
+TableWriter = Callable[[Any, "Presentation", "Style"], str]
+
+
+class Lazy:
+    """A module that is imported when a name of it is first read; an import for type checkers stands beside each."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"simulator.show.{name}"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the module holds under a name."""
+        return getattr(import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    from simulator.show.pages import answers as answer_pages
+    from simulator.show.pages import layouts as layout_pages
+    from simulator.show.report import (
+        as_json,
+        calibration,
+        check,
+        check_ci,
+        compare,
+        estimate,
+        json_answers,
+        json_lab,
+        lab,
+        listing,
+        plan,
+        ranking,
+        sweep,
+    )
+else:
+    answer_pages, layout_pages = Lazy("pages.answers"), Lazy("pages.layouts")
+    as_json, json_answers, json_lab = Lazy("report.as_json"), Lazy("report.json_answers"), Lazy("report.json_lab")
+    check, check_ci, listing = Lazy("report.check"), Lazy("report.check_ci"), Lazy("report.listing")
+    estimate, ranking, compare = Lazy("report.estimate"), Lazy("report.ranking"), Lazy("report.compare")
+    calibration, lab, plan, sweep = map(Lazy, ("report.calibration", "report.lab", "report.plan", "report.sweep"))
+
+
+class Answer:
+    """An answer and its forms, in the order in which `--format` lists them; the first is the default."""
+
+    def __init__(
+        self,
+        table: Callable[[], TableWriter],
+        json: Callable[[], Writer],
+        *,
+        html: Callable[[], Writer] | None = None,
+        **others: Callable[[], Writer],
+    ) -> None:
+        self.table = table
+        self.writers = {"json": json, **others, **({"html": html} if html else {})}
+        self.formats = ("table", "json", *others, "markdown", *(["html"] if html else []))
+
+    def write(self, value: Any, form: str, presentation: Presentation) -> Iterable[str]:
+        """Return the text of an answer, in one piece or in several."""
+        if form in ("table", "markdown"):
+            return (self.table()(value, presentation, cast("Style", form)),)
+        text = self.writers[form]()(value, presentation)
+        return (text,) if isinstance(text, str) else text
+
+    def text(self, value: Any, form: str, presentation: Presentation) -> str:
+        """Return the text of an answer in one piece."""
+        return "".join(self.write(value, form, presentation))
+
+
+def _json(model: Callable[[], type[as_json.Shown]]) -> Callable[[], Writer]:
+    """Return what writes the JSON of a model."""
+    return lambda: partial(as_json.json_text, model())
+
+
+_LISTING: Final[Mapping[str, Callable[[], Writer]]] = {
+    "json": lambda: listing.listing_json,
+    "jsonl": lambda: listing.listing_jsonl,
+    "csv": lambda: listing.listing_csv,
+}
+_ERRORS: Final[Mapping[str, Callable[[], Writer]]] = {
+    "json": lambda: calibration.accuracy_json,
+    "csv": lambda: calibration.rows_csv,
+    "html": lambda: answer_pages.accuracy_page,
+}
+ANSWERS: Final[Mapping[str, Answer]] = {
+    "ranking": Answer(
+        lambda: ranking.ranking_table,
+        lambda: as_json.ranking_json,
+        sliders=lambda: layout_pages.sliders_page,
+        jsonl=lambda: as_json.json_lines,
+        csv=lambda: as_json.estimates_csv,
+        html=lambda: layout_pages.ranking_page,
+    ),
+    "estimate": Answer(
+        lambda: estimate.estimate_table,
+        _json(lambda: as_json.EstimateJson),
+        jsonl=lambda: as_json.json_lines,
+        csv=lambda: as_json.estimates_csv,
+        html=lambda: layout_pages.estimate_page,
+    ),
+    "plan": Answer(
+        lambda: plan.plan_table,
+        _json(lambda: json_answers.PlanJson),
+        csv=lambda: plan.plan_csv,
+        html=lambda: answer_pages.plan_page,
+    ),
+    "comparison": Answer(
+        lambda: compare.compare_table,
+        _json(lambda: json_answers.ComparisonJson),
+        html=lambda: answer_pages.compare_page,
+    ),
+    "explanation": Answer(lambda: estimate.explain_table, _json(lambda: json_answers.ExplanationJson)),
+    "sweep": Answer(lambda: sweep.sweep_table, _json(lambda: json_answers.SweepJson)),
+    "validation": Answer(lambda: lab.validate_table, _json(lambda: json_lab.ValidationJson)),
+    "trace": Answer(lambda: lab.trace_table, _json(lambda: json_answers.TraceComparisonJson)),
+    "probe": Answer(lambda: lab.probe_table, _json(lambda: json_lab.ProbedJson)),
+    "probe plan": Answer(lambda: lab.outlook_table, _json(lambda: json_lab.PreparedJson)),
+    "verdicts": Answer(
+        lambda: check.check_table,
+        _json(lambda: json_answers.ChecksJson),
+        github=lambda: check_ci.check_github,
+        junit=lambda: check_ci.check_junit,
+        sarif=lambda: check_ci.check_sarif,
+        html=lambda: answer_pages.check_page,
+    ),
+    "accuracy": Answer(lambda: calibration.class_table, **_ERRORS),
+    "accuracy by row": Answer(lambda: calibration.row_table, **_ERRORS),
+    "own accuracy": Answer(
+        lambda: calibration.own_table,
+        lambda: calibration.own_json,
+        csv=lambda: calibration.own_csv,
+        html=lambda: answer_pages.own_page,
+    ),
+    "calibration": Answer(
+        lambda: calibration.calibration_table,
+        lambda: calibration.calibration_json,
+        yaml=lambda: calibration.calibration_yaml,
+    ),
+    "coefficients": Answer(lambda: calibration.meaning_table, lambda: calibration.meaning_json),
+    "listing": Answer(lambda: listing.listing_table, **_LISTING),
+    "spec listing": Answer(lambda: listing.listing_table, **_LISTING, yaml=lambda: listing.listing_yaml),
+}
+"""Answers by name."""
