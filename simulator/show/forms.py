@@ -23,10 +23,13 @@ TableWriter = Callable[[Any, "Presentation", "Style"], str]
 
 
 class Lazy:
-    """A module that is imported when a name of it is first read; an import for type checkers stands beside each."""
+    """A module of the package that is imported when a name of it is first read.
+
+    Beside each stands an import under TYPE_CHECKING, which type checkers and import contracts follow.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name = f"simulator.show.{name}"
+        self._name = f"simulator.{name}"
 
     def __getattr__(self, name: str) -> Any:
         """Return what the module holds under a name."""
@@ -52,11 +55,17 @@ if TYPE_CHECKING:
         sweep,
     )
 else:
-    answer_pages, layout_pages = Lazy("pages.answers"), Lazy("pages.layouts")
-    as_json, json_answers, json_lab = Lazy("report.as_json"), Lazy("report.json_answers"), Lazy("report.json_lab")
-    check, check_ci, listing = Lazy("report.check"), Lazy("report.check_ci"), Lazy("report.listing")
-    estimate, ranking, compare = Lazy("report.estimate"), Lazy("report.ranking"), Lazy("report.compare")
-    calibration, lab, plan, sweep = map(Lazy, ("report.calibration", "report.lab", "report.plan", "report.sweep"))
+    answer_pages, layout_pages = Lazy("show.pages.answers"), Lazy("show.pages.layouts")
+    as_json, json_answers, json_lab = (
+        Lazy("show.report.as_json"),
+        Lazy("show.report.json_answers"),
+        Lazy("show.report.json_lab"),
+    )
+    check, check_ci, listing = Lazy("show.report.check"), Lazy("show.report.check_ci"), Lazy("show.report.listing")
+    estimate, ranking, compare = Lazy("show.report.estimate"), Lazy("show.report.ranking"), Lazy("show.report.compare")
+    calibration, lab, plan, sweep = map(
+        Lazy, ("show.report.calibration", "show.report.lab", "show.report.plan", "show.report.sweep")
+    )
 
 
 class Answer:

@@ -15,6 +15,7 @@ from click.testing import Result
 
 from simulator.errors import UnsupportedError
 from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.runner import device
 from simulator.lab.runner.device import Device
 from simulator.lab.runner.processes import with_package
 from simulator.show.cli import lab
@@ -258,7 +259,7 @@ def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.Monke
         raise UnsupportedError(f"nothing to launch on: backend {backend}")
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    monkeypatch.setattr(lab, "ask", ask)
+    monkeypatch.setattr(device, "ask", ask)
     question = ("validate", "--model", "llama3.2-1b", "--hardware", "h20", "--top", "1")
     assert refusal(*question, code=3) == "nothing to launch on: backend cuda"
     assert list(Path().glob("**/*.csv")) == []
@@ -266,7 +267,7 @@ def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("fake")
 def test_a_crowded_machine_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lab, "crowded", lambda ranks: f"{ranks} ranks are many")
+    monkeypatch.setattr(device, "crowded", lambda ranks: f"{ranks} ranks are many")
     assert "simulate: note: 2 ranks are many\n" in run(*QUESTION, "--top", "1").stderr
 
 

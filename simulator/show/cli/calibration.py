@@ -16,7 +16,6 @@ from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.show.cli.options import (
     BACKEND,
     GENERAL_OPTIONS,
-    OUTPUT,
     ROWS,
     Option,
     Sectioned,
@@ -26,118 +25,72 @@ from simulator.show.cli.options import (
     Word,
     answer_options,
     handled,
+    in_section,
     output_format,
+    refuse_options,
 )
 from simulator.show.cli.streams import note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
-    from simulator.evidence.calibration.judged import JudgedRun
     from simulator.evidence.calibration.own import OwnFit
     from simulator.evidence.calibration.sample import Sample
     from simulator.evidence.measurements.row import MeasuredRow
 
-_FAMILY = Option("--family", ROWS, "Only this hardware family; repeatable.", multiple=True, metavar="NAME")
-_LOGS = (
-    Option("--from-log", ROWS, "Own training log; repeatable.", multiple=True, metavar="LOG"),
+_FILES = click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
+_FAMILY = Option("--family", "Only this hardware family; repeatable.", section=ROWS, multiple=True, metavar="NAME")
+_LOGS = in_section(
+    ROWS,
+    Option("--from-log", "Own training log; repeatable.", multiple=True, metavar="LOG"),
     Option(
-        "--hardware",
-        ROWS,
-        "Hardware that the logs or the template's run ran on, or that is probed.",
-        type=SpecName("hardware"),
+        "--hardware", "Hardware that the logs or the template's run ran on, or that is probed.", SpecName("hardware")
     ),
     Option(
         "--model",
-        ROWS,
         "Model of the logs, where none shipped has its shape; or the only one that a probe launches.",
-        type=SpecName("model"),
+        SpecName("model"),
     ),
-    Option(
-        "--option",
-        ROWS,
-        "Switch of the framework that the logs do not show; repeatable.",
-        type=Setting(),
-        multiple=True,
-    ),
+    Option("--option", "Switch of the framework that the logs do not show; repeatable.", Setting(), multiple=True),
     Option(
         "--recipe",
-        ROWS,
         "Recipe, or estimate saved with --format json, of the logged run: says what the log does not.",
         metavar="FILE",
     ),
     Option(
         "--set",
-        ROWS,
         "A column of the logs' rows, whatever the logs say; repeatable.",
-        type=Setting("the names are a table's columns"),
+        Setting("the names are a table's columns"),
         multiple=True,
     ),
-    Option("--warmup", ROWS, "Logged steps to leave out at the start of a run.", type=Whole(0, 10_000), default=2),
-)
-_CALIBRATE = (
+    Option("--warmup", "Logged steps to leave out at the start of a run.", Whole(0, 10_000), default=2),
     Option(
         "--list",
-        ROWS,
         "Print what each coefficient means; with --family NAME the values that ship for it. Nothing is fitted.",
-        is_flag=True,
     ),
-    Option(
-        "--template",
-        ROWS,
-        "Print a table of the columns that a run needs, with one example, on --hardware where given.",
-        is_flag=True,
-    ),
-    Option("--rows-only", ROWS, "Turn the logs into rows and stop there.", is_flag=True),
+    Option("--template", "Print a table of the columns that a run needs, with one example, on --hardware where given."),
+    Option("--rows-only", "Turn the logs into rows and stop there."),
 )
-_PROBE = (
-    Option(
-        "--probe",
-        "Probe",
-        "Measure this machine: rates, and the launches that say most about the coefficients.",
-        is_flag=True,
-    ),
-    Option(
-        "--devices", "Probe", "Ranks of a launch; by default 2 on a processor, else the node's.", type=Whole(1, 1024)
-    ),
-    Option("--precision", "Probe", "Type of matrix products; by default bf16.", type=Word(("bf16", "fp32"))),
-    Option("--launches", "Probe", "Launches to make; by default 20.", type=Whole(1, 1000)),
-    Option("--backend", "Probe", BACKEND, metavar="NAME"),
-    Option("--time-limit", "Probe", "Seconds that a launch may take; by default 600.", type=Whole(1, 1_000_000)),
-    Option("--resume", "Probe", "Take rates and rows that the folder holds already.", is_flag=True),
-    Option("--dry-run", "Probe", "Show the plan, and start nothing.", is_flag=True),
+_PROBE = in_section(
+    "Probe",
+    Option("--probe", "Measure this machine: rates, and the launches that say most about the coefficients."),
+    Option("--devices", "Ranks of a launch; by default 2 on a processor, else the node's.", Whole(1, 1024)),
+    Option("--precision", "Type of matrix products; by default bf16.", Word(("bf16", "fp32"))),
+    Option("--launches", "Launches to make; by default 20.", Whole(1, 1000)),
+    Option("--backend", BACKEND, metavar="NAME"),
+    Option("--time-limit", "Seconds that a launch may take; by default 600.", Whole(1, 1_000_000)),
+    Option("--resume", "Take rates and rows that the folder holds already."),
+    Option("--dry-run", "Show the plan, and start nothing."),
 )
-_ACCURACY = (
-    Option("--table", ROWS, "Show only the rows of this table.", metavar="NAME"),
-    Option(
-        "--calibration",
-        ROWS,
-        "Show the rows of the files with what ships, with this calibration, and left out one by one.",
-        metavar="FILE",
-    ),
-    Option("--rows", OUTPUT, "Show every row instead of classes; always so as CSV.", is_flag=True),
-)
-
-
-def _files() -> click.Argument:
-    return click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
+_FOLDER = "Write FAMILY.yaml there for each family too; a probe writes everything there."
 
 
 def calibrate_command() -> click.Command:
     """Return the command that fits coefficients."""
-    folder = "Write FAMILY.yaml there for each family too; a probe writes everything there."
+    output = Option("--output", _FOLDER, metavar="FOLDER")
     return Sectioned(
         "calibrate",
         callback=handled(lambda: calibrate),
-        params=[
-            _files(),
-            _FAMILY,
-            *_LOGS,
-            *_CALIBRATE,
-            output_format("calibration"),
-            Option("--output", OUTPUT, folder, metavar="FOLDER"),
-            *_PROBE,
-            *GENERAL_OPTIONS,
-        ],
+        params=[_FILES, _FAMILY, *_LOGS, output_format("calibration"), output, *_PROBE, *GENERAL_OPTIONS],
         help=(
             "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
             "with --probe to runs of this machine, which it plans and makes."
@@ -145,12 +98,24 @@ def calibrate_command() -> click.Command:
     )
 
 
+_ACCURACY = in_section(
+    ROWS,
+    Option("--table", "Show only the rows of this table.", metavar="NAME"),
+    Option(
+        "--calibration",
+        "Show the rows of the files with what ships, with this calibration, and left out one by one.",
+        metavar="FILE",
+    ),
+)
+
+
 def accuracy_command() -> click.Command:
     """Return the command that compares predictions with measured runs."""
+    rows = Option("--rows", "Show every row instead of classes; always so as CSV.")
     return Sectioned(
         "accuracy",
         callback=handled(lambda: accuracy),
-        params=[_files(), _FAMILY, *_ACCURACY, *answer_options("accuracy"), *GENERAL_OPTIONS],
+        params=[_FILES, _FAMILY, *_ACCURACY, rows, *answer_options("accuracy"), *GENERAL_OPTIONS],
         help=(
             "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "
             "recorded with the coefficients, or FILES of the same schema."
@@ -172,9 +137,7 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
         probe(ctx, values)
         return
-    for name in _ONLY_PROBE:
-        if values[name]:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --probe")
+    refuse_options(values, _ONLY_PROBE, "needs --probe")
     if values["list"]:
         _list(ctx, values)
         return
@@ -204,11 +167,7 @@ def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
     names = _chosen(shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
     if names:
-        _show(
-            ctx,
-            "calibration",
-            [calibration for name in names if (calibration := shipped_calibration(name)) is not None],
-        )
+        _show(ctx, "calibration", [known for name in names if (known := shipped_calibration(name)) is not None])
     elif values["format"] == "yaml":
         raise click.UsageError("--list --format yaml needs --family NAME, whose file it prints")
     else:
@@ -229,20 +188,15 @@ def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
         return
     if values["calibration"] is not None:
         raise click.UsageError("--calibration needs the own rows: simulate accuracy mine.csv --calibration FILE")
-    asked = _asked(judged_runs(), values)
-    write_answer(ctx, "accuracy by row" if values["rows"] else "accuracy", asked, presentation(ctx))
-
-
-def _asked(judged: Sequence[JudgedRun], values: Mapping[str, Any]) -> list[JudgedRun]:
-    """Return the rows of the chosen families and table. Raises InputError for none."""
+    judged = judged_runs()
     families = _chosen(sorted({row.family for row in judged}), values["family"])
     tables, table = sorted({row.source for row in judged}), values["table"]
     if table is not None and table not in tables:
         raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
-    asked = [row for row in judged if row.family in families and table in {None, row.source}]
-    if not asked:
+    chosen = [row for row in judged if row.family in families and table in {None, row.source}]
+    if not chosen:
         raise InputError(f"--table {table}: no row of it is of --family {', '.join(families)}")
-    return asked
+    write_answer(ctx, "accuracy by row" if values["rows"] else "accuracy", chosen, presentation(ctx))
 
 
 def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
@@ -292,9 +246,7 @@ def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
     """Return the rows of the logs."""
     if not values["from_log"]:
-        for name in ("rows_only", "model", "option", "recipe", "set"):
-            if values[name]:
-                raise click.UsageError(f"--{name.replace('_', '-')} needs --from-log")
+        refuse_options(values, ("rows_only", "model", "option", "recipe", "set"), "needs --from-log")
         return []
     if values["hardware"] is None:
         raise click.UsageError(

@@ -30,7 +30,7 @@ def emit_command() -> click.Command:
         callback=_emit,
         params=[
             click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-            Option("--framework", "Recipe", framework, type=Word((*RECIPE_FORMATS, *_ALSO))),
+            Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO)), section="Recipe"),
             *EMITTED,
             *open_options(without="framework"),
             RECIPE_FILE,

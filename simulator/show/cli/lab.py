@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,106 +19,92 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator import api
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.scenario.complete import OPTIONS
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.scenario.layout import Layout
-from simulator.question.specs.catalogue import hardware_names, load_hardware
-from simulator.show.cli.layouts import check_cluster, framework_options, layout_values, space
 from simulator.show.cli.options import (
     BACKEND,
     GENERAL_OPTIONS,
     LAYOUT,
-    OUTPUT,
     Option,
     Sectioned,
     Whole,
     Word,
     answer_options,
     handled,
+    in_section,
     layout_options,
     left_to_default,
     output_format,
     question_options,
+    refuse_options,
 )
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
-from simulator.show.forms import ANSWERS
+from simulator.show.forms import ANSWERS, Lazy
 
 if TYPE_CHECKING:
+    from simulator import api
+    from simulator.cost.pricing.estimate import Estimate
     from simulator.lab.probe.request import ProbeRequest
-    from simulator.lab.runner.campaign import Campaign, LaunchPlan
+    from simulator.lab.runner.campaign import LaunchPlan, Planner
     from simulator.lab.runner.engine import Engine, Pick
     from simulator.lab.runner.launch import Launcher
+    from simulator.question.specs import catalogue
     from simulator.question.specs.hardware import HardwareSpec
-    from simulator.search.result import Ranking
-    from simulator.search.space import Space
+    from simulator.show.cli import layouts
+else:
+    api, catalogue, layouts = map(Lazy, ("api", "question.specs.catalogue", "show.cli.layouts"))
 
-FOLDER = "simulate-validate"
-
-
-_LAUNCH = (
-    Option("--top", "Launch", "Layouts to launch, the best of each split.", type=Whole(1, 1000), default=3),
+_LAUNCH = in_section(
+    "Launch",
+    Option("--top", "Layouts to launch, the best of each split.", Whole(1, 1000), default=3),
     Option(
         "--engine",
-        "Launch",
         "What trains; megatron and paddle are experimental.",
-        type=Word(("reference", "megatron", "paddle")),
+        Word(("reference", "megatron", "paddle")),
         default="reference",
     ),
-    Option("--engine-path", "Launch", "Folder of the engine's own code.", metavar="DIR"),
-    Option("--launcher", "Launch", "What starts the ranks.", type=Word(("local", "slurm")), default="local"),
-    Option("--backend", "Launch", BACKEND, metavar="NAME"),
+    Option("--engine-path", "Folder of the engine's own code.", metavar="DIR"),
+    Option("--launcher", "What starts the ranks.", Word(("local", "slurm")), default="local"),
+    Option("--backend", BACKEND, metavar="NAME"),
     Option(
         "--communication",
-        "Launch",
         "Collective library in torch's words (gloo, nccl, hccl); the usual one of the backend.",
         metavar="NAME",
     ),
-    Option("--steps", "Launch", "Timed steps of a launch.", type=Whole(1, 10_000), default=8),
-    Option("--warmup", "Launch", "Steps before them.", type=Whole(0, 10_000), default=2),
-    Option("--repeat", "Launch", "Launches of each layout.", type=Whole(1, 100), default=1),
-    Option("--time-limit", "Launch", "Seconds that a launch may take.", type=Whole(1, 1_000_000), default=600),
-    Option("--resume", "Launch", "Leave out what the rows hold already.", is_flag=True),
-    Option("--retry-failed", "Launch", "With --resume: but not what failed.", is_flag=True),
+    Option("--steps", "Timed steps of a launch.", Whole(1, 10_000), default=8),
+    Option("--warmup", "Steps before them.", Whole(0, 10_000), default=2),
+    Option("--repeat", "Launches of each layout.", Whole(1, 100), default=1),
+    Option("--time-limit", "Seconds that a launch may take.", Whole(1, 1_000_000), default=600),
+    Option("--resume", "Leave out what the rows hold already."),
+    Option("--retry-failed", "With --resume: but not what failed."),
     Option(
         "--calibrate",
-        "Launch",
         "Let all rows of the file enter a calibration beside it, say what that changes in the ranking, and rank by it "
         "from then on.",
-        is_flag=True,
     ),
-    Option("--dry-run", "Launch", "Show what would be started, and start nothing.", is_flag=True),
+    Option("--dry-run", "Show what would be started, and start nothing."),
     Option(
         "--rdzv-endpoint",
-        "Launch",
         "Several nodes without Slurm, started alike: where the first node waits.",
         metavar="HOST:PORT",
     ),
     Option(
-        "--node-rank",
-        "Launch",
-        "Several nodes without Slurm, started alike: which of them this is.",
-        type=Whole(0, 2**20),
-        default=0,
+        "--node-rank", "Several nodes without Slurm, started alike: which of them this is.", Whole(0, 2**20), default=0
     ),
-    Option("--slurm-partition", "Launch", "With --launcher slurm: the partition.", metavar="NAME"),
-    Option("--slurm-account", "Launch", "With --launcher slurm: the account.", metavar="NAME"),
+    Option("--slurm-partition", "With --launcher slurm: the partition.", metavar="NAME"),
+    Option("--slurm-account", "With --launcher slurm: the account.", metavar="NAME"),
     Option(
         "--slurm-option",
-        "Launch",
         "With --launcher slurm: a further #SBATCH line; repeatable.",
         multiple=True,
         metavar="NAME[=VALUE]",
     ),
-    Option(
-        "--queue-limit",
-        "Launch",
-        "With --launcher slurm: seconds that a job may wait.",
-        type=Whole(1, 1_000_000),
-        default=3600,
-    ),
+    Option("--queue-limit", "With --launcher slurm: seconds that a job may wait.", Whole(1, 1_000_000), default=3600),
 )
+_FOLDER = "Where launches leave jobs, logs and results.  [default: simulate-validate]"
+_ROWS = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
 
 
 def validate_command() -> click.Command:
@@ -130,7 +116,9 @@ def validate_command() -> click.Command:
             *_launched_question(),
             *layout_options(many=True),
             *_LAUNCH,
-            *_output_options(),
+            output_format("validation"),
+            Option("--output", _ROWS, metavar="ROWS.csv"),
+            Option("--work-folder", _FOLDER, metavar="DIR"),
             *GENERAL_OPTIONS,
         ],
         help=(
@@ -145,27 +133,16 @@ def validate_command() -> click.Command:
 
 
 def _launched_question() -> list[click.Parameter]:
-    """Return the options of a question, without defaults that depend on engine and hardware."""
+    """Return the options of a question, without the framework, as the engine decides it, and defaults that depend."""
     helps = {
         "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
         "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
     }
-    # The engine decides the framework profile of the prediction.
     options = [param for param in question_options() if param.name != "framework"]
     for param in options:
         if isinstance(param, click.Option) and param.name in helps:
             param.default, param.show_default, param.help = None, False, helps[param.name]
     return options
-
-
-def _output_options() -> list[click.Parameter]:
-    folder = f"Where launches leave jobs, logs and results.  [default: {FOLDER}]"
-    rows = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
-    return [
-        output_format("validation"),
-        Option("--output", OUTPUT, rows, metavar="ROWS.csv"),
-        Option("--work-folder", OUTPUT, folder, metavar="DIR"),
-    ]
 
 
 _FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
@@ -180,17 +157,16 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, launch, compare, and leave with the exit code. Raises UnsupportedError where there is no POSIX."""
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
-    from simulator.lab.runner.campaign import Planner, Wanted, run, run_folder, shared_folder
+    from simulator.lab.runner.campaign import Planner, run
     from simulator.lab.runner.learn import learn
     from simulator.lab.runner.record import Record
     from simulator.show.report.lab import Validation, dry_run_text
 
     quiet = verbosity_of(ctx) < 0
     hardware, question = _question(values)
-    ranked = partial(_ranked, space(values))
-    work = Path(values["work_folder"] or FOLDER)
+    ranked = partial(api.rank, space=layouts.space(values), top=_MOST_RANKED, variants=True)
     _check_options(ctx, values)
-    record = Record(Path(values["output"]) if values["output"] else work / f"{hardware.name}.csv")
+    record = Record(Path(values["output"] or _work_folder(values) / f"{hardware.name}.csv"))
     learned_file = record.path.with_suffix(".yaml")
     if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
         question["calibration"] = str(learned_file)
@@ -201,26 +177,11 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if not values["dry_run"]:
         engine.check()
         record.check()
-    ranking = ranked(question)
+    ranking = ranked(**question)
     if not ranking.estimates:
         raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
-    wanted = Wanted(
-        top=values["top"],
-        repeats=values["repeat"],
-        limit_seconds=float(values["time_limit"]),
-        resume=values["resume"],
-        retry_failed=values["retry_failed"],
-    )
-    folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
-    try:
-        plan = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=wanted).plan(ranking.estimates)
-    finally:
-        with suppress(OSError):
-            folder.rmdir()  # only compared in which there is nothing to launch
-    if (launchable := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
-        note(f"--top {wanted.top}: the ranking has {launchable} of different splits that can be launched", quiet=quiet)
-    if plan.failed_before:
-        note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
+    planner = partial(Planner, engine=engine, pick=pick, record=record)
+    plan = _planned(ctx, values, planner, ranking.estimates)
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return
@@ -230,30 +191,49 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     learned = None
     if values["calibrate"] and keeper and any(compared.ran for compared in campaign.comparisons):
         rows = [row for row in record.rows() if row.hardware == values["hardware"]]
-        learned = learn(
-            rows,
-            learned_file,
-            before=ranking.estimates,
-            rank=lambda file: ranked(question | {"calibration": file}).estimates,
-            top=values["top"],
-        )
+
+        def again(file: str) -> Sequence[Estimate]:
+            return ranked(**question | {"calibration": file}).estimates
+
+        learned = learn(rows, learned_file, before=ranking.estimates, rank=again, top=values["top"])
     validation = Validation(campaign=campaign, rows_file=record.path, learned=learned)
     shown = replace(presentation(ctx), colour=colour_of(ctx, None))
     write(ANSWERS["validation"].write(validation, values["format"], shown), None)
-    ctx.exit(_code(campaign))
-
-
-def _ranked(searched: Space, question: Mapping[str, Any]) -> Ranking:
-    return api.rank(**question, space=searched, top=_MOST_RANKED, variants=True)
-
-
-def _code(campaign: Campaign) -> int:
-    if campaign.interrupted_by:
-        note(campaign.unwritten, quiet=not campaign.unwritten)
-        return 128 + campaign.interrupted_by
-    if campaign.unwritten:
+    if campaign.unwritten and not campaign.interrupted_by:
         raise InputError(campaign.unwritten)
-    return 0 if campaign.all_well else 1
+    note(campaign.unwritten, quiet=not campaign.unwritten)
+    ctx.exit(128 + campaign.interrupted_by if campaign.interrupted_by else int(not campaign.all_well))
+
+
+def _planned(
+    ctx: click.Context, values: Mapping[str, Any], planner: Callable[..., Planner], estimates: Sequence[Estimate]
+) -> LaunchPlan:
+    """Return the launches, whose files are written; a folder in which there is nothing to launch goes."""
+    from simulator.lab.runner.campaign import Wanted, run_folder, shared_folder
+
+    wanted = Wanted(
+        top=values["top"],
+        repeats=values["repeat"],
+        limit_seconds=float(values["time_limit"]),
+        resume=values["resume"],
+        retry_failed=values["retry_failed"],
+    )
+    work, quiet = _work_folder(values), verbosity_of(ctx) < 0
+    folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
+    try:
+        plan = planner(folder=folder, wanted=wanted).plan(estimates)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+    if (launchable := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
+        note(f"--top {wanted.top}: the ranking has {launchable} of different splits that can be launched", quiet=quiet)
+    if plan.failed_before:
+        note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
+    return plan
+
+
+def _work_folder(values: Mapping[str, Any]) -> Path:
+    return Path(values["work_folder"] or "simulate-validate")
 
 
 def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
@@ -262,14 +242,14 @@ def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
     if ":" in values["hardware"]:
         raise UnsupportedError("--hardware: launches run on one kind of device")
-    check_cluster(values)
-    hardware = load_hardware(values["hardware"])
+    layouts.check_cluster(values)
+    hardware = catalogue.load_hardware(values["hardware"])
     sizes = _SMALL if hardware.family == "cpu" else _LARGE
     return hardware, {
         **{name: values[name] for name in BY_INPUT if name in values},
         **{name: values[name] or usual for name, usual in sizes.items()},
         "framework": _FRAMEWORKS[values["engine"]],
-        "options": framework_options(values),
+        "options": layouts.framework_options(values),
     }
 
 
@@ -277,9 +257,8 @@ def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) ->
     """Return the question of every launch, with a placeholder for the layout."""
     from simulator.lab.runner.engine import Pick
 
-    scenario = api.scenario_of(**question)
     return Pick(
-        scenario=scenario,
+        scenario=api.scenario_of(**question),
         layout=Layout(),
         model=values["model"],
         hardware=values["hardware"],
@@ -297,9 +276,8 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
 
     path = values["engine_path"] or ""
     if values["engine"] != "reference":
-        for name in ("backend", "communication"):
-            if values[name]:
-                raise click.UsageError(f"--{name} needs --engine reference: outside frameworks choose their own")
+        why = "needs --engine reference: outside frameworks choose their own"
+        refuse_options(values, ("backend", "communication"), why)
     if values["engine"] == "megatron":
         return MegatronEngine(path=path)
     if values["engine"] == "paddle":
@@ -328,31 +306,25 @@ def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
             gpus=(values["backend"] or usual_backend(hardware.family)) == "cuda",
             queue_seconds=float(values["queue_limit"]),
         )
-    for name in ("slurm_partition", "slurm_account", "slurm_option"):
-        if values[name]:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --launcher slurm")
+    refuse_options(values, ("slurm_partition", "slurm_account", "slurm_option"), "needs --launcher slurm")
     return LocalLauncher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
 
 
-def _device(values: Mapping[str, Any], hardware: HardwareSpec) -> Iterator[str]:
-    """Yield contradictions between this machine's devices and the spec. Raises UnsupportedError without devices."""
-    from simulator.lab.runner.device import ask, contradictions
-    from simulator.lab.runner.reference import usual_backend
-
-    devices = ask(values["backend"] or usual_backend(hardware.family))
-    yield from contradictions(devices, hardware, hardware_names())
-
-
 def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
-    """Warn before a launch of what makes figures of this machine misleading."""
-    from simulator.lab.runner.device import crowded
+    """Warn before a launch of what makes figures of this machine misleading. Raises without the devices."""
+    from simulator.lab.runner.device import ask, contradictions, crowded
+    from simulator.lab.runner.reference import usual_backend
 
     warnings: Iterable[str] = ()
     # With Slurm the devices are elsewhere, and an outside framework looks for its own.
     if values["launcher"] == "local" and values["engine"] == "reference" and plan.launches:
         first = plan.launches[0]
         ranks = first.pick.scenario.devices // first.nodes
-        warnings = [crowded(ranks)] if hardware.family == "cpu" else _device(values, hardware)
+        if hardware.family == "cpu":
+            warnings = [crowded(ranks)]
+        else:
+            devices = ask(values["backend"] or usual_backend(hardware.family))
+            warnings = contradictions(devices, hardware, catalogue.hardware_names())
     unproven = f"experimental: {engine.experimental}" if engine.experimental else ""
     for text in filter(None, (*warnings, unproven)):
         note(text, quiet=quiet)
@@ -360,29 +332,29 @@ def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, pla
 
 def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Raise for options that would be ignored, or that separately started nodes cannot share."""
-    if values["retry_failed"] and not values["resume"]:
-        raise click.UsageError("--retry-failed needs --resume: without it everything is launched")
-    if values["launcher"] != "slurm" and not left_to_default(ctx, "queue_limit"):
-        raise click.UsageError("--queue-limit needs --launcher slurm")
-    if values["output"] and Path(values["output"]).is_dir():
-        raise InputError(f"--output {values['output']}: is a folder; expected a file of rows, such as ROWS.csv")
-    if values["calibrate"] and values["dry_run"]:
-        raise click.UsageError("--calibrate needs launches: leave --dry-run out")
-    endpoint = values["rdzv_endpoint"]
-    if endpoint is None:
-        return
-    if values["launcher"] != "local":
-        raise click.UsageError("--rdzv-endpoint needs --launcher local: Slurm says where the first node is")
-    if values["resume"]:
-        raise click.UsageError("--rdzv-endpoint: without --resume, so that all nodes launch the same")
-    if not re.fullmatch(r".+:[0-9]{1,5}", endpoint):
-        raise click.UsageError(f"--rdzv-endpoint {endpoint}: must be HOST:PORT")
+    output, endpoint = values["output"], values["rdzv_endpoint"]
+    slurm = values["launcher"] == "slurm"
+    for is_wrong, why in (
+        (
+            values["retry_failed"] and not values["resume"],
+            "--retry-failed needs --resume: without it everything is launched",
+        ),
+        (not slurm and not left_to_default(ctx, "queue_limit"), "--queue-limit needs --launcher slurm"),
+        (
+            output and Path(output).is_dir(),
+            f"--output {output}: is a folder; expected a file of rows, such as ROWS.csv",
+        ),
+        (values["calibrate"] and values["dry_run"], "--calibrate needs launches: leave --dry-run out"),
+        (endpoint and slurm, "--rdzv-endpoint needs --launcher local: Slurm says where the first node is"),
+        (endpoint and values["resume"], "--rdzv-endpoint: without --resume, so that all nodes launch the same"),
+        (endpoint and not re.fullmatch(r".+:[0-9]{1,5}", endpoint), f"--rdzv-endpoint {endpoint}: must be HOST:PORT"),
+    ):
+        if is_wrong:
+            raise click.UsageError(why)
 
 
 _NOT_TRACED = ("lora_rank", "framework", "option", "stack", "calibration")
 """Options of a question that a trace does not take: it runs PyTorch with all weights and counts tensors."""
-
-
 _STAGE = "Pipeline rank to trace, from 0; the one that needs most where none is given."
 
 
@@ -394,7 +366,7 @@ def trace_command() -> click.Command:
         params=[
             *(param for param in question_options() if param.name not in _NOT_TRACED),
             *layout_options(many=False),
-            Option("--stage", LAYOUT, _STAGE, type=Whole(0, 2**20)),
+            Option("--stage", _STAGE, Whole(0, 2**20), section=LAYOUT),
             *answer_options("trace"),
             *GENERAL_OPTIONS,
         ],
@@ -411,12 +383,11 @@ def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
     if not values["model"]:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
-    check_cluster(values)
+    layouts.check_cluster(values)
     names = ("model", "hardware", "nodes", "devices", "seq_length", "global_batch_size", "precision", "num_layers")
     asked = {name: values[name] for name in names} | {"framework": "torch", "calibration": "none"}
-    scenario, layout = api.resolved(asked, layout_values(values), OPTIONS, filled=True)
-    compared = traced(scenario, layout, values["stage"])
-    write_answer(ctx, "trace", compared, presentation(ctx))
+    scenario, layout = api.resolved(asked, layouts.layout_values(values), OPTIONS, filled=True)
+    write_answer(ctx, "trace", traced(scenario, layout, values["stage"]), presentation(ctx))
 
 
 _NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
@@ -427,14 +398,16 @@ def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
     from simulator.lab.probe.launches import launch_all
     from simulator.lab.probe.prepare import outlook, prepare
 
-    request, form, shown = _probe_request(values), _probe_form(values), presentation(ctx)
-    quiet = shown.verbosity < 0
+    request, shown = _probe_request(values), presentation(ctx)
+    form, allowed = values["format"], ANSWERS["probe"].formats
+    if form not in allowed:
+        raise UnsupportedError(f"--format {form} and --probe: allowed are {', '.join(allowed)}")
     if values["dry_run"]:
         write(ANSWERS["probe plan"].write(outlook(request), form, shown), None)
         return
 
     def tell(line: str) -> None:
-        note(line, quiet=quiet)
+        note(line, quiet=shown.verbosity < 0)
 
     request.check()
     if request.backend != "cpu":
@@ -446,8 +419,7 @@ def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
-    from simulator.lab.probe.request import FOLDER as PROBED
-    from simulator.lab.probe.request import ProbeRequest
+    from simulator.lab.probe.request import FOLDER, ProbeRequest
     from simulator.lab.runner.reference import usual_backend
 
     for name in _NOT_PROBE:
@@ -456,12 +428,12 @@ def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
             raise click.UsageError(f"--probe and {option}: a probe measures rows of its own")
     if values["hardware"] is None:
         raise click.UsageError("--probe needs --hardware: the spec that comes nearest; `simulate hardware` lists them")
-    hardware = load_hardware(values["hardware"])
+    hardware = catalogue.load_hardware(values["hardware"])
     backend = values["backend"] or usual_backend(hardware.family)
     return ProbeRequest(
         hardware=values["hardware"],
         devices=values["devices"] or (2 if backend == "cpu" else hardware.devices_per_node),
-        folder=Path(values["output"] or PROBED),
+        folder=Path(values["output"] or FOLDER),
         model=values["model"],
         precision=values["precision"] or "bf16",
         backend=backend,
@@ -469,10 +441,3 @@ def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
         limit_seconds=float(values["time_limit"] or 600),
         resume=values["resume"],
     )
-
-
-def _probe_form(values: Mapping[str, Any]) -> str:
-    form, allowed = str(values["format"]), ANSWERS["probe"].formats
-    if form not in allowed:
-        raise UnsupportedError(f"--format {form} and --probe: allowed are {', '.join(allowed)}")
-    return form

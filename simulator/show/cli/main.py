@@ -23,31 +23,40 @@ import click
 
 from simulator._version import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
+from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.options import (
     GENERAL,
     GENERAL_OPTIONS,
-    OUTPUT,
     SURE,
     WHOLE_RUN,
     Option,
     Sectioned,
+    SpecName,
     Whole,
+    Word,
     amount,
     answer_options,
     given_on_command_line,
     handled,
     layout_options,
+    listed_name,
     question_options,
     shown,
 )
-from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
+from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, presentation, tell, write, write_answer
 from simulator.show.forms import Lazy
 
 if TYPE_CHECKING:
-    from simulator.show.cli import calibration, check, commands, compare, emit, lab, listings, plan, sweep
+    from simulator.frameworks import flags
+    from simulator.show.cli import calibration, check, commands, compare, emit, lab, plan, sweep
+    from simulator.show.report import listing
+    from simulator.show.report import schema as keys
+    from simulator.show.report.listing import SpecListing
 else:
-    calibration, check, commands, compare = map(Lazy, ("cli.calibration", "cli.check", "cli.commands", "cli.compare"))
-    emit, lab, listings, plan, sweep = map(Lazy, ("cli.emit", "cli.lab", "cli.listings", "cli.plan", "cli.sweep"))
+    calibration, check, commands = map(Lazy, ("show.cli.calibration", "show.cli.check", "show.cli.commands"))
+    compare, emit, lab = map(Lazy, ("show.cli.compare", "show.cli.emit", "show.cli.lab"))
+    plan, sweep, flags = map(Lazy, ("show.cli.plan", "show.cli.sweep", "frameworks.flags"))
+    listing, keys = map(Lazy, ("show.report.listing", "show.report.schema"))
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
@@ -148,7 +157,9 @@ class MainCommand(Sectioned, click.Group):
                 **extra,
             )
 
-        return sys.exit(_exit_code(answer, debug=_wants_trace(words))) if standalone_mode else answer()
+        if not standalone_mode:
+            return answer()
+        sys.exit(_exit_code(answer, debug="--debug" in words or bool(os.environ.get("SIMULATE_DEBUG"))))
 
 
 def run() -> NoReturn:
@@ -171,7 +182,8 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR09
     except SystemExit as left:
         # If the reader of its help is gone, click leaves with 1, which here means that a recipe failed; nothing
         # else in it does, but for completions of a shell.
-        return CLOSED_PIPE if left.code == 1 and _COMPLETION not in os.environ else _status(left.code)
+        ended = left.code if isinstance(left.code, int) else int(left.code is not None)
+        return CLOSED_PIPE if ended == 1 and _COMPLETION not in os.environ else ended
     except click.ClickException as error:
         _tell(f"error: {short_line(_usage_text(error))}")
         return error.exit_code if isinstance(error, click.UsageError) else click.UsageError.exit_code
@@ -185,10 +197,6 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR09
             return click.UsageError.exit_code
         return _internal(error, debug=debug)
     return code if isinstance(code, int) else 0
-
-
-def _status(code: object) -> int:
-    return code if isinstance(code, int) else int(code is not None)
 
 
 def _internal(error: Exception, *, debug: bool) -> int:
@@ -207,10 +215,6 @@ def _tell(message: str) -> None:
     tell(f"simulate: {message}")
 
 
-def _wants_trace(args: Sequence[str]) -> bool:
-    return "--debug" in args or bool(os.environ.get("SIMULATE_DEBUG"))
-
-
 def _usage_text(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         return f"no such option {shown(error.option_name)}{did_you_mean(error.option_name, error.possibilities or ())}"
@@ -224,7 +228,6 @@ def _usage_text(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
-_VARIANTS = "Show every layout, not only the best of each split into TP, PP, CP and EP."
 _DEADLINE = "With --nodes auto and --train-tokens: days that the run may take."
 _TIMELINE = "Write a step pass by pass there: trace events that Perfetto opens."
 
@@ -234,11 +237,11 @@ def _ranking_options() -> list[click.Parameter]:
         *question_options(many=True),
         *layout_options(many=True),
         *answer_options("ranking"),
-        Option("--top", OUTPUT, "Layouts to show.", type=Whole(1, 10_000), default=10),
+        Option("--top", "Layouts to show.", Whole(1, 10_000), default=10),
         SURE,
-        Option("--variants", OUTPUT, _VARIANTS, is_flag=True),
+        Option("--variants", "Show every layout, not only the best of each split into TP, PP, CP and EP."),
         *WHOLE_RUN,
-        Option("--deadline-days", OUTPUT, _DEADLINE, type=amount("DAYS")),
+        Option("--deadline-days", _DEADLINE, amount("DAYS")),
         *GENERAL_OPTIONS,
     ]
 
@@ -267,6 +270,42 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
+def _listing(name: str) -> click.Command:
+    """Return a command that lists what ships, or shows one."""
+    kind, load, text = _LISTINGS[name]
+    form = "spec listing" if isinstance(kind, SpecName) else "listing"
+
+    def callback(**values: Any) -> None:
+        ctx = click.get_current_context()
+        if name == "schema" and values["format"] == "json":
+            names = [values["name"]] if values["name"] else []
+            write(keys.schema_text(*names), values["output"])
+        else:
+            write_answer(ctx, form, load()(values["name"]), presentation(ctx))
+
+    argument = click.Argument(["name"], required=False, type=kind, metavar="[NAME]")
+    params = [argument, *answer_options(form), *GENERAL_OPTIONS]
+    return Sectioned(name, callback=callback, params=params, help=text or _COMMANDS[name][0])
+
+
+_LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str | None], SpecListing]], str]] = {
+    "models": (SpecName("model"), lambda: listing.models_listing, ""),
+    "hardware": (SpecName("hardware"), lambda: listing.hardware_listing, ""),
+    "frameworks": (Word(FRAMEWORKS), lambda: listing.frameworks_listing, ""),
+    "flags": (
+        listed_name(lambda: flags.table_names),
+        lambda: listing.flags_listing,
+        "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
+    ),
+    "schema": (
+        listed_name(lambda: keys.answer_names),
+        lambda: listing.keys_listing,
+        "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
+    ),
+}
+"""Type of the name that a command takes, what lists, and its help where that is not its short one."""
+
+
 def _rank() -> click.Command:
     return Sectioned(
         "rank",
@@ -285,7 +324,7 @@ def _estimate() -> click.Command:
             *question_options(),
             *layout_options(many=False),
             *answer_options("estimate"),
-            Option("--timeline", OUTPUT, _TIMELINE, metavar="FILE"),
+            Option("--timeline", _TIMELINE, metavar="FILE"),
             *WHOLE_RUN,
             *GENERAL_OPTIONS,
         ],
@@ -300,27 +339,18 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
     "compare": ("Say what differs between two layouts or recipes.", lambda: compare.compare_command),
     "explain": ("Say why a layout needs what it needs, and what helps.", lambda: compare.explain_command),
     "sweep": ("Price the product of lists into a table.", lambda: sweep.sweep_command),
-    "models": (
-        "List the shipped models, or show the numbers of one.",
-        lambda: partial(listings.listing_command, "models"),
-    ),
-    "hardware": (
-        "List the shipped hardware, or show the numbers of one.",
-        lambda: partial(listings.listing_command, "hardware"),
-    ),
+    "models": ("List the shipped models, or show the numbers of one.", lambda: partial(_listing, "models")),
+    "hardware": ("List the shipped hardware, or show the numbers of one.", lambda: partial(_listing, "hardware")),
     "frameworks": (
         "List the switches of the framework profiles, or those of one.",
-        lambda: partial(listings.listing_command, "frameworks"),
+        lambda: partial(_listing, "frameworks"),
     ),
-    "flags": (
-        "List the tables of flags and keys, or the flags of one.",
-        lambda: partial(listings.listing_command, "flags"),
-    ),
+    "flags": ("List the tables of flags and keys, or the flags of one.", lambda: partial(_listing, "flags")),
     "calibrate": ("Fit the coefficients to measured runs.", lambda: calibration.calibrate_command),
     "accuracy": ("Compare predictions with measured runs.", lambda: calibration.accuracy_command),
     "check": ("Judge launch scripts before they are launched.", lambda: check.check_command),
     "emit": ("Write a recipe that launches a layout.", lambda: emit.emit_command),
-    "schema": ("List the keys of the JSON answers.", lambda: partial(listings.listing_command, "schema")),
+    "schema": ("List the keys of the JSON answers.", lambda: partial(_listing, "schema")),
     "trace": ("Count one stage's bytes without a device.", lambda: lab.trace_command),
     "validate": ("Launch the best layouts and compare.", lambda: lab.validate_command),
 }
@@ -335,9 +365,8 @@ cli = MainCommand(
         *_ranking_options(),
         Option(
             "--version",
-            GENERAL,
             "Show the version and exit.",
-            is_flag=True,
+            section=GENERAL,
             is_eager=True,
             expose_value=False,
             allow_from_autoenv=False,

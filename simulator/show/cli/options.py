@@ -305,16 +305,16 @@ class SpecName(Parsed):
         return super().shell_complete(ctx, param, incomplete)
 
 
-def listed_name(names: Callable[[], Sequence[str]]) -> Parsed:
+def listed_name(names: Callable[[], Callable[[], Sequence[str]]]) -> Parsed:
     """Return the type of a name in a command's listing."""
 
     def read(text: str) -> str:
-        known = names()
+        known = names()()
         if text not in known:
             raise InputError(f"{shown(text)} is not one of {', '.join(known)}{did_you_mean(text, known)}")
         return text
 
-    return Parsed("NAME", read, names)
+    return Parsed("NAME", read, lambda: list(names()()))
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -340,15 +340,25 @@ Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
 
 class Option(click.Option):
-    """Option with a section of the help, where its default is shown."""
+    """Option with a section of the help, where its default is shown; without type and metavar it is a flag."""
 
-    def __init__(self, names: str, section: str, text: str, **attributes: Any) -> None:
-        super().__init__(names.split(), help=text, show_default=attributes.get("default") is not None, **attributes)
-        self.section = section
+    def __init__(self, names: str, text: str, type: ParamType | None = None, **more: Any) -> None:  # noqa: A002  click's
+        self.section: str = more.pop("section", OUTPUT)
+        if type is None and not {"metavar", "count"} & more.keys():
+            more["is_flag"] = True
+        shows = more.get("default") is not None
+        super().__init__(names.split(), help=text, type=type, show_default=shows, **more)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the environment variable's value; None for a group's own option if a command follows."""
         return None if ctx.meta.get(_FOLLOWED) is ctx else super().resolve_envvar_value(ctx)
+
+
+def in_section(section: str, *options: Option) -> tuple[Option, ...]:
+    """Return options that stand in a section of their command's help."""
+    for option in options:
+        option.section = section
+    return options
 
 
 class Sectioned(click.Command):
@@ -419,44 +429,48 @@ def question_options(*, many: bool = False) -> list[click.Parameter]:
     for setting in INPUTS:
         options.append(_question_option(setting, many=many))
         if setting.name == "global_batch_size":
+            of_tokens = Whole(1, 2**50, of_tokens=True)
             text = "Tokens in a step, instead; 4M."
-            options.append(Option("--global-batch-tokens", QUESTION, text, type=Whole(1, 2**50, of_tokens=True)))
+            options.append(Option("--global-batch-tokens", text, of_tokens, section=QUESTION))
     return options
 
 
 def _question_option(setting: InputSetting, *, many: bool) -> Option:
-    default = None if setting.default is REQUIRED else setting.default
+    name, text = setting.option, setting.help
     if setting.searchable and many:
-        text = f"{setting.help} auto: the fewest that fit, up to 1024; auto:256: up to 256."
-        return Option(setting.option, QUESTION, text, type=Nodes(setting.low, setting.high))
-    about: dict[str, Any] = {"type": _type_of(setting, many=False), "default": default}
+        text += " auto: the fewest that fit, up to 1024; auto:256: up to 256."
+        return Option(name, text, Nodes(setting.low, setting.high), section=QUESTION)
     match setting.kind:
         case "switches":
-            about = {"type": Setting(), "multiple": True}
+            return Option(name, text, Setting(), section=QUESTION, multiple=True)
         case "file":
-            about = {"metavar": "FILE|none"}
-    return Option(setting.option, QUESTION, setting.help, **about)
+            return Option(name, text, section=QUESTION, metavar="FILE|none")
+    default = None if setting.default is REQUIRED else setting.default
+    return Option(name, text, _type_of(setting, many=False), section=QUESTION, default=default)
 
 
 def layout_options(*, many: bool) -> list[click.Parameter]:
     """Return the options of the layout: sets to choose from if ``many``, else one value each."""
-    options: list[click.Parameter] = [_layout_option(setting, many=many) for setting in SETTINGS]
+    options: list[click.Parameter] = []
+    for setting in SETTINGS:
+        unset = f"/--no-{setting.option.removeprefix('--')}" if setting.kind == "flag" else ""
+        kind = _type_of(setting, many=many)
+        options.append(Option(setting.option + unset, setting.help, kind, section=LAYOUT, default=None))
     if many:
         text = "Also consider tensor parallelism across nodes."
-        options.append(Option("--allow-tp-across-nodes", LAYOUT, text, is_flag=True))
+        options.append(Option("--allow-tp-across-nodes", text, section=LAYOUT))
     return options
 
 
 def answer_options(name: str) -> list[click.Parameter]:
     """Return the options for format and destination of an answer."""
-    text = "Write the answer there instead of stdout."
-    return [output_format(name), Option("--output", OUTPUT, text, metavar="FILE")]
+    return [output_format(name), Option("--output", "Write the answer there instead of stdout.", metavar="FILE")]
 
 
 def output_format(name: str) -> Option:
     """Return the option for the format of an answer, by default its first."""
     forms = ANSWERS[name].formats
-    return Option("--format", OUTPUT, "Form of the answer.", type=Word(forms), default=forms[0])
+    return Option("--format", "Form of the answer.", Word(forms), default=forms[0])
 
 
 def given_on_command_line(ctx: click.Context, params: Sequence[click.Parameter]) -> list[str]:
@@ -465,18 +479,17 @@ def given_on_command_line(ctx: click.Context, params: Sequence[click.Parameter])
     return [param.opts[-1] for param in params if param.name and ctx.get_parameter_source(param.name) is source]
 
 
+def refuse_options(values: Mapping[str, Any], names: Iterable[str], why: str) -> None:
+    """Raise UsageError for the first of some options that has a value."""
+    for name in names:
+        if values[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} {why}")
+
+
 def left_to_default(ctx: click.Context, name: str) -> bool:
     """Tell whether neither command line nor environment set the parameter ``name``."""
     sources = (click.core.ParameterSource.DEFAULT, None)
     return ctx.get_parameter_source(name) in sources
-
-
-def _layout_option(setting: InputSetting, *, many: bool) -> Option:
-    """Return the option of one field of a layout."""
-    name, kind = setting.option, _type_of(setting, many=many)
-    if setting.kind == "flag":
-        name += f"/--no-{setting.option.removeprefix('--')}"
-    return Option(name, LAYOUT, setting.help, type=kind, default=None)
 
 
 def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | None:
@@ -507,102 +520,84 @@ def handled(handler: Callable[[], Handler]) -> Callable[..., None]:
     return callback
 
 
-GENERAL_OPTIONS = (
+GENERAL_OPTIONS = in_section(
+    GENERAL,
     Option(
         "--color",
-        GENERAL,
         "Colours on a terminal; NO_COLOR and FORCE_COLOR are respected.",
-        type=Word(("auto", "always", "never")),
+        Word(("auto", "always", "never")),
         default="auto",
     ),
-    Option("-v --verbose", GENERAL, "Show every assumption.", count=True),
-    Option("-q --quiet", GENERAL, "Show the tables alone.", count=True),
-    Option("--debug", GENERAL, "Show where a defect of the simulator arose.", is_flag=True),
+    Option("-v --verbose", "Show every assumption.", count=True),
+    Option("-q --quiet", "Show the tables alone.", count=True),
+    Option("--debug", "Show where a defect of the simulator arose."),
 )
 """Options of every command."""
 SURE = Option(
     "--min-fit-probability",
-    OUTPUT,
     "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all.",
-    type=percentage(zero=True),
+    percentage(zero=True),
     default=0.95,
 )
 WHOLE_RUN = (
-    Option("--train-tokens", OUTPUT, "Tokens of the whole run, such as 100B: adds days to train.", type=TOKENS),
-    Option("--price-per-device-hour", OUTPUT, "With --train-tokens: adds the cost.", type=amount("PRICE", zero=True)),
+    Option("--train-tokens", "Tokens of the whole run, such as 100B: adds days to train.", TOKENS),
+    Option("--price-per-device-hour", "With --train-tokens: adds the cost.", amount("PRICE", zero=True)),
 )
 """Options of a ranking and an estimate that ask for the days and the cost of a whole run."""
+_FIELD = Setting("such as num_hidden_layers=32")
 REPLACED = Option(
-    "--model-field",
-    QUESTION,
-    "Replace one number of the model; repeatable.",
-    type=Setting("such as num_hidden_layers=32"),
-    multiple=True,
+    "--model-field", "Replace one number of the model; repeatable.", _FIELD, section=QUESTION, multiple=True
 )
-_WORLD_SIZE = "such as WORLD_SIZE=4; the answer names what is missing"
-RECIPE = (
+RECIPE = in_section(
+    "Recipe",
     Option(
         "--set settings",
-        "Recipe",
         "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw, or a field of a recipe in Python, such as "
         "model.tensor_model_parallel_size=4; repeatable.",
-        type=Setting(_WORLD_SIZE, empty=True),
+        Setting("such as WORLD_SIZE=4; the answer names what is missing", empty=True),
         multiple=True,
     ),
-    Option(
-        "--root",
-        "Recipe",
-        "Folder that reading does not leave, by default the repository of each recipe.",
-        metavar="FOLDER",
-    ),
-    Option("--from-environment", "Recipe", "Take such values from this environment too.", is_flag=True),
+    Option("--root", "Folder that reading does not leave, by default the repository of each recipe.", metavar="FOLDER"),
+    Option("--from-environment", "Take such values from this environment too."),
 )
 """Options of how a recipe is read."""
-_FAILING = ("does-not-fit", "refused", "starved", "cannot-tell", "not-modelled", "unreadable")
-_PASSES = "What passes"
-GATES = (
-    Option("--max-memory-fraction", _PASSES, "Share of the usable memory that may be needed.", type=percentage()),
-    Option("--min-fit-probability", _PASSES, "Least probability to fit.", type=percentage()),
+GATES = in_section(
+    "What passes",
+    Option("--max-memory-fraction", "Share of the usable memory that may be needed.", percentage()),
+    Option("--min-fit-probability", "Least probability to fit.", percentage()),
     Option(
         "--fail-on",
-        _PASSES,
         "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable.",
-        type=WordSet(_FAILING),
+        WordSet(("does-not-fit", "refused", "starved", "cannot-tell", "not-modelled", "unreadable")),
         multiple=True,
     ),
-    Option("--skip-non-recipes", _PASSES, "Pass over files that start no training.", is_flag=True),
-    Option("--exit-zero", _PASSES, "Exit 0 where a recipe fails.", is_flag=True),
-    Option("--baseline", _PASSES, "A stored --format json: what fails there fails no more.", metavar="FILE"),
+    Option("--skip-non-recipes", "Pass over files that start no training."),
+    Option("--exit-zero", "Exit 0 where a recipe fails."),
+    Option("--baseline", "A stored --format json: what fails there fails no more.", metavar="FILE"),
 )
 """Options of what passes a check."""
-PATCHES = Option(
-    "--diff", OUTPUT, "Print each change that helps as a patch of the recipe, the fastest first.", is_flag=True
-)
-EMITTED = (
-    Option("--rank", "Recipe", "Which layout of a ranking, best first.", type=Whole(1, 10_000), default=1),
-    Option("--force", "Recipe", "Write a layout that does not fit too.", is_flag=True),
+PATCHES = Option("--diff", "Print each change that helps as a patch of the recipe, the fastest first.")
+EMITTED = in_section(
+    "Recipe",
+    Option("--rank", "Which layout of a ranking, best first.", Whole(1, 10_000), default=1),
+    Option("--force", "Write a layout that does not fit too."),
 )
 """Options of which layout of a file a recipe is written for."""
-RECIPE_FILE = Option("--output", OUTPUT, "Write the recipe there.", metavar="FILE")
+RECIPE_FILE = Option("--output", "Write the recipe there.", metavar="FILE")
 SWEPT = (
-    Option("--workers", "Work", "Processes on this machine; one for each core by default.", type=Whole(1, 4096)),
-    Option(
-        "--scheduler",
+    *in_section(
         "Work",
-        "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file.",
-        metavar="ADDRESS",
+        Option("--workers", "Processes on this machine; one for each core by default.", Whole(1, 4096)),
+        Option(
+            "--scheduler",
+            "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file.",
+            metavar="ADDRESS",
+        ),
+        Option("--shard", "Do only this share of the parts, such as 3/64, and write no table.", Parsed("K/N", _shard)),
+        Option("--merge", "Price nothing: write the table from what all shards did."),
+        Option("--force", "Replace a table that answers other questions."),
     ),
-    Option(
-        "--shard",
-        "Work",
-        "Do only this share of the parts, such as 3/64, and write no table.",
-        type=Parsed("K/N", _shard),
-    ),
-    Option("--merge", "Work", "Price nothing: write the table from what all shards did.", is_flag=True),
-    Option("--force", "Work", "Replace a table that answers other questions.", is_flag=True),
-    Option(
-        "--output", OUTPUT, "Table to write, .csv or .parquet; FILE.parts beside it keeps what is done.", metavar="FILE"
-    ),
+    Option("--output", "Table to write, .csv or .parquet; FILE.parts beside it keeps what is done.", metavar="FILE"),
 )
 """Options of how a sweep is worked off."""
 BACKEND = "Kind of device in torch's words; follows from the hardware: cpu, npu (Ascend) or cuda."

@@ -5,8 +5,7 @@ simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -23,6 +22,7 @@ from simulator.show.cli.options import (
     WordSet,
     amount,
     answer_options,
+    in_section,
     layout_options,
     left_to_default,
     percentage,
@@ -30,68 +30,48 @@ from simulator.show.cli.options import (
 )
 from simulator.show.cli.streams import presentation, progress_bar, verbosity_of, write_answer
 
-if TYPE_CHECKING:
-    from simulator.show.answers.availability import Availability
-    from simulator.show.answers.offers import Offer
-
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
-_ASKED = ("seq_length", "global_batch_size", "framework")
+_WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")
 _OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share")
 
 
-def _offer(text: str) -> Offer:
+def _offer(text: str) -> Any:
     from simulator.show.answers.offers import parse_offer
 
     return parse_offer(text)
 
 
-_OFFERS = (
+_BOOKING = in_section(
+    QUESTION,
     Option(
         "--offer",
-        QUESTION,
         "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; repeatable.",
-        type=Parsed("OFFER", _offer, lambda: SpecName("hardware").completions("")),
+        Parsed("OFFER", _offer, lambda: SpecName("hardware").completions("")),
         multiple=True,
     ),
-    Option("--train-tokens", QUESTION, "Tokens of the whole run, such as 300B.", type=TOKENS),
-    Option("--deadline-days", QUESTION, "Days that the run may take.", type=amount("DAYS")),
-    Option("--budget", QUESTION, "What it may cost, in the currency of the offers.", type=amount()),
-    Option(
-        "--precision",
-        QUESTION,
-        "Types of matrix products to compare: bf16,fp8.",
-        type=WordSet(PRECISIONS),
-        default="bf16",
-    ),
+    Option("--train-tokens", "Tokens of the whole run, such as 300B.", TOKENS),
+    Option("--deadline-days", "Days that the run may take.", amount("DAYS")),
+    Option("--budget", "What it may cost, in the currency of the offers.", amount()),
+    Option("--precision", "Types of matrix products to compare: bf16,fp8.", WordSet(PRECISIONS), default="bf16"),
 )
-_SECTION = "Availability"
-_AVAILABILITY = (
-    Option(
-        "--availability",
-        _SECTION,
-        "Count failures, checkpoints and evaluation; implied by the options below.",
-        is_flag=True,
-    ),
-    Option("--device-mtbf-hours", _SECTION, "Mean time between failures of one device.", type=amount("HOURS")),
-    Option(
-        "--restart-minutes", _SECTION, "From a failure to loading the checkpoint.", type=amount("MINUTES", zero=True)
-    ),
-    Option(
-        "--checkpoint-minutes", _SECTION, "Between checkpoints; by default what loses least.", type=amount("MINUTES")
-    ),
-    Option("--evaluation-share", _SECTION, "Evaluation, as a share of the steps' time.", type=percentage(zero=True)),
+_AVAILABILITY = in_section(
+    "Availability",
+    Option("--availability", "Count failures, checkpoints and evaluation; implied by the options below."),
+    Option("--device-mtbf-hours", "Mean time between failures of one device.", amount("HOURS")),
+    Option("--restart-minutes", "From a failure to loading the checkpoint.", amount("MINUTES", zero=True)),
+    Option("--checkpoint-minutes", "Between checkpoints; by default what loses least.", amount("MINUTES")),
+    Option("--evaluation-share", "Evaluation, as a share of the steps' time.", percentage(zero=True)),
 )
 
 
 def plan_command() -> click.Command:
     """Return the command that compares offers."""
-    question = [param for param in question_options() if param.name not in _OF_OFFERS]
     return Sectioned(
         "plan",
         callback=_plan,
         params=[
-            *_OFFERS,
-            *question,
+            *_BOOKING,
+            *(param for param in question_options() if param.name not in _OF_OFFERS),
             *layout_options(many=True),
             *_AVAILABILITY,
             SURE,
@@ -107,6 +87,7 @@ def plan_command() -> click.Command:
 
 def _plan(**values: Any) -> None:
     """Price the offers and write the plan."""
+    from simulator.show.answers.availability import Availability
     from simulator.show.answers.plan import plan
     from simulator.show.cli.layouts import framework_options, space
 
@@ -115,26 +96,19 @@ def _plan(**values: Any) -> None:
         if not values[name]:
             raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
     names = (
-        *("model", "lora_rank", "num_layers", "stack", "calibration", *_ASKED),
+        *("model", "lora_rank", "num_layers", "stack", "calibration", *_WITH_DEFAULT),
         *("train_tokens", "deadline_days", "budget", "min_fit_probability"),
     )
+    available = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="choices priced") as progress:
         planned = plan(
             **{name: values[name] for name in names},
             options=framework_options(values),
             offers=values["offer"],
             precisions=values["precision"],
-            availability=_availability(values),
+            availability=Availability(**available) if available or values["availability"] else None,
             space=space(values),
             progress=progress,
         )
-    defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
+    defaults = {name: values[name] for name in _WITH_DEFAULT if left_to_default(ctx, name)}
     write_answer(ctx, "plan", planned, presentation(ctx, defaults=defaults))
-
-
-def _availability(values: Mapping[str, Any]) -> Availability | None:
-    """Return the availability of a run, with defaults; None if no option asks for it."""
-    from simulator.show.answers.availability import Availability
-
-    figures = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
-    return Availability(**figures) if figures or values["availability"] else None

@@ -7,7 +7,7 @@ A model's fields are its keys, in order, and end in their units. Where a value c
     runs: Annotated[int, At(_runs, "Launches that ended well.")]   a function of the object and its meaning
     training: TrainingRun | None = None               left out where it is the default
 
-A dataclass without a model shows its fields as they are. `json_answers` and `json_lab` have the models of other answers;
+A dataclass without a model shows its fields as they are. `json_answers` and `json_lab` have models of other answers;
 `schema` makes JSON Schema and the list of keys, where a key's meaning is the docstring of its attribute.
 """
 

@@ -31,6 +31,7 @@ from simulator.show.answers.sweep.run import Sweep
 from simulator.show.report import json_answers, json_lab
 from simulator.show.report.as_json import At, EstimateJson, RankingJson, Shown, at_of, model_in
 from simulator.show.report.lab import Validation
+from simulator.show.report.text import dumps
 
 ROOTS: Mapping[str, tuple[type[Shown], type]] = {
     "estimate": (EstimateJson, Estimate),
@@ -61,6 +62,11 @@ def schema(*answers: str) -> dict[str, Any]:
         "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names],
         "$defs": json.loads(text),
     }
+
+
+def schema_text(*answers: str) -> str:
+    """Return the JSON Schema of some answers, all by default, as text."""
+    return dumps(schema(*answers)) + "\n"
 
 
 def _definition(model: str) -> str:
