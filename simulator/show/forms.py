@@ -8,9 +8,10 @@ A form is a keyword with a function that returns its writer, so that choosing on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from simulator.show.report.presentation import Presentation
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 Text = str | Iterable[str]
 """Text of an answer, in one piece or in several."""
 Writer = Callable[[Any, "Presentation"], Text]
-TableWriter = Callable[[Any, "Presentation", "Style"], str]
 
 
 class Lazy:
@@ -73,7 +73,7 @@ class Answer:
 
     def __init__(
         self,
-        table: Callable[[], TableWriter],
+        table: Callable[[], Writer],
         json: Callable[[], Writer],
         *,
         html: Callable[[], Writer] | None = None,
@@ -85,9 +85,9 @@ class Answer:
 
     def write(self, value: Any, form: str, presentation: Presentation) -> Iterable[str]:
         """Return the text of an answer, in one piece or in several."""
-        if form in ("table", "markdown"):
-            return (self.table()(value, presentation, cast("Style", form)),)
-        text = self.writers[form]()(value, presentation)
+        style: Style = "markdown" if form == "markdown" else "table"
+        writer = self.writers.get(form, self.table)()
+        text = writer(value, replace(presentation, style=style))
         return (text,) if isinstance(text, str) else text
 
     def text(self, value: Any, form: str, presentation: Presentation) -> str:

@@ -268,5 +268,5 @@ def test_a_reason_has_the_place_of_an_example_where_it_is_narrow(width: int, sho
     reason = "why " * 11 + "not?"
     results = [Checked(file=f"f{n}.sh", outcome="not_modelled", passed=False, reasons=(reason,)) for n in range(13)]
     checks = Checks(results=tuple(results), gates=Gates())
-    summary = check_table(checks, Presentation(width=width), "table").split("\n\n")[1]
+    summary = check_table(checks, Presentation(width=width)).split("\n\n")[1]
     assert (reason in summary, "such as" in summary) == (shown, width > 80)

@@ -1,11 +1,13 @@
 """Pages of a plan, a comparison, verdicts on recipes, and predictions beside measured runs.
 
-simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --format html
+    simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --format html
+
+Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, takewhile
 
 from simulator.errors import one_line
@@ -27,21 +29,22 @@ from simulator.show.pages.figures import (
     plan_figure,
     verdict_figure,
 )
-from simulator.show.pages.layouts import sources, spec_sources
+from simulator.show.pages.layouts import MEMORY_ABOUT, sources, spec_sources
 from simulator.show.pages.page import Cell, PageSection, Table, page_html, sortable
-from simulator.show.report.calibration import by_kind, class_sections, own_sections, row_sections
+from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
 from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_rows, tally, verdict_line
 from simulator.show.report.compare import (
     FIGURES,
     INPUTS,
     PARTS,
     compare_notes,
+    comparison_unit,
     figure_rows,
     headline,
     idle_lines,
     input_rows,
     part_rows,
-    side_text,
+    priced_text,
 )
 from simulator.show.report.estimate import defaults_line, status_line
 from simulator.show.report.plan import (
@@ -53,54 +56,39 @@ from simulator.show.report.plan import (
 )
 from simulator.show.report.presentation import Presentation, cost_text, days_text
 from simulator.show.report.tables import Section
-from simulator.show.report.text import amount, count_text, gib, layout_text, percent, probability_text, step_unit
+from simulator.show.report.text import amount, count_text, gib, layout_text, percent, probability_text
+
+_PLAN_WORDS = ("offer", "precision", "known", "layout", "in time", "in budget", "Pareto")
+"""Columns of a plan that hold words."""
+_MOST_FIGURES = 24
+"""Most recipes whose memory a page shows by stage and part, failed ones first."""
+_LONG = 20
+"""Most rows of a table that is not folded away."""
 
 
-def plan_page(plan: Plan, presentation: Presentation) -> str:
-    """Return the page of a plan. Raises UnsupportedError without plotly."""
+def plan_page(plan: Plan, shown: Presentation) -> str:
+    """Return the page of a plan."""
     figures: dict[str, PlotlyFigure] = {}
     lead, *others = plan_answer(plan)
-    sections = [PageSection(title="What to know of it", lines=others)] if others else []
+    sections = [PageSection("What to know of it", lines=others)] if others else []
     if plan.priced:
         figures["offers"] = plan_figure(plan.priced, plan.deadline_days, plan.budget)
-        sections.append(
-            PageSection(
-                title="Days and cost",
-                text=[
-                    "Bars are 90 % intervals, numbers are nodes, lines are the limits; nothing beats a diamond in both."
-                ],
-                figure="offers",
-                about="Scatter of choices by offer: days against cost with 90 % intervals; lines at the limits.",
-                table=_plan_table(plan),
-            )
-        )
-    out = list(left_out_lines(plan))
-    if out:
-        sections.append(PageSection(title="Left out", lines=out))
-    notes = [
-        *availability_lines(plan.availability),
-        *defaults_line(dict(presentation.defaults)),
-        *foundation_lines(plan, 1),
-        *sources("model", load_model(plan.model)),
-    ]
+        text = "Bars are 90 % intervals, numbers are nodes, lines are the limits; nothing beats a diamond in both."
+        about = "Scatter of choices by offer: days against cost with 90 % intervals; lines at the limits."
+        rows = [_plan_row(choice) for choice in plan.priced]
+        several = len({choice.precision for choice in plan.priced}) > 1
+        names = [name for name in rows[0] if name != "precision" or several]
+        names = [name for name in names if any(row[name][0] not in ("-", "") for row in rows)]
+        table = sortable(rows, names, _PLAN_WORDS)
+        sections.append(PageSection("Days and cost", text=[text], figure="offers", about=about, table=table))
+    if out := list(left_out_lines(plan)):
+        sections.append(PageSection("Left out", lines=out))
+    notes = [*availability_lines(plan.availability), *defaults_line(shown.defaults), *foundation_lines(plan)]
+    notes += sources("model", load_model(plan.model))
     for hardware in dict.fromkeys(offer.hardware for offer in plan.offers):
         notes += sources("hardware", load_hardware(hardware))
     title = f"{plan.model}: where to train {count_text(plan.train_tokens)} tokens"
-    return page_html(
-        title=title, lead=lead, sections=sections, figures=figures, command=presentation.command, notes=notes
-    )
-
-
-def _plan_table(plan: Plan) -> Table:
-    """Return the table of all choices, without empty columns."""
-    rows = [_plan_row(choice) for choice in plan.priced]
-    several = len({choice.precision for choice in plan.priced}) > 1
-    shown = [name for name in rows[0] if name != "precision" or several]
-    shown = [name for name in shown if any(row[name][0] not in ("-", "") for row in rows)]
-    return sortable(rows, shown, _WORDS)
-
-
-_WORDS = ("offer", "precision", "known", "layout", "in time", "in budget", "Pareto")
+    return page_html(shown, title, lead, sections, figures, notes=notes)
 
 
 def _plan_row(choice: Choice) -> dict[str, Cell]:
@@ -109,208 +97,149 @@ def _plan_row(choice: Choice) -> dict[str, Cell]:
     if estimate is None or run is None:
         raise ValueError("a choice without a layout has no row")
     probability, seconds = estimate.memory.fit_probability, estimate.throughput.step_seconds
-    share = None if choice.goodput is None else choice.goodput.training
-    words = {"in time": limit_text(choice.in_time), "in budget": limit_text(choice.in_budget)}
-    layout = layout_text(estimate.layout)
+    trains = None if choice.goodput is None else choice.goodput.training
     return {
-        "offer": (choice.hardware, choice.hardware),
+        "offer": (choice.hardware,) * 2,
         "nodes": (str(choice.nodes), choice.nodes),
-        "precision": (choice.precision, choice.precision),
+        "precision": (choice.precision,) * 2,
         "known": (estimate.provenance.status,) * 2,
         "days": (days_text(run), run.days),
         "cost": (cost_text(run), -1.0 if run.cost is None else run.cost),
-        **{name: (text, text) for name, text in words.items()},
+        "in time": (limit_text(choice.in_time),) * 2,
+        "in budget": (limit_text(choice.in_budget),) * 2,
         "Pareto": ("yes" if choice.pareto else "",) * 2,
         "step s": (amount(seconds), seconds),
         "fit %": ("-", -1.0) if probability is None else (probability_text(probability), probability),
-        "goodput %": ("-", -1.0) if share is None else (percent(share), share),
-        "layout": (layout, layout),
+        "goodput %": ("-", -1.0) if trains is None else (percent(trains), trains),
+        "layout": (layout_text(estimate.layout),) * 2,
     }
 
 
-_FIRST = frozenset({0})
-
-
-def compare_page(comparison: Comparison, presentation: Presentation) -> str:
-    """Return the page of a comparison, with its scenarios' sources. Raises UnsupportedError without plotly."""
-    unit, per_second = step_unit(max(e.throughput.step_seconds for e in (comparison.first, comparison.second)))
-    gibibytes = 1.0 / GIB
-    figures: dict[str, PlotlyFigure] = {
-        "memory": change_figure(comparison.memory, gibibytes, "GiB"),
+def compare_page(comparison: Comparison, shown: Presentation) -> str:
+    """Return the page of a comparison, with its scenarios' sources."""
+    unit, per_second = comparison_unit(comparison)
+    figures = {
+        "memory": change_figure(comparison.memory, 1.0 / GIB, "GiB"),
         "step": change_figure(comparison.step, per_second, unit),
     }
-    sides = [
-        f"{letter}: {name} - {side_text(priced)}"
-        for letter, name, priced in zip("AB", comparison.names, (comparison.first, comparison.second), strict=True)
-    ]
-    inputs = Table(headers=INPUTS, rows=input_rows(comparison), text_columns=frozenset({0, 1, 2}))
+    both = zip("AB", comparison.names, (comparison.first, comparison.second), strict=True)
+    inputs = Table(INPUTS, input_rows(comparison), frozenset({0, 1, 2}))
+    idle = list(idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."]
+    title = "Inputs that differ, and what each does to A alone"
+    seconds = part_rows(comparison.step, lambda value: f"{value * per_second:.3f}")
     sections = [
-        PageSection(title="A and B", lines=sides),
-        PageSection(
-            title="Figures",
-            table=Table(headers=FIGURES, rows=figure_rows(comparison, colour=False), text_columns=_FIRST),
-        ),
-        PageSection(
-            title="Inputs that differ, and what each does to A alone",
-            text=list(idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."],
-            table=inputs if inputs.rows else None,
-        ),
+        PageSection("A and B", lines=[f"{letter}: {name} - {priced_text(priced)}" for letter, name, priced in both]),
+        PageSection("Figures", table=Table(FIGURES, figure_rows(comparison, colour=False))),
+        PageSection(title, text=idle, table=inputs if inputs.rows else None),
         _parts(
             "Memory of the fullest device, from A to B", "memory", comparison.memory, part_rows(comparison.memory, gib)
         ),
-        _parts(
-            f"Time of one step, {unit}, from A to B",
-            "step",
-            comparison.step,
-            part_rows(comparison.step, lambda value: f"{value * per_second:.3f}"),
-        ),
+        _parts(f"Time of one step, {unit}, from A to B", "step", comparison.step, seconds),
     ]
-    return page_html(
-        title="A against B",
-        lead=headline(comparison),
-        sections=sections,
-        figures=figures,
-        command=presentation.command,
-        notes=(*compare_notes(comparison, presentation), *spec_sources(presentation.scenarios)),
-    )
+    notes = (*compare_notes(comparison, shown), *spec_sources(shown.scenarios))
+    return page_html(shown, "A against B", headline(comparison), sections, figures, notes=notes)
 
 
 def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Sequence[Sequence[str]]) -> PageSection:
     changed = sum(part.first != part.second for part in parts)
-    return PageSection(
-        title=title,
-        figure=figure,
-        about=f"Waterfall from A over {changed} parts that differ to B, as in the table.",
-        table=Table(headers=PARTS, rows=rows, text_columns=_FIRST),
-        folded=True,
-    )
+    about = f"Waterfall from A over {changed} parts that differ to B, as in the table."
+    return PageSection(title, figure=figure, about=about, table=Table(PARTS, rows), folded=True)
 
 
-MOST_FIGURES = 24
-"""Most recipes whose memory a page shows by stage and part, failed ones first."""
-
-
-def check_page(checks: Checks, presentation: Presentation) -> str:
-    """Return the page of verdicts. Raises UnsupportedError without plotly."""
+def check_page(checks: Checks, shown: Presentation) -> str:
+    """Return the page of verdicts."""
     figures: dict[str, PlotlyFigure] = {}
-    priced = [result for result in checks.results if result.estimate is not None and result.outcome != "refused"]
-    table = Table(
-        headers=HEADERS, rows=summary_rows(checks.results), text_columns=frozenset(TEXTS), keys=[*_keys(checks)]
-    )
-    sections = [PageSection(title="Verdicts", table=table)]
+    rows = summary_rows(checks.results)
+    keys = [_sort_keys(result, row) for result, row in zip(checks.results, rows, strict=True)]
+    sections = [PageSection("Verdicts", table=Table(HEADERS, rows, frozenset(TEXTS), keys=keys))]
+    priced = [(r, r.estimate) for r in checks.results if r.estimate is not None and r.outcome != "refused"]
     if priced:
-        figures["recipes"] = verdict_figure([(_name(r), r.outcome, r.estimate) for r in priced if r.estimate])
-        sections.insert(
-            0,
-            PageSection(
-                title="Need against what is usable",
-                figure="recipes",
-                about="Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals; "
-                "grey where the verdict is open.",
-            ),
+        figures["recipes"] = verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
+        about = (
+            "Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals; grey where the "
+            "verdict is open."
         )
-    drawn = {id(result) for result in sorted(priced, key=lambda result: result.passed)[:MOST_FIGURES]}
+        sections.insert(0, PageSection("Need against what is usable", figure="recipes", about=about))
+    drawn = sorted(priced, key=lambda pair: pair[0].passed)[:_MOST_FIGURES]
+    needs = {id(result): memory_figure(estimate) for result, estimate in drawn}
     for number, result in enumerate(checks.results):
-        name = f"recipe-{number}" if id(result) in drawn and result.estimate is not None else ""
-        if name and result.estimate is not None:
-            figures[name] = memory_figure(result.estimate)
+        name = f"recipe-{number}" if id(result) in needs else ""
+        if name:
+            figures[name] = needs[id(result)]
         sections.append(_recipe(result, name))
     if checks.changed is not None:
         lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
-        sections.append(PageSection(title="Since the baseline", lines=lines))
-    known = dict.fromkeys(f"{r.estimate.hardware}: {status_line(r.estimate)}" for r in priced if r.estimate)
-    scenarios = [result.case.scenario for result in priced if result.case is not None]
-    return page_html(
-        title=f"Recipes on {', '.join(_hardware(checks)) or 'no hardware'}",
-        lead=f"{tally(checks.results)}.",
-        sections=sections,
-        figures=figures,
-        command=presentation.command,
-        notes=[*known, *spec_sources(scenarios)],
-    )
+        sections.append(PageSection("Since the baseline", lines=lines))
+    hardware = dict.fromkeys(result.estimate.hardware for result in checks.results if result.estimate is not None)
+    known = dict.fromkeys(f"{estimate.hardware}: {status_line(estimate)}" for _, estimate in priced)
+    notes = [*known, *spec_sources(result.case.scenario for result, _ in priced if result.case is not None)]
+    title = f"Recipes on {', '.join(hardware) or 'no hardware'}"
+    return page_html(shown, title, f"{tally(checks.results)}.", sections, figures, notes=notes)
 
 
 def _recipe(result: Checked, figure: str) -> PageSection:
     patches = [f"{change.text}:\n{change.patch.rstrip()}" for change in result.changes if change.patch]
     return PageSection(
-        title=_name(result),
+        one_line(result.name),
         text=[f"{one_line(verdict_line(result))}."],
         lines=[one_line(line) for line in detail_lines(result, sources=True)],
         figure=figure,
-        about="Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use.",
+        about=MEMORY_ABOUT,
         code="\n\n".join(patches),
     )
 
 
-def _name(result: Checked) -> str:
-    return one_line(result.name)
+def _sort_keys(result: Checked, row: Sequence[str]) -> list[float | str]:
+    keys: list[float | str] = list(row)
+    if result.estimate is not None and result.outcome != "refused":
+        memory = result.estimate.memory
+        figures = (memory.device_bytes, memory.capacity_bytes, memory.headroom_bytes, memory.binding_stage)
+        keys[3:8] = [*figures, result.estimate.throughput.step_seconds]
+    return keys
 
 
-def _hardware(checks: Checks) -> list[str]:
-    return list(dict.fromkeys(r.estimate.hardware for r in checks.results if r.estimate is not None))
+_ERROR_UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}
 
 
-def _keys(checks: Checks) -> Iterator[list[float | str]]:
-    """Yield the sort keys of each row's cells."""
-    for result, row in zip(checks.results, summary_rows(checks.results), strict=True):
-        keys: list[float | str] = list(row)
-        if result.estimate is not None and result.outcome != "refused":
-            memory = result.estimate.memory
-            figures = (memory.device_bytes, memory.capacity_bytes, memory.headroom_bytes, memory.binding_stage)
-            keys[3:8] = [*figures, result.estimate.throughput.step_seconds]
-        yield keys
+def _error_title(kind: CoefficientKind) -> str:
+    return f"{TITLES[kind]}: error of every row"
 
 
-_UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}
-_TITLES: Mapping[CoefficientKind, str] = {"memory": "Memory: error of every row", "time": "Speed: error of every row"}
-
-
-def accuracy_page(judged: Sequence[JudgedRun], presentation: Presentation) -> str:
-    """Return the page of shipped rows. Raises UnsupportedError without the plotting library."""
+def accuracy_page(judged: Sequence[JudgedRun], shown: Presentation) -> str:
+    """Return the page of shipped rows."""
     figures: dict[str, PlotlyFigure] = {}
-    drawn: list[PageSection] = []
+    sections: list[PageSection] = []
+    text = "Predicted over measured, less one; each row predicted with its source left out of the fit."
+    about = "Scatter of rows: measured figure against error in per cent, by class of device."
     for kind, rows in by_kind(judged):
-        if not rows:
-            continue
-        unit = GIB if kind == "memory" else 1.0
-        measured = [
-            Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
-        ]
-        figures[kind] = error_figure(measured, _UNITS[kind])
-        drawn.append(
-            PageSection(
-                title=_TITLES[kind],
-                text=["Predicted over measured, less one; each row predicted with its source left out of the fit."],
-                figure=kind,
-                about="Scatter of rows: measured figure against error in per cent, by class of device.",
-            )
-        )
-    parts = chain(class_sections(judged), row_sections(judged))
-    texts_of: dict[str, list[str]] = {}
+        if rows:
+            unit = GIB if kind == "memory" else 1.0
+            measured = [
+                Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
+            ]
+            figures[kind] = error_figure(measured, _ERROR_UNITS[kind])
+            sections.append(PageSection(_error_title(kind), text=[text], figure=kind, about=about))
+    sections += map(_section, chain(class_sections(judged), row_sections(judged)))
+    by_source: dict[str, list[str]] = {}
     for row in judged:
-        texts_of.setdefault(row.source, []).append(row.row.source)
-    notes = [f"rows {name}, source {_beginning(texts)}" for name, texts in texts_of.items()]
-    sections = [*drawn, *map(_section, parts)]
+        by_source.setdefault(row.source, []).append(row.row.source)
+    notes = [f"rows {name}, source {_beginning(texts)}" for name, texts in by_source.items()]
     lead = f"{len(judged)} figures of measured runs."
-    title = "Predictions against measured runs"
-    return page_html(
-        title=title, lead=lead, sections=sections, figures=figures, command=presentation.command, notes=notes
-    )
+    return page_html(shown, "Predictions against measured runs", lead, sections, figures, notes=notes)
 
 
 def _beginning(texts: Sequence[str]) -> str:
     """Return the shared beginning of all texts in whole words, else the first text."""
-    shared = list(
-        takewhile(lambda words: len(set(words)) == 1, zip(*(text.split(" ") for text in texts), strict=False))
-    )
-    return " ".join(words[0] for words in shared).rstrip(",;:(") or texts[0]
+    columns = zip(*(text.split(" ") for text in texts), strict=False)
+    shared = " ".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, columns))
+    return shared.rstrip(",;:(") or texts[0]
 
 
-def own_page(errors: Sequence[OwnError], presentation: Presentation) -> str:
-    """Return the page of own rows before and after their calibration. Raises UnsupportedError without plotly."""
+def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
+    """Return the page of own rows before and after their calibration."""
     figures: dict[str, PlotlyFigure] = {}
     sections = []
-    for kind, title in _TITLES.items():
+    for kind in TITLES:
         mine = [own for own in errors if own.kind == kind]
         rows = [
             Measured(group=when, key=own.key, measured=float(number), error=error)
@@ -320,11 +249,11 @@ def own_page(errors: Sequence[OwnError], presentation: Presentation) -> str:
         ]
         if rows:
             figures[kind] = error_figure(rows, "row", linear=True)
-            sections.append(PageSection(title=title, figure=kind, about="Scatter: error of each row in per cent."))
+            about = "Scatter: error of each row in per cent."
+            sections.append(PageSection(_error_title(kind), figure=kind, about=about))
     sections += map(_section, own_sections(errors))
-    keys = len({own.key for own in errors})
-    title, lead = "Own rows against predictions", f"{keys} rows of your own."
-    return page_html(title=title, lead=lead, sections=sections, figures=figures, command=presentation.command)
+    lead = f"{len({own.key for own in errors})} rows of your own."
+    return page_html(shown, "Own rows against predictions", lead, sections, figures)
 
 
 def _section(part: Section) -> PageSection:
@@ -332,13 +261,12 @@ def _section(part: Section) -> PageSection:
     table = None
     if part.headers and part.rows:
         headers = [header.replace("\n", " ") for header in part.headers]
-        table = Table(headers=headers, rows=part.rows, text_columns=frozenset(part.text_columns))
-    listed = part.lines if part.listed else ()
+        table = Table(headers, part.rows, frozenset(part.text_columns))
     return PageSection(
-        title=part.title,
+        part.title,
         text=() if part.listed else part.lines,
-        lines=listed,
+        lines=part.lines if part.listed else (),
         table=table,
-        folded=len(part.rows) > 20,
+        folded=len(part.rows) > _LONG,
         wide=frozenset(position for position, header in enumerate(part.headers) if header in part.wrapped),
     )

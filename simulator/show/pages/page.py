@@ -14,22 +14,24 @@ from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
 from os.path import commonprefix
+from string import Template
 from typing import Any
 
 from simulator._version import __version__
 from simulator.errors import UnsupportedError
+from simulator.show.report.presentation import Presentation
 
 Spec = Mapping[str, Any]
 """A figure as Plotly takes it: `data` and `layout`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """Cells as text, with their sort keys."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
-    text_columns: frozenset[int] = frozenset()
+    text_columns: frozenset[int] = frozenset({0})
     """Columns aligned left."""
     layouts: Sequence[int] = ()
     """Index of the layout that each row's first cell shows; empty for none."""
@@ -43,15 +45,12 @@ Cell = tuple[str, float | str]
 
 def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: Collection[str]) -> Table:
     """Return the table of the columns `headers`; those among `words` are aligned left."""
-    return Table(
-        headers=headers,
-        rows=[[row[name][0] for name in headers] for row in rows],
-        keys=[[row[name][1] for name in headers] for row in rows],
-        text_columns=frozenset(position for position, name in enumerate(headers) if name in words),
-    )
+    cells, keys = ([[row[name][part] for name in headers] for row in rows] for part in (0, 1))
+    text_columns = frozenset(position for position, name in enumerate(headers) if name in words)
+    return Table(headers, [[str(cell) for cell in row] for row in cells], text_columns, keys=keys)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PageSection:
     """A heading and its contents."""
 
@@ -75,47 +74,32 @@ class PageSection:
 
 
 def page_html(  # noqa: PLR0913  everything on a page
-    *,
+    shown: Presentation,
     title: str,
     lead: str,
     sections: Sequence[PageSection],
     figures: Mapping[str, Spec],
+    *,
     layouts: Sequence[Mapping[str, Any]] = (),
-    command: str = "",
     notes: Sequence[str] = (),
 ) -> str:
     """Return the page as one file. Raises UnsupportedError without plotly.
 
-    `layouts` are panels, shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`;
-    `command` made the page.
+    `layouts` are panels, shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`.
     """
     assets = files("simulator.show.pages").joinpath("assets")
-    payload = json.dumps({"figures": figures, **packed(layouts)}, allow_nan=False)
-    payload = payload.replace("</", "<\\/")
-    rests_on = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            '<head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<link rel="icon" href="data:,">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{assets.joinpath('page.css').read_text('utf-8')}</style></head>",
-            "<body>",
-            f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>',
-            "<main>",
-            *(_section(number, section) for number, section in enumerate(sections)),
-            "</main>",
-            '<footer><section aria-labelledby="made"><h2 id="made">What it rests on</h2>',
-            f"<ul>{rests_on}</ul>",
-            f"<p>Made by simulate {escape(__version__)}:</p><pre>{escape(command)}</pre></section></footer>",
-            f'<script type="application/json" id="data">{payload}</script>',
-            f"<script>{plotting_library()}</script>",
-            f"<script>{assets.joinpath('page.js').read_text('utf-8')}</script>",
-            "</body></html>",
-            "",
-        ]
+    data = json.dumps({"figures": figures, **packed(layouts)}, allow_nan=False)
+    return Template(assets.joinpath("page.html").read_text("utf-8")).substitute(
+        title=escape(title),
+        style=assets.joinpath("page.css").read_text("utf-8"),
+        lead=escape(lead),
+        sections="".join(f"{_section(number, section)}\n" for number, section in enumerate(sections)),
+        notes="".join(f"<li>{escape(note)}</li>" for note in notes),
+        version=escape(__version__),
+        command=escape(shown.command),
+        data=data.replace("</", "<\\/"),
+        plotly=plotting_library(),
+        script=assets.joinpath("page.js").read_text("utf-8"),
     )
 
 

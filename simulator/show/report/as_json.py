@@ -30,7 +30,7 @@ from simulator.question.units import TERA
 from simulator.question.vocabulary import Precision, StackName
 from simulator.search.result import FewestNodes, Ranking
 from simulator.show.answers.run import TrainingRun
-from simulator.show.report.presentation import Presentation, training_run
+from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
 
 Parts = dict[str, float]
@@ -184,6 +184,10 @@ else:
     )
 
 
+def _run_of(estimate: Estimate, shown: Presentation) -> TrainingRun | None:
+    return shown.run_of(estimate)
+
+
 class EstimateJson(AnswerJson):
     model: str
     hardware: str
@@ -198,7 +202,7 @@ class EstimateJson(AnswerJson):
     violations: list[Violation]
     provenance: ProvenanceJson
     assumed_switches: Annotated[list[AssumedSwitchJson], At("assumed")]
-    training: Annotated[TrainingRun | None, At(training_run, "The whole run; with `--train-tokens` only.")] = None
+    training: Annotated[TrainingRun | None, At(_run_of, "The whole run; with `--train-tokens` only.")] = None
 
 
 class CountsJson(Shown):

@@ -1,9 +1,9 @@
 """Predictions beside measured runs, and the coefficients fitted to them: tables, JSON, CSV, YAML.
 
-Speed by class                                  simulate accuracy
-platform  class  rows  source left out %  ...
-Memory, family hopper                           simulate calibrate mine.csv
-coefficient  value  standard error  ...
+    platform  class  rows  source left out %  ...         simulate accuracy
+    coefficient  value  standard error  prior  ...        simulate calibrate mine.csv
+
+Errors are shares: predicted over measured, less one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors
 from simulator.question.units import GIB
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import Section, Style, sections_text
+from simulator.show.report.tables import Section, sections_text
 from simulator.show.report.text import amount, dumps, percent, significant, table_csv
 
 SCHEMA_VERSION: Final = 4
@@ -40,21 +40,6 @@ _EXPLAINED: Final = (
     "organisation. Inside: rows in their 90 % interval with their source left out."
 )
 _Row = TypeVar("_Row", bound=WithErrors)
-
-
-def class_table(judged: Sequence[JudgedRun], _presentation: Presentation, style: Style) -> str:
-    """Return the errors by class."""
-    return sections_text(class_sections(judged), style)
-
-
-def row_table(judged: Sequence[JudgedRun], _presentation: Presentation, style: Style) -> str:
-    """Return the errors of every row."""
-    return sections_text(row_sections(judged), style)
-
-
-def own_table(errors: Sequence[OwnError], _presentation: Presentation, style: Style) -> str:
-    """Return the errors of own rows before and after their calibration."""
-    return sections_text(own_sections(errors), style)
 
 
 def by_kind(judged: Sequence[JudgedRun]) -> Iterator[tuple[CoefficientKind, list[JudgedRun]]]:
@@ -99,17 +84,13 @@ def _cells(rows: Iterable[WithErrors]) -> list[str]:
 
 def row_sections(judged: Sequence[JudgedRun]) -> Iterator[Section]:
     """Yield every row."""
-    shown = ("priors", "row_left_out", "source_left_out", "organisation_left_out")
+    names = ("priors", "row_left_out", "source_left_out", "organisation_left_out")
     for kind, rows in by_kind(judged):
-        unit = _UNITS[kind]
-        cells = [
-            [
-                *(row.row.key, row.platform, row.sort, *(f"{value:.1f}" for value in _figures(row))),
-                *(_share(row.errors[name]) for name in shown),
-                f"{100 * row.half_width:.0f}",
-            ]
-            for row in rows
-        ]
+        unit, cells = _UNITS[kind], []
+        for row in rows:
+            figures = (f"{value:.1f}" for value in _figures(row))
+            errors = (_share(row.errors[name]) for name in names)
+            cells.append([row.row.key, row.platform, row.sort, *figures, *errors, f"{100 * row.half_width:.0f}"])
         headers = (
             *("row", "platform", "class", f"measured\n{unit}", f"source left\nout {unit}", "priors\n%"),
             *("row left\nout %", "source\nleft out %", "organisation\nleft out %", "half-width\n± %"),
@@ -127,7 +108,7 @@ def _figures(row: JudgedRun) -> tuple[float, float]:
     return measured, measured * (1.0 + row.errors["source_left_out"])
 
 
-def accuracy_json(judged: Sequence[JudgedRun], _presentation: Presentation) -> str:
+def accuracy_json(judged: Sequence[JudgedRun], _shown: Presentation) -> str:
     """Return classes, sources and rows as JSON; errors and widths are shares."""
     parts = {
         TITLES[kind].lower(): {
@@ -167,7 +148,7 @@ def _row_object(row: JudgedRun) -> dict[str, Any]:
     }
 
 
-def rows_csv(judged: Sequence[JudgedRun], _presentation: Presentation) -> str:
+def rows_csv(judged: Sequence[JudgedRun], _shown: Presentation) -> str:
     """Return every row as CSV, errors as shares."""
     objects = [{"kind": row.kind} | _row_object(row) for row in judged]
     return table_csv(tuple(objects[0]), (tuple(row.values()) for row in objects))
@@ -176,183 +157,159 @@ def rows_csv(judged: Sequence[JudgedRun], _presentation: Presentation) -> str:
 def own_sections(errors: Sequence[OwnError]) -> Iterator[Section]:
     """Yield own rows before and after their calibration, with the means."""
     for kind, title in TITLES.items():
-        mine = [error for error in errors if error.kind == kind]
-        rows = [
-            [error.key, *(_share(value) for value in (error.before, error.after, error.left_out))] for error in mine
-        ]
-        means = [_mean([getattr(error, name) for error in mine]) for name in ("before", "after", "left_out")]
+        mine = [(error.key, (error.before, error.after, error.left_out)) for error in errors if error.kind == kind]
         if mine:
+            columns = zip(*(values for _, values in mine), strict=True)
+            sizes = ([abs(value) for value in column if value is not None] for column in columns)
+            means = (percent(float(np.mean(present))) if present else "-" for present in sizes)
+            rows = [[key, *map(_share, values)] for key, values in mine]
             headers = ("row", "before %", "after %", "left out %")
             yield Section(f"{title} of own rows", (), headers, [*rows, ["mean, absolute", *means]])
 
 
-def own_json(errors: Sequence[OwnError], _presentation: Presentation) -> str:
+def own_json(errors: Sequence[OwnError], _shown: Presentation) -> str:
     """Return the same as JSON; errors are shares."""
     return dumps({"own_rows": [dataclasses.asdict(error) for error in errors]}) + "\n"
 
 
-def own_csv(errors: Sequence[OwnError], _presentation: Presentation) -> str:
+def own_csv(errors: Sequence[OwnError], _shown: Presentation) -> str:
     """Return the same as CSV."""
     columns = tuple(field.name for field in dataclasses.fields(OwnError))
-    return table_csv(columns, (dataclasses.astuple(error) for error in errors))
-
-
-def _mean(values: Sequence[float | None]) -> str:
-    present = [abs(value) for value in values if value is not None]
-    return percent(float(np.mean(present))) if present else "-"
+    return table_csv(columns, map(dataclasses.astuple, errors))
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+.1f}"
 
 
-_TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Time"}
+def class_table(judged: Sequence[JudgedRun], shown: Presentation) -> str:
+    """Return the errors by class."""
+    return sections_text(class_sections(judged), shown.style)
 
 
-def calibration_table(calibrations: Sequence[Calibration], _presentation: Presentation, style: Style) -> str:
+def row_table(judged: Sequence[JudgedRun], shown: Presentation) -> str:
+    """Return the errors of every row."""
+    return sections_text(row_sections(judged), shown.style)
+
+
+def own_table(errors: Sequence[OwnError], shown: Presentation) -> str:
+    """Return the errors of own rows before and after their calibration."""
+    return sections_text(own_sections(errors), shown.style)
+
+
+_KIND_TITLES: Final[Mapping[CoefficientKind, str]] = {"memory": "Memory", "time": "Time"}
+
+
+def calibration_table(calibrations: Sequence[Calibration], shown: Presentation) -> str:
     """Return the coefficients of each calibration, with their sources."""
-    return sections_text([section for calibration in calibrations for section in _sections(calibration)], style)
+    sections = (section for calibration in calibrations for section in _fitted_sections(calibration))
+    return sections_text(sections, shown.style)
 
 
-def calibration_yaml(calibrations: Sequence[Calibration], _presentation: Presentation) -> str:
+def calibration_yaml(calibrations: Sequence[Calibration], _shown: Presentation) -> str:
     """Return the calibration files, one document each."""
     return "---\n".join(map(calibration_text, calibrations))
 
 
-def calibration_json(calibrations: Sequence[Calibration], _presentation: Presentation) -> str:
+def calibration_json(calibrations: Sequence[Calibration], _shown: Presentation) -> str:
     """Return calibrations as JSON."""
-    families = {
-        "families": [
-            {
-                "family": calibration.family,
-                "tool_version": calibration.tool_version,
-                "tables": list(calibration.tables),
-                "parts": {
-                    kind: _part_object(kind, part) for kind in KINDS if (part := calibration.part(kind)) is not None
-                },
-            }
-            for calibration in calibrations
-        ]
-    }
-    return dumps(families) + "\n"
+    families = []
+    for calibration in calibrations:
+        about = {name: getattr(calibration, name) for name in ("family", "tool_version")}
+        parts = {kind: _part_object(kind, part) for kind in KINDS if (part := calibration.part(kind)) is not None}
+        families.append({**about, "tables": list(calibration.tables), "parts": parts})
+    return dumps({"families": families}) + "\n"
 
 
-def _sections(calibration: Calibration) -> Iterator[Section]:
+def _fitted_sections(calibration: Calibration) -> Iterator[Section]:
     for kind in KINDS:
         part = calibration.part(kind)
-        title = f"{_TITLES[kind]}, family {calibration.family}"
+        title = f"{_KIND_TITLES[kind]}, family {calibration.family}"
         if part is None:
-            text = f"Nothing is fitted: an estimate takes {_TITLES[kind].lower()} from what ships for the hardware."
+            text = (
+                f"Nothing is fitted: an estimate takes {_KIND_TITLES[kind].lower()} from what ships for the hardware."
+            )
             yield Section(title, (text,))
         elif part.known:
             yield Section(title, (f"Not fitted: {part.known}.",))
         else:
-            rows = [[name, *_coefficient_cells(kind, name, part), _decided(part, name)] for name in part.names]
+            text = f"{len(part.rows_used)} rows used, scatter {100 * part.noise:.2f} %"
+            if part.rows_left_out:
+                out = ", ".join(f"{key} ({100 * error:+.1f} %)" for key, error in part.rows_left_out.items())
+                text += f"; left out: {out}"
+            rows = [_coefficient_row(kind, name, part) for name in part.names]
             headers = ("coefficient", "value", "standard error", "90 % interval", "prior", "bounds", "decided by")
-            yield Section(title, (_rests_on(part),), headers, rows, text_columns=(0, 6), wrapped=("decided by",))
+            yield Section(title, (f"{text}.",), headers, rows, text_columns=(0, 6), wrapped=("decided by",))
 
 
-def _rests_on(part: FittedPart) -> str:
-    text = f"{len(part.rows_used)} rows used, scatter {100 * part.noise:.2f} %"
-    if part.rows_left_out:
-        out = ", ".join(f"{key} ({100 * error:+.1f} %)" for key, error in part.rows_left_out.items())
-        text += f"; left out: {out}"
-    return f"{text}."
-
-
-def _coefficient_cells(kind: CoefficientKind, name: str, part: FittedPart) -> list[str]:
+def _fitted_value(part: FittedPart, name: str) -> tuple[float, float]:
+    """Return the value of a coefficient, and its standard error."""
     index = part.names.index(name)
-    value, error = float(part.vector[index]), float(np.sqrt(part.covariance[index, index]))
-    prior = priors(kind)[name]
+    return float(part.vector[index]), float(np.sqrt(part.covariance[index, index]))
+
+
+def _coefficient_row(kind: CoefficientKind, name: str, part: FittedPart) -> list[str]:
+    prior, (value, error) = priors(kind)[name], _fitted_value(part, name)
     low, high = max(value - NORMAL_90 * error, prior.low), min(value + NORMAL_90 * error, prior.high)
-    return [
-        shown(value, prior.unit),
-        shown(error, prior.unit),
-        f"{shown(low, prior.unit)} to {shown(high, prior.unit)}",
-        *_prior_coefficient_cells(kind, name),
-    ]
+    texts = [_in_unit(number, prior.unit) for number in (value, error, low, high)]
+    decided_by = " ".join(part.decided_by.get(name, ())) or "none: the prior"
+    return [name, *texts[:2], f"{texts[2]} to {texts[3]}", *_prior_cells(kind, name), decided_by]
 
 
-def _prior_coefficient_cells(kind: CoefficientKind, name: str) -> tuple[str, str]:
+def _prior_cells(kind: CoefficientKind, name: str) -> tuple[str, str]:
     """Return the cells of a prior with its spread, and of its bounds."""
     prior = priors(kind)[name]
-    at, low, high = (shown(value, prior.unit) for value in (prior_value(kind, name), prior.low, prior.high))
+    at, low, high = (_in_unit(value, prior.unit) for value in (_prior_value(kind, name), prior.low, prior.high))
     return f"{at} ± {100 * prior.spread:.0f} %", f"{low} to {high}"
 
 
-def prior_value(kind: CoefficientKind, name: str) -> float:
-    """Return the prior of a coefficient."""
+def _prior_value(kind: CoefficientKind, name: str) -> float:
     return float(getattr(getattr(Coefficients(), kind), name))
 
 
-def shown(value: float, unit: str) -> str:
+def _in_unit(value: float, unit: str) -> str:
     """Return a value in a unit that people read: GiB for large bytes, ms for seconds."""
     if unit == "bytes" and (value == 0.0 or value >= _SMALL_BYTES):
         return f"{amount(value / GIB)} GiB"
-    if unit.startswith("seconds"):
-        return f"{amount(value * 1e3)} ms"
-    return amount(value)
+    return f"{amount(value * 1e3)} ms" if unit.startswith("seconds") else amount(value)
 
 
 _SMALL_BYTES: Final = 1024.0
 """Bytes below which a coefficient is one of an element, not of a device."""
 
 
-def _decided(part: FittedPart, name: str) -> str:
-    rows = part.decided_by.get(name, ())
-    return " ".join(rows) if rows else "none: the prior"
-
-
 def _part_object(kind: CoefficientKind, part: FittedPart) -> dict[str, Any]:
     if part.known:
         return {"known": part.known, "noise": part.noise, "coefficients": dict(part.values)}
-    return {
-        "noise": part.noise,
-        "rows_used": list(part.rows_used),
-        "rows_left_out": dict(part.rows_left_out),
-        "coefficients": list(_coefficients(kind, part)),
-    }
-
-
-def _coefficients(kind: CoefficientKind, part: FittedPart) -> Iterator[dict[str, Any]]:
-    for index, name in enumerate(part.names):
-        yield {
-            "name": name,
-            "value": float(part.vector[index]),
-            "standard_error": float(np.sqrt(part.covariance[index, index])),
-            **_meaning(kind, name),
-            "decided_by": list(part.decided_by.get(name, ())),
-        }
+    coefficients = []
+    for name in part.names:
+        value, error = _fitted_value(part, name)
+        fitted = {"name": name, "value": value, "standard_error": error}
+        coefficients.append({**fitted, **_meaning(kind, name), "decided_by": list(part.decided_by.get(name, ()))})
+    rows = {"rows_used": list(part.rows_used), "rows_left_out": dict(part.rows_left_out)}
+    return {"noise": part.noise, **rows, "coefficients": coefficients}
 
 
 def _meaning(kind: CoefficientKind, name: str) -> dict[str, Any]:
     prior = priors(kind)[name]
-    return {
-        "unit": prior.unit,
-        "prior": prior_value(kind, name),
-        "prior_spread": prior.spread,
-        "bounds": [prior.low, prior.high],
-        "about": prior.about,
-    }
+    at = {"prior": _prior_value(kind, name), "prior_spread": prior.spread, "bounds": [prior.low, prior.high]}
+    return {"unit": prior.unit, **at, "about": prior.about}
 
 
-def meaning_table(_answer: None, _presentation: Presentation, style: Style) -> str:
+def meaning_table(_answer: None, shown: Presentation) -> str:
     """Return what each coefficient means, with its unit, prior and bounds, and whether shipped rows fit it."""
+    headers, wrapped = ("coefficient", "meaning", "unit", "prior", "bounds", "fitted"), ("meaning", "unit")
     sections = []
-    for kind in KINDS:
+    for kind, title in _KIND_TITLES.items():
         rows = [
-            [name, prior.about, prior.unit, *_prior_coefficient_cells(kind, name), "no" if name in UNFITTED else "yes"]
+            [name, prior.about, prior.unit, *_prior_cells(kind, name), "no" if name in UNFITTED else "yes"]
             for name, prior in priors(kind).items()
         ]
-        headers = ("coefficient", "meaning", "unit", "prior", "bounds", "fitted")
-        wrapped = ("meaning", "unit")
-        sections.append(
-            Section(f"{_TITLES[kind]} coefficients", (), headers, rows, text_columns=(0, 1, 2, 5), wrapped=wrapped)
-        )
-    return sections_text(sections, style)
+        sections.append(Section(f"{title} coefficients", (), headers, rows, (0, 1, 2, 5), wrapped))
+    return sections_text(sections, shown.style)
 
 
-def meaning_json(_answer: None, _presentation: Presentation) -> str:
+def meaning_json(_answer: None, _shown: Presentation) -> str:
     """Return the same as JSON."""
     meanings = {
         kind: [{"name": name, **_meaning(kind, name), "fitted": name not in UNFITTED} for name in priors(kind)]

@@ -10,6 +10,7 @@ Names and values come from files: `printable` leaves nothing in them that a term
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -17,136 +18,114 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
 from simulator.recipes.check.baseline import Changed
 from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
-from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, OUTCOMES, Change, Checked, CheckOutcome
-from simulator.recipes.recipe import Place, Remark
+from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, OUTCOMES, Checked, CheckOutcome
+from simulator.recipes.recipe import Place
 from simulator.show.answers.program import Checks
 from simulator.show.report.estimate import known_text, speed_sentence
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import (
-    Column,
-    Style,
-    columns_grid,
-    filled,
-    fitting,
-    heading,
-    narrow_line,
-    paragraph,
-    titled,
-)
+from simulator.show.report.presentation import Presentation, joined
+from simulator.show.report.tables import BETWEEN, Column, fitting, heading, narrow_line
 from simulator.show.report.text import amount, gib, in_colour, largest_parts, layout_text, margin_text, percent, words
 
-
-def check_table(checks: Checks, presentation: Presentation, style: Style) -> str:
-    """Return the verdicts for people: the count of each, a row per recipe, and details of those to look at.
-
-    Of more than `MANY`, only reasons and failing recipes; all with more verbosity.
-    """
-    checks, verbosity = printable(checks), presentation.verbosity
-    many = len(checks.results) > MANY and verbosity < 1
-    failing = tuple(result for result in checks.results if not result.passed and not result.known)
-    results = failing if many else checks.results
-    blocks = [tally(checks.results)]
-    width = presentation.width if style == "table" else None
-    if many:
-        blocks.append(_reasons(checks.results, style, width))
-    alone = len(checks.results) == 1 and style == "table" and verbosity == 0
-    if results and not alone:
-        colour = presentation.colour and style == "table"
-        columns, left_out = fitting(_with_short_names(_columns(results, colour=colour), width), width)
-        blocks.append("\n".join([columns_grid(columns, style), *narrow_line(left_out)]))
-    if verbosity >= 0:
-        for result in results:
-            lines = list(_alone(result, presentation) if alone and result.passed else _shown(result, verbosity))
-            if lines:
-                sentences = (filled(one_line(line), width) for line in lines)
-                blocks.append(titled(one_line(result.name), paragraph(sentences, style), style))
-    if checks.patches:
-        blocks += [_patches(result, style) for result in checks.results if result.changes]
-    if checks.changed is not None:
-        lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
-        blocks.append(titled("Since the baseline", paragraph(lines, style), style))
-    return "\n\n".join(blocks) + "\n"
-
-
-MANY = 12
+_MANY = 12
 """Most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only."""
-MOST_REASONS = 20
+_MOST_REASONS = 20
 """Most reasons shown, those of most files first."""
 _SHORTEST, _READABLE = 24, 44
 """Fewest characters of a file's name, and of a reason."""
+_BESIDE_REASONS = 30
+"""Characters of the columns beside reasons and files."""
 
 
-def _reasons(results: Sequence[Checked], style: Style, width: int | None) -> str:
+def check_table(checks: Checks, shown: Presentation) -> str:
+    """Return the verdicts for people: the count of each, a row per recipe, and details of those to look at.
+
+    Of many, only reasons and failing recipes; all with more verbosity.
+    """
+    checks, verbosity = printable(checks), shown.verbosity
+    many = len(checks.results) > _MANY and verbosity < 1
+    failing = tuple(result for result in checks.results if not result.passed and not result.known)
+    results = failing if many else checks.results
+    blocks = [tally(checks.results)]
+    if many:
+        blocks.append(_reasons(checks.results, shown))
+    alone = len(checks.results) == 1 and shown.style == "table" and verbosity == 0
+    if results and not alone:
+        columns, left_out = fitting(_columns(results, shown), shown.line)
+        blocks.append("\n".join([shown.columns(columns), *narrow_line(left_out)]))
+    if verbosity >= 0:
+        for result in results:
+            lines = list(_alone(result, shown) if alone and result.passed else _lines(result, verbosity))
+            if lines:
+                blocks.append(shown.titled(one_line(result.name), shown.prose(map(one_line, lines))))
+    if checks.patches:
+        blocks += [_patches(result, shown) for result in checks.results if result.changes]
+    if checks.changed is not None:
+        lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
+        blocks.append(shown.titled("Since the baseline", shown.sentences(lines)))
+    return joined(blocks)
+
+
+def _reasons(results: Sequence[Checked], shown: Presentation) -> str:
     """Return the number of files by verdict and reason, with one file of each."""
     groups: dict[tuple[str, str], list[Checked]] = {}
     for result in results:
         groups.setdefault((result.outcome, reason(result)), []).append(result)
     ranked = sorted(groups.items(), key=lambda group: (OUTCOMES.index(group[1][0].outcome), -len(group[1])))
-    shown = sorted(ranked, key=lambda group: -len(group[1]))[:MOST_REASONS]
-    rows = [group for group in ranked if group in shown]
-    rest = (width or 160) - _FIXED
+    commonest = sorted(ranked, key=lambda group: -len(group[1]))[:_MOST_REASONS]
+    rows = [group for group in ranked if group in commonest]
+    rest = (shown.line or 160) - _BESIDE_REASONS
     room = max(rest // 2, min(rest - _SHORTEST, _READABLE))
     named = room >= _READABLE
-    reasons = tuple(_cut(one_line(why), room if named else max(rest, _SHORTEST)) for (_, why), _ in rows)
+    most = room if named else max(rest, _SHORTEST)
+    reasons = [one_line(why) for (_, why), _ in rows]
     columns = [
         Column("recipes", tuple(str(len(group)) for _, group in rows)),
         Column("verdict", tuple(words(outcome) for (outcome, _), _ in rows), is_text=True),
-        Column("reason", reasons, is_text=True),
+        Column("reason", tuple(r if len(r) <= most else f"{r[: most - 3].rstrip()}..." for r in reasons), is_text=True),
     ]
     if named:
         files = tuple(_tail(one_line(group[0].file), rest - room) for _, group in rows)
         columns.append(Column("such as", files, is_text=True))
     hidden = len(groups) - len(rows)
     more = [f"and {hidden} more reason{'' if hidden == 1 else 's'}; all with -v"] if hidden else []
-    return "\n".join([columns_grid(columns, style), *more])
-
-
-_FIXED = 30
-"""Characters of the other columns, and between columns."""
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 3].rstrip()}..."
+    return "\n".join([shown.columns(columns), *more])
 
 
 def _tail(text: str, room: int) -> str:
     return text if len(text) <= room else f"...{text[3 - room :]}"
 
 
-def _patches(result: Checked, style: Style) -> str:
+def _patches(result: Checked, shown: Presentation) -> str:
     """Return every change that helps, the fastest first, as a patch of its own."""
-    blocks = [heading(f"Patches of {result.name}", style)]
+    none = "# no patch: the text gives no hold for it, or an option replaces it; give the options instead"
+    blocks = [heading(f"Patches of {result.name}", shown.style)]
     for change in result.changes:
-        patch = (
-            change.patch.rstrip("\n")
-            or "# no patch: the text gives no hold for it, or an option replaces it; give the options instead"
-        )
-        costs = f"# {change.text} ({speed_text(change.speed_ratio)})"
-        blocks.append(f"```diff\n{costs}\n{patch}\n```" if style == "markdown" else f"{costs}\n{patch}")
+        costs = f"# {change.text} ({_speed_text(change.speed_ratio)})"
+        patch = f"{costs}\n{change.patch.rstrip(chr(10)) or none}"
+        blocks.append(f"```diff\n{patch}\n```" if shown.style == "markdown" else patch)
     return "\n".join(blocks)
 
 
-def _shown(result: Checked, verbosity: int) -> Iterator[str]:
+def _lines(result: Checked, verbosity: int) -> Iterator[str]:
     """Yield the lines on a recipe: all where it did not pass or with more verbosity, else the necessary ones."""
     lines = list(detail_lines(result, sources=verbosity > 0))
-    full = not result.passed or verbosity > 0 or result.outcome == "starved" or result.without_offload is not None
-    if full:
+    if not result.passed or verbosity > 0 or result.outcome == "starved" or result.without_offload is not None:
         yield verdict_line(result)
         yield from (line for line in lines if not line.startswith("why: "))
     else:
         yield from (where_text(estimate) for estimate in (result.estimate,) if estimate is not None)
         yield from range_line(result)
         yield from room_line(result)
-        shown = ("warning: ", *(f"[{rule}]" for rule in (HARDWARE_ASSUMED, NODES_ASSUMED)))
-        yield from (line for line in lines if any(part in line for part in shown))
+        needed = ("warning: ", *(f"[{rule}]" for rule in (HARDWARE_ASSUMED, NODES_ASSUMED)))
+        yield from (line for line in lines if any(part in line for part in needed))
 
 
-def _alone(result: Checked, presentation: Presentation) -> Iterator[str]:
+def _alone(result: Checked, shown: Presentation) -> Iterator[str]:
     """Yield the lines on a single recipe that passes."""
     yield verdict_line(result)
     if result.estimate is not None:
-        yield f"speed: {speed_sentence(result.estimate, presentation)}"
-    yield from (line for line in _shown(result, 0) if line != verdict_line(result))
+        yield f"speed: {speed_sentence(result.estimate, shown)}"
+    yield from (line for line in _lines(result, 0) if line != verdict_line(result))
 
 
 HEADERS = ("recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules")
@@ -156,30 +135,20 @@ _SPARE = (0, 0, 30, 0, 20, 10, 60, 50, 40)
 """Order in which columns are left out where a line is too short, the highest first; 0 stays."""
 
 
-def _columns(results: Sequence[Checked], *, colour: bool) -> list[Column]:
-    cells = zip(*(_row(result, colour=colour) for result in results), strict=True)
-    return [
-        Column(header, tuple(column), is_text=number in TEXTS, spare=_SPARE[number])
-        for number, (header, column) in enumerate(zip(HEADERS, cells, strict=True))
-    ]
+def _columns(results: Sequence[Checked], shown: Presentation) -> list[Column]:
+    """Return the columns, with as much of the names as leaves room for the others: their ends tell files apart."""
+    rows = summary_rows(results, colour=shown.colour and shown.style == "table")
+    cells = enumerate(zip(HEADERS, zip(*rows, strict=True), strict=True))
+    names, *figures = [Column(header, column, n in TEXTS, _SPARE[n]) for n, (header, column) in cells]
+    if (width := shown.line) is not None:
+        room = max(width - sum(column.width + BETWEEN for column in figures), width * 2 // 5, _SHORTEST)
+        names = names._replace(cells=tuple(_tail(name, room) for name in names.cells))
+    return [names, *figures]
 
 
-def _with_short_names(columns: Sequence[Column], width: int | None) -> list[Column]:
-    """Return the columns with as much of the names as leaves room for the others: their ends tell files apart."""
-    names, *figures = columns
-    if width is None:
-        return [names, *figures]
-    room = max(width - sum(column.width + _BETWEEN for column in figures), width * 2 // 5, _SHORTEST)
-    return [names._replace(cells=tuple(_tail(name, room) for name in names.cells)), *figures]
-
-
-_BETWEEN = 2
-"""Spaces between columns."""
-
-
-def summary_rows(results: Sequence[Checked]) -> list[list[str]]:
+def summary_rows(results: Sequence[Checked], *, colour: bool = False) -> list[list[str]]:
     """Return a row for each recipe."""
-    return [_row(result, colour=False) for result in results]
+    return [_row(result, colour=colour) for result in results]
 
 
 def _row(result: Checked, *, colour: bool) -> list[str]:
@@ -269,7 +238,10 @@ def change_lines(result: Checked) -> Iterator[str]:
     passes = "pass" if estimate.memory.fits else "fit"
     for change in result.changes:
         verb = "may" if change.estimate.memory.undecided else "would"
-        yield f"{verb} {passes}: {change_text(change, estimate)}"
+        batch, before = change.estimate.global_batch_size, estimate.global_batch_size
+        more = "" if batch == before else f", batch {before} -> {batch}"
+        margin = margin_text(change.estimate.memory.headroom_bytes)
+        yield f"{verb} {passes}: {change.text} ({_speed_text(change.speed_ratio)}, {margin}{more})"
 
 
 def room_line(result: Checked) -> Iterator[str]:
@@ -304,15 +276,7 @@ def _peak_lines(result: Checked) -> Iterator[str]:
         yield f"without offloading: {words(plain.verdict)}, needs {need}"
 
 
-def change_text(change: Change, base: Estimate) -> str:
-    """Return a change with its cost and its less obvious consequences."""
-    batch = change.estimate.global_batch_size
-    more = "" if batch == base.global_batch_size else f", batch {base.global_batch_size} -> {batch}"
-    margin = margin_text(change.estimate.memory.headroom_bytes)
-    return f"{change.text} ({speed_text(change.speed_ratio)}, {margin}{more})"
-
-
-def speed_text(ratio: float) -> str:
+def _speed_text(ratio: float) -> str:
     """Return a ratio of speeds per device as a gain or a loss."""
     if abs(ratio - 1) < 5e-4:
         return "same speed"
@@ -340,20 +304,17 @@ _PLURALS = {"fits": "fit", "does_not_fit": "do not fit"}
 
 def tally(results: Sequence[Checked]) -> str:
     """Return the number of recipes by verdict, without one, and failing, on one line."""
+    counts = Counter(result.outcome for result in results)
 
-    def shown(outcomes: Iterable[CheckOutcome]) -> str:
-        counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in outcomes}
-        return ", ".join(
-            f"{count} {_PLURALS.get(outcome, words(outcome)) if count > 1 else words(outcome)}"
-            for outcome, count in counts.items()
-            if count
-        )
+    def counted(outcomes: Iterable[CheckOutcome]) -> str:
+        plurals = {outcome: _PLURALS.get(outcome, words(outcome)) for outcome in outcomes}
+        names = ((counts[o], plural if counts[o] > 1 else words(o)) for o, plural in plurals.items() if counts[o])
+        return ", ".join(f"{count} {name}" for count, name in names)
 
-    unjudged = sum(result.outcome in NOT_JUDGED for result in results)
-    skipped = sum(result.outcome == "skipped" for result in results)
+    unjudged, skipped = sum(counts[outcome] for outcome in NOT_JUDGED), counts["skipped"]
     recipes = len(results) - skipped
-    parts = [shown(FIRM) or "none judged"]
-    parts += [f"{unjudged} not judged ({shown(NOT_JUDGED)})"] if unjudged else []
+    parts = [counted(FIRM) or "none judged"]
+    parts += [f"{unjudged} not judged ({counted(NOT_JUDGED)})"] if unjudged else []
     failed = sum(not result.passed and not result.known for result in results)
     known = sum(result.known for result in results)
     parts.append(f"{failed} failed" + (f", and {known} as in the baseline" if known else ""))
@@ -383,8 +344,8 @@ def printable(checks: Checks) -> Checks:
     A runner of GitHub takes a line of any output for a command that begins with two colons, or that holds the older
     mark; no name or value begins a line so, or holds it.
     """
-    changed = checks.changed and tuple(_changed(change) for change in checks.changed)
-    return replace(checks, results=tuple(_result(result) for result in checks.results), changed=changed)
+    changed = checks.changed and tuple(replace(c, file=_text(c.file), title=_text(c.title)) for c in checks.changed)
+    return replace(checks, results=tuple(map(_printable, checks.results)), changed=changed)
 
 
 def _text(text: str) -> str:
@@ -393,30 +354,25 @@ def _text(text: str) -> str:
 
 def _name(text: str) -> str:
     """Return a name that may begin a line; one that would be a command gets the folder in front."""
-    shown = _text(text)
-    return f"./{shown}" if shown.startswith("::") else shown
+    name = _text(text)
+    return f"./{name}" if name.startswith("::") else name
 
 
 def _place(place: Place | None) -> Place | None:
-    return None if place is None else replace(place, file=_name(place.file))
+    return place and replace(place, file=_name(place.file))
 
 
-def _remark(remark: Remark) -> Remark:
-    return replace(remark, message=_text(remark.message), fix=_text(remark.fix), place=_place(remark.place))
-
-
-def _result(result: Checked) -> Checked:
-    estimate = result.estimate
+def _printable(result: Checked) -> Checked:
+    remarks = (
+        replace(remark, message=_text(remark.message), fix=_text(remark.fix), place=_place(remark.place))
+        for remark in result.remarks
+    )
     return replace(
         result,
         file=_name(result.file),
         title=_text(result.title),
-        reasons=tuple(_text(reason) for reason in result.reasons),
-        remarks=tuple(_remark(remark) for remark in result.remarks),
+        reasons=tuple(map(_text, result.reasons)),
+        remarks=tuple(remarks),
         blame=_place(result.blame),
-        estimate=None if estimate is None else replace(estimate, model=_name(estimate.model)),
+        estimate=result.estimate and replace(result.estimate, model=_name(result.estimate.model)),
     )
-
-
-def _changed(change: Changed) -> Changed:
-    return replace(change, file=_text(change.file), title=_text(change.title))

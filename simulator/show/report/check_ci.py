@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +28,7 @@ from simulator.show.report.text import dumps
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def check_junit(checks: Checks, _presentation: Presentation) -> str:
+def check_junit(checks: Checks, _shown: Presentation) -> str:
     """Return a test suite with one case per recipe."""
     results = printable(checks).results
     failing = [result for result in results if not result.passed and not result.known]
@@ -68,7 +68,7 @@ def _xml(text: str) -> str:
     )
 
 
-def check_sarif(checks: Checks, _presentation: Presentation) -> str:
+def check_sarif(checks: Checks, _shown: Presentation) -> str:
     """Return the failures and warnings as SARIF."""
     results = [item for result in printable(checks).results for item in _sarif_results(result)]
     ids = dict.fromkeys(item["ruleId"] for item in results)
@@ -142,7 +142,7 @@ class _Annotation:
         return f"::{self.kind} {place}title={_property(self.title)}::{_data(text)}"
 
 
-def check_github(checks: Checks, _presentation: Presentation) -> str:
+def check_github(checks: Checks, _shown: Presentation) -> str:
     """Return the tally and the annotations, at most ten of a kind: each failure, and each reason for anything else."""
     results = printable(checks).results
     lines = [tally(results)]
@@ -167,9 +167,9 @@ def _listed(names: Collection[str]) -> str:
     return f"{', '.join(list(names)[:MOST_NAMES])}{more}"
 
 
-def github_summary(checks: Checks, presentation: Presentation) -> str:
+def github_summary(checks: Checks, shown: Presentation) -> str:
     """Return the job summary as Markdown, cut to GitHub's limit."""
-    text = f"## Recipes\n\n{check_table(checks, presentation, 'markdown')}\n"
+    text = f"## Recipes\n\n{check_table(checks, replace(shown, style='markdown'))}\n"
     data = text.encode()
     if len(data) <= MOST_SUMMARY_BYTES:
         return text

@@ -25,8 +25,8 @@ from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
 from simulator.question.units import GIGA, TERA, to_gib
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, Style, columns_grid, fitting, narrow_line
+from simulator.show.report.presentation import Presentation, joined
+from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line
 from simulator.show.report.text import amount, count_text, dumps, table_csv
 
 ListingRow = Mapping[str, str | int | float | bool | None]
@@ -225,7 +225,7 @@ def keys_listing(name: str | None = None) -> SpecListing:
     return SpecListing(records=answer_rows(), notes=(note,))
 
 
-def listing_table(listing: SpecListing, presentation: Presentation, style: Style) -> str:
+def listing_table(listing: SpecListing, shown: Presentation) -> str:
     """Return the records as a table between title and notes, without columns that no record has.
 
     Sentences stand beside the other columns where a line has room for them, else under their row.
@@ -233,13 +233,15 @@ def listing_table(listing: SpecListing, presentation: Presentation, style: Style
     records = listing.records
     names = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
     columns = {name: _column(name, records) for name in names}
-    width = presentation.width if style == "table" else None
-    plain, left_out = fitting([column for name, column in columns.items() if name not in _PROSE], width)
+    plain, left_out = fitting([column for name, column in columns.items() if name not in _PROSE], shown.line)
     prose = [column for name, column in columns.items() if name in _PROSE]
-    table = _with_prose(plain, prose, width, style)
-    notes = [line for note in (*narrow_line(left_out), *listing.notes) for line in _lines(note, width)]
-    blocks = (listing.title, table, "\n".join(notes))
-    return "\n\n".join(block for block in (blocks if presentation.verbosity >= 0 else (table,)) if block) + "\n"
+    table = _with_prose(plain, prose, shown)
+    notes = [line for note in (*narrow_line(left_out), *listing.notes) for line in _lines(note, shown.line)]
+    return joined((listing.title, table, "\n".join(notes)) if shown.verbosity >= 0 else (table,))
+
+
+def _cell(value: str | float | None) -> str:
+    return "-" if value is None else amount(value) if isinstance(value, float) else str(value)
 
 
 def _column(name: str, records: Sequence[ListingRow]) -> Column:
@@ -251,43 +253,44 @@ def _column(name: str, records: Sequence[ListingRow]) -> Column:
     )
 
 
-def _with_prose(plain: Sequence[Column], prose: Sequence[Column], width: int | None, style: Style) -> str:
+def _with_prose(plain: Sequence[Column], prose: Sequence[Column], shown: Presentation) -> str:
     """Return columns and their sentences."""
+    width = shown.line
     room = None if width is None else width - sum(column.width + BETWEEN for column in plain)
     if not prose or room is None or room // len(prose) - BETWEEN >= _LEAST_PROSE:
         length = PROSE_WIDTH if room is None or not prose else min(room // len(prose) - BETWEEN, PROSE_WIDTH)
-        return columns_grid([*plain, *prose], style, {column.header: length for column in prose})
-    lines = columns_grid(plain, style).splitlines()
+        return shown.columns([*plain, *prose], {column.header: length for column in prose})
+    lines = shown.columns(plain).splitlines()
     below = len(lines) - len(prose[0].cells)  # headers may take several lines
-    shown = lines[:below]
+    rows = lines[:below]
     for number, row in enumerate(lines[below:]):
         sentences = "; ".join(f"{text.header}: {text.cells[number]}" for text in prose if text.cells[number])
-        shown += [row, *(f"    {line}" for line in _lines(sentences, (width or 0) - 4))]
-    return "\n".join(shown)
+        rows += [row, *(f"    {line}" for line in _lines(sentences, (width or 0) - 4))]
+    return "\n".join(rows)
 
 
 def _lines(text: str, width: int | None) -> list[str]:
     return [text] if width is None else textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
-def listing_json(listing: SpecListing, _presentation: Presentation) -> str:
+def listing_json(listing: SpecListing, _shown: Presentation) -> str:
     """Return the records as a list of objects."""
     return dumps([dict(record) for record in listing.records]) + "\n"
 
 
-def listing_jsonl(listing: SpecListing, _presentation: Presentation) -> Iterator[str]:
+def listing_jsonl(listing: SpecListing, _shown: Presentation) -> Iterator[str]:
     """Yield each record as one line of JSON."""
     yield from (dumps(dict(record), indent=None) + "\n" for record in listing.records)
 
 
-def listing_yaml(listing: SpecListing, _presentation: Presentation) -> str:
+def listing_yaml(listing: SpecListing, _shown: Presentation) -> str:
     """Return the file of the spec that is shown, to start an own one from. Raises InputError for several."""
     if listing.file_text is None:
         raise InputError("--format yaml writes one file: name what to start from")
     return listing.file_text()
 
 
-def listing_csv(listing: SpecListing, _presentation: Presentation) -> str:
+def listing_csv(listing: SpecListing, _shown: Presentation) -> str:
     """Return the records as CSV."""
     columns = _columns(listing.records)
     return table_csv(columns, ([record[name] for name in columns] for record in listing.records))
@@ -295,14 +298,6 @@ def listing_csv(listing: SpecListing, _presentation: Presentation) -> str:
 
 def _columns(records: Sequence[ListingRow]) -> list[str]:
     return list(records[0]) if records else []
-
-
-def _cell(value: str | float | None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return amount(value)
-    return str(value)
 
 
 def _shown(value: object) -> str:

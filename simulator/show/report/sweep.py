@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from simulator.show.answers.sweep.run import Sweep
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.tables import Style, grid
 from simulator.show.report.text import grouped
 
 _SAID = {
@@ -18,7 +17,7 @@ _SAID = {
 }
 
 
-def sweep_table(sweep: Sweep, _presentation: Presentation, style: Style) -> str:
+def sweep_table(sweep: Sweep, shown: Presentation) -> str:
     """Return the outcomes of the questions, and the file of their rows."""
     rows = [[name, grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
     lines = []
@@ -28,7 +27,7 @@ def sweep_table(sweep: Sweep, _presentation: Presentation, style: Style) -> str:
         lines.append(f"{grouped(sweep.missing)} questions are left to other shards; then --merge writes the table.")
     else:
         lines.append("All shards are done: --merge writes the table.")
-    table = grid(["outcome", "questions", "what it means"], rows, style, text_columns=[0, 2])
+    table = shown.grid(["outcome", "questions", "what it means"], rows, (0, 2))
     return "\n".join([*([table, ""] if rows else []), *lines]) + "\n"
 
 

@@ -50,10 +50,14 @@ def grid(  # noqa: PLR0913  what a table is made of
     on_terminal = style == "table"
     cells = [[_cell(text, style) for text in row] for row in rows]
     aligned = ["left" if column in left else "right" for column in range(len(headers))]
-    lengths = _lengths(wrapped)
+    lengths = wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
     for column, header in enumerate(headers):
         if on_terminal and header in lengths:
-            cells = [[*row[:column], _broken(row[column], lengths[header]), *row[column + 1 :]] for row in cells]
+            for row in cells:  # an option stays whole where it can
+                lines = (
+                    textwrap.fill(line, lengths[header], break_on_hyphens=False) for line in row[column].split("\n")
+                )
+                row[column] = "\n".join(lines)
     with _narrow_columns():
         return tabulate.tabulate(
             cells,
@@ -97,25 +101,11 @@ def _bar(share: float) -> str:
     return f";background:linear-gradient(90deg,{colour} {end},transparent {end})"
 
 
-def _broken(text: str, width: int) -> str:
-    """Return text in lines of a width; an option stays whole where it can."""
-    return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in text.split("\n"))
-
-
-def _lengths(wrapped: Collection[str] | Mapping[str, int]) -> Mapping[str, int]:
-    return wrapped if isinstance(wrapped, Mapping) else dict.fromkeys(wrapped, PROSE_WIDTH)
-
-
 def heading(text: str, style: Style) -> str:
     """Return the title of a table."""
     if style == "html":
         return f"<h4>{_cell(text, style)}</h4>"
     return text if style == "table" else f"**{_cell(text, style)}**\n"
-
-
-def titled(title: str, text: str, style: Style) -> str:
-    """Return a table or sentences under their title."""
-    return f"{heading(title, style)}\n{text}"
 
 
 def paragraph(lines: Iterable[str], style: Style) -> str:
@@ -219,7 +209,7 @@ def coded(column: Column, letter: str, longest: int) -> tuple[Column, list[str]]
     return short, [f"{column.name} {'; '.join(texts)}"] if texts else []
 
 
-def joined(columns: Sequence[Column]) -> Column:
+def joined_columns(columns: Sequence[Column]) -> Column:
     """Return columns of numbers as one, a space between them in place of two."""
 
     def line(cells: Sequence[str]) -> str:
@@ -239,15 +229,6 @@ def _left_out(column: Column) -> str:
     cells = {_COLOUR.sub("", cell) for cell in column.cells}
     same = cells.pop() if len(cells) == 1 and len(column.cells) > 1 else ""
     return f"{column.name} ({same} in all)" if same else column.name
-
-
-def columns_grid(columns: Sequence[Column], style: Style, wrapped: Collection[str] | Mapping[str, int] = ()) -> str:
-    """Return the columns as a table; those with a `wrapped` header are broken into lines, as in `grid`."""
-    rows = list(zip(*(column.cells for column in columns), strict=True))
-    text_columns = [position for position, column in enumerate(columns) if column.is_text]
-    headers = [column.header for column in columns]
-    bars = {position: column.bars for position, column in enumerate(columns) if column.bars}
-    return grid(headers, rows, style, text_columns=text_columns, wrapped=wrapped, bars=bars)
 
 
 @dataclass(frozen=True, slots=True)
