@@ -184,10 +184,6 @@ else:
     )
 
 
-def _run_of(estimate: Estimate, shown: Presentation) -> TrainingRun | None:
-    return shown.run_of(estimate)
-
-
 class EstimateJson(AnswerJson):
     model: str
     hardware: str
@@ -202,7 +198,9 @@ class EstimateJson(AnswerJson):
     violations: list[Violation]
     provenance: ProvenanceJson
     assumed_switches: Annotated[list[AssumedSwitchJson], At("assumed")]
-    training: Annotated[TrainingRun | None, At(_run_of, "The whole run; with `--train-tokens` only.")] = None
+    training: Annotated[
+        TrainingRun | None, At(lambda e, shown: shown.run_of(e), "The whole run; with `--train-tokens` only.")
+    ] = None
 
 
 class CountsJson(Shown):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from simulator.cost.pricing.estimate import Interval
 from simulator.evidence.measurements.row import MemoryKind, RunOutcome, StepSpread
-from simulator.lab.probe.launches import Probed
 from simulator.lab.probe.summary import Rates
-from simulator.lab.runner.campaign import Refused
-from simulator.lab.runner.compare import LayoutComparison
 from simulator.lab.runner.engine import OutcomeKind
-from simulator.lab.runner.learn import Learned
 from simulator.lab.trainer.job import RankResult
 from simulator.question.vocabulary import Precision
 from simulator.show.report.as_json import AnswerJson, At, EstimateJson, LayoutJson, Shown
@@ -69,17 +65,13 @@ class LaunchedJson(Shown):
     ranks: Annotated[list[RankResult], At("outcome.ranks")]
 
 
-def _runs(compared: LayoutComparison, _: object) -> int:
-    return len(compared.ran)
-
-
 class LayoutComparisonJson(Shown):
     title: str
     estimate: EstimateJson
     memory_mib: Annotated[ComparedSizeJson | None, At("memory")]
     step_time_s: Annotated[ComparedFigureJson | None, At("step")]
     ranks: list[RankFigureJson]
-    runs: Annotated[int, At(_runs, "Rows of launches that ended well.")]
+    runs: Annotated[int, At(lambda compared, _: len(compared.ran), "Rows of launches that ended well.")]
     earlier_rows: Annotated[int, At("earlier")]
     step_scatter: Annotated[float, At("scatter")]
     failures: list[str]
@@ -88,12 +80,8 @@ class LayoutComparisonJson(Shown):
     launches: Annotated[list[LaunchedJson], At("launched")]
 
 
-def _layout_text(refused: Refused, _: object) -> str:
-    return sharded_layout_text(refused.layout)
-
-
 class RefusedJson(Shown):
-    layout: Annotated[str, At(_layout_text, "The layout on one line.")]
+    layout: Annotated[str, At(lambda refused, _: sharded_layout_text(refused.layout), "The layout on one line.")]
     reason: str
 
 
@@ -106,12 +94,10 @@ class MovedJson(Shown):
     measured_step_time_s: Annotated[float | None, At("measured_seconds")]
 
 
-def _stored_file(learned: Learned, _: object) -> str | None:
-    return str(learned.path) if learned.stored else None
-
-
 class LearnedJson(Shown):
-    file: Annotated[str | None, At(_stored_file, "The calibration that was written; null for none.")]
+    file: Annotated[
+        str | None, At(lambda it, _: it.path if it.stored else None, "The calibration that was written; null for none.")
+    ]
     rows_used: Annotated[int, At("rows")]
     reasons: list[str]
     ranking: Annotated[list[MovedJson], At("moved")]
@@ -143,13 +129,9 @@ class ComparedJson(Shown):
     fitted_step_s: Annotated[float | None, At("after_seconds")]
 
 
-def _rates_measured(probe: Any, _: object) -> bool:
-    return getattr(probe, "prepared", probe).measured is not None
-
-
-RatesMeasured = Annotated[
-    bool, At(_rates_measured, "Whether the rates were measured; else they follow from the numbers of the spec.")
-]
+_INTERRUPTED = "Whether a signal ended the launches early."
+_MEASURED = "Whether the rates were measured; else they follow from the numbers of the spec."
+RatesMeasured = Annotated[bool, At(lambda it, _: getattr(it, "prepared", it).measured is not None, _MEASURED)]
 
 
 class PreparedJson(AnswerJson):
@@ -161,10 +143,6 @@ class PreparedJson(AnswerJson):
     rates_measured: RatesMeasured
     prior_share_left: Annotated[dict[str, float], At("design.left")]
     launches: Annotated[list[PlannedJson], At("design.launches")]
-
-
-def _interrupted(probed: Probed, _: object) -> bool:
-    return bool(probed.campaign.interrupted_by)
 
 
 class ProbedJson(AnswerJson):
@@ -179,4 +157,4 @@ class ProbedJson(AnswerJson):
     undetermined: list[str]
     rows: Annotated[str, At("prepared.request.rows_file")]
     calibration: Annotated[str | None, At("calibration_file")]
-    interrupted: Annotated[bool, At(_interrupted, "Whether a signal ended the launches early.")]
+    interrupted: Annotated[bool, At(lambda probed, _: bool(probed.campaign.interrupted_by), _INTERRUPTED)]
