@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from simulator.show.report.presentation import Presentation
     from simulator.show.report.tables import Style
 
-Text = str | Iterable[str]
+AnswerText = str | Iterable[str]
 """Text of an answer, in one piece or in several."""
-Writer = Callable[[Any, "Presentation"], Text]
+AnswerWriter = Callable[[Any, "Presentation"], AnswerText]
 
 
 class Lazy:
@@ -73,11 +73,11 @@ class Answer:
 
     def __init__(
         self,
-        table: Callable[[], Writer],
-        json: Callable[[], Writer],
+        table: Callable[[], AnswerWriter],
+        json: Callable[[], AnswerWriter],
         *,
-        html: Callable[[], Writer] | None = None,
-        **others: Callable[[], Writer],
+        html: Callable[[], AnswerWriter] | None = None,
+        **others: Callable[[], AnswerWriter],
     ) -> None:
         self.table = table
         self.writers = {"json": json, **others, **({"html": html} if html else {})}
@@ -95,17 +95,21 @@ class Answer:
         return "".join(self.write(value, form, presentation))
 
 
-def _json(model: Callable[[], type[as_json.Shown]]) -> Callable[[], Writer]:
+def _json(model: Callable[[], type[as_json.Shown]]) -> Callable[[], AnswerWriter]:
     """Return what writes the JSON of a model."""
     return lambda: partial(as_json.json_text, model())
 
 
-_LISTING: Final[Mapping[str, Callable[[], Writer]]] = {
+_ESTIMATES: Final[Mapping[str, Callable[[], AnswerWriter]]] = {
+    "jsonl": lambda: as_json.json_lines,
+    "csv": lambda: as_json.estimates_csv,
+}
+_LISTING: Final[Mapping[str, Callable[[], AnswerWriter]]] = {
     "json": lambda: listing.listing_json,
     "jsonl": lambda: listing.listing_jsonl,
     "csv": lambda: listing.listing_csv,
 }
-_ERRORS: Final[Mapping[str, Callable[[], Writer]]] = {
+_ERRORS: Final[Mapping[str, Callable[[], AnswerWriter]]] = {
     "json": lambda: calibration.accuracy_json,
     "csv": lambda: calibration.rows_csv,
     "html": lambda: answer_pages.accuracy_page,
@@ -115,15 +119,13 @@ ANSWERS: Final[Mapping[str, Answer]] = {
         lambda: ranking.ranking_table,
         lambda: as_json.ranking_json,
         sliders=lambda: layout_pages.sliders_page,
-        jsonl=lambda: as_json.json_lines,
-        csv=lambda: as_json.estimates_csv,
+        **_ESTIMATES,
         html=lambda: layout_pages.ranking_page,
     ),
     "estimate": Answer(
         lambda: estimate.estimate_table,
         _json(lambda: as_json.EstimateJson),
-        jsonl=lambda: as_json.json_lines,
-        csv=lambda: as_json.estimates_csv,
+        **_ESTIMATES,
         html=lambda: layout_pages.estimate_page,
     ),
     "plan": Answer(

@@ -217,12 +217,12 @@ def _families(samples: Sequence[Sample]) -> tuple[str, ...]:
     return tuple(sorted({sample.scenario.hardware.family for sample in samples}))
 
 
-def _chosen(known: Sequence[str], asked: Sequence[str], why: str = "no row that ran") -> tuple[str, ...]:
+def _chosen(known: Sequence[str], families: Sequence[str], why: str = "no row that ran") -> tuple[str, ...]:
     """Return the chosen families, else all known ones. Raises InputError with `why` for an unknown one."""
-    for name in asked:
+    for name in families:
         if name not in known:
             raise InputError(f"--family {name}: {why}{did_you_mean(name, known)}; there are {', '.join(known)}")
-    return tuple(name for name in known if not asked or name in asked)
+    return tuple(name for name in known if not families or name in families)
 
 
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:

@@ -385,8 +385,8 @@ def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
     layouts.check_cluster(values)
     names = ("model", "hardware", "nodes", "devices", "seq_length", "global_batch_size", "precision", "num_layers")
-    asked = {name: values[name] for name in names} | {"framework": "torch", "calibration": "none"}
-    scenario, layout = api.resolved(asked, layouts.layout_values(values), OPTIONS, filled=True)
+    question = {name: values[name] for name in names} | {"framework": "torch", "calibration": "none"}
+    scenario, layout = api.resolved(question, layouts.layout_values(values), OPTIONS, filled=True)
     write_answer(ctx, "trace", traced(scenario, layout, values["stage"]), presentation(ctx))
 
 

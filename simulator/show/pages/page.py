@@ -165,7 +165,7 @@ def _row(table: Table, number: int, side: Sequence[str]) -> str:
     return f"<tr{row}>{''.join(cells)}</tr>"
 
 
-_OWN = ("title", "verdict", "command")
+_TEXTS = ("title", "verdict", "command")
 """Texts that differ by layout."""
 
 
@@ -179,11 +179,13 @@ def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     templates: dict[str, int] = {}
     split: list[tuple[int, list[Any]]] = []
     for panel in panels:
-        own: list[Any] = []
+        values: list[Any] = []
         short = {**panel, "command": panel["command"][len(start) :]}
-        skeleton = {name: _slot(part, own) if name in _OWN else _skeleton(part, own) for name, part in short.items()}
-        split.append((templates.setdefault(json.dumps(skeleton), len(templates)), own))
-    texts = [[json.dumps(value) for value in own] for _, own in split]
+        skeleton = {
+            name: _slot(part, values) if name in _TEXTS else _skeleton(part, values) for name, part in short.items()
+        }
+        split.append((templates.setdefault(json.dumps(skeleton), len(templates)), values))
+    texts = [[json.dumps(value) for value in values] for _, values in split]
     times = Counter(text for layout in texts for text in layout)
     shared = {text: number for number, text in enumerate(text for text, count in times.items() if count > 1)}
     return {
@@ -191,23 +193,23 @@ def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "values": [json.loads(text) for text in shared],
         "command": start,
         "layouts": [
-            [template, *(shared.get(text, value) for text, value in zip(written, own, strict=True))]
-            for (template, own), written in zip(split, texts, strict=True)
+            [template, *(shared.get(text, value) for text, value in zip(written, values, strict=True))]
+            for (template, values), written in zip(split, texts, strict=True)
         ],
     }
 
 
-def _skeleton(node: Any, own: list[Any]) -> Any:
-    """Return a panel without its lists of numbers and words, which are added to `own`."""
+def _skeleton(node: Any, values: list[Any]) -> Any:
+    """Return a panel without its lists of numbers and words, which are added to `values`."""
     if isinstance(node, Mapping):
-        return {name: _skeleton(part, own) for name, part in node.items()}
+        return {name: _skeleton(part, values) for name, part in node.items()}
     if not isinstance(node, list):
         return node
     if any(isinstance(part, Mapping | list) for part in node):
-        return [_skeleton(part, own) for part in node]
-    return _slot(node, own)
+        return [_skeleton(part, values) for part in node]
+    return _slot(node, values)
 
 
-def _slot(value: Any, own: list[Any]) -> dict[str, int]:
-    own.append(value)
-    return {"$": len(own) - 1}
+def _slot(value: Any, values: list[Any]) -> dict[str, int]:
+    values.append(value)
+    return {"$": len(values) - 1}

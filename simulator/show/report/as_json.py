@@ -2,13 +2,14 @@
 
 A model's fields are its keys, in order, and end in their units. Where a value comes from, by example:
 
-    device_mib: float                                 the attribute `device_bytes`; `..._s` likewise `..._seconds`
-    breakdown_mib: Annotated[Parts, At("parts_bytes")]             another attribute, or a path: `At("launch.folder")`
-    runs: Annotated[int, At(_runs, "Launches that ended well.")]   a function of the object and its meaning
-    training: TrainingRun | None = None               left out where it is the default
+    device_mib: float                                              the attribute `device_bytes`, in MiB
+    interval: Annotated[Interval | None, At("interval_seconds")]   another attribute, or a path: `At("launch.folder")`
+    runs: Annotated[int, At(_runs, "Launches that ended well.")]   a function of the object, with the key's meaning
+    training: TrainingRun | None = None                            left out where it is the default
 
 A dataclass without a model shows its fields as they are. `json_answers` and `json_lab` have models of other answers;
-`schema` makes JSON Schema and the list of keys, where a key's meaning is the docstring of its attribute.
+`schema` makes JSON Schema and the list of keys, where a key's meaning is the docstring of its attribute. A model reads
+its own JSON back: `EstimateJson.model_validate_json(text)`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from simulator.show.answers.run import TrainingRun
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
 
-Parts = dict[str, float]
+PartSizes = dict[str, float]
 """Sizes by the name of a part."""
 ToUnit = Callable[[float], float]
 """Function from a number in base units to the written one."""
@@ -82,7 +83,7 @@ class StageMemoryJson(Shown):
     allocated_mib: float
     state_mib: float
     moment: str
-    breakdown_mib: Annotated[Parts, At("parts_bytes")]
+    breakdown_mib: Annotated[PartSizes, At("parts_bytes")]
 
 
 class MemoryEstimateJson(Shown):
@@ -96,12 +97,12 @@ class MemoryEstimateJson(Shown):
     fit_probability: float | None
     binding_stage: int
     moment: str
-    breakdown_mib: Annotated[Parts, At("parts_bytes")]
-    outside_breakdown_mib: Annotated[Parts, At("outside_parts_bytes")]
+    breakdown_mib: Annotated[PartSizes, At("parts_bytes")]
+    outside_breakdown_mib: Annotated[PartSizes, At("outside_parts_bytes")]
     stages: list[StageMemoryJson]
     host_bytes_per_node: float
     host_most_mib: float
-    host_breakdown_mib: Annotated[Parts, At("host_parts_bytes")]
+    host_breakdown_mib: Annotated[PartSizes, At("host_parts_bytes")]
     host_capacity_mib: float | None
     fits_host: bool | None
 
@@ -120,7 +121,7 @@ class ThroughputEstimateJson(Shown):
     mfu: float
     bubble_fraction: float
     interval: Annotated[Interval | None, At("interval_seconds")]
-    breakdown_s: Annotated[Parts, At("parts_seconds")]
+    breakdown_s: Annotated[PartSizes, At("parts_seconds")]
     model_flops_per_token: float
     stages: list[StageTimeJson]
 

@@ -244,15 +244,16 @@ def _bars(estimate: Estimate, shown: Presentation) -> str:
     width = shown.width
     whole = _BAR if width is None else min(max((width - _BESIDE_BARS) // 2, _SHORTEST_BAR), _BAR)
     stages = estimate.memory.stages if shown.full else fullest_stages(estimate, _MOST_RANKS)
-    shares = [stage.device_bytes / (stage.capacity_bytes or estimate.memory.capacity_bytes) for stage in stages]
+    fractions = [stage.device_bytes / (stage.capacity_bytes or estimate.memory.capacity_bytes) for stage in stages]
     rows = [
-        [str(stage.stage), gib(stage.device_bytes), percent(share)] for stage, share in zip(stages, shares, strict=True)
+        [str(stage.stage), gib(stage.device_bytes), percent(fraction)]
+        for stage, fraction in zip(stages, fractions, strict=True)
     ]
     if shown.style == "html":
-        return shown.grid(["rank", "GiB", "% of usable"], rows, (), bars={2: shares})
-    for row, share in zip(rows, shares, strict=True):
-        inside = min(round(whole * share), whole)
-        beyond = max(round(whole * min(share, 2.0)) - whole, 0)
+        return shown.grid(["rank", "GiB", "% of usable"], rows, (), bars={2: fractions})
+    for row, fraction in zip(rows, fractions, strict=True):
+        inside = min(round(whole * fraction), whole)
+        beyond = max(round(whole * min(fraction, 2.0)) - whole, 0)
         row.insert(1, "#" * inside + "." * (whole - inside) + "|" + "!" * beyond)
     return shown.grid(["rank", "", "GiB", "% of usable"], rows, (1,))
 

@@ -17,7 +17,7 @@ from simulator.show.answers.plan import LimitAnswer, LimitCheck, OfferPriced
 from simulator.show.answers.program import Checks
 from simulator.show.answers.run import TrainingRun
 from simulator.show.answers.sweep.price import SweepOutcome
-from simulator.show.report.as_json import VERSION, AnswerJson, At, EstimateJson, EstimateLayoutJson, Parts, Shown
+from simulator.show.report.as_json import VERSION, AnswerJson, At, EstimateJson, EstimateLayoutJson, PartSizes, Shown
 from simulator.show.report.text import mib
 
 ToolVersion = Annotated[str, At(lambda *_: __version__, "Version of simulate.")]
@@ -189,14 +189,14 @@ class TracedJson(Shown):
     peak_mib: float
     moment: str
     between_steps_mib: Annotated[float, At("base_bytes")]
-    breakdown_mib: Annotated[Parts, At("parts_bytes")]
+    breakdown_mib: Annotated[PartSizes, At("parts_bytes")]
     micro_batches: int
     elapsed_s: Annotated[float, At("seconds")]
     resident_mib: float
     torch: Annotated[str, At("torch_version")]
 
 
-def _tensors(stage: StageMemory, _: object) -> Parts:
+def _tensors(stage: StageMemory, _: object) -> PartSizes:
     return {name: size for name, size in stage.parts_bytes.items() if name != "outside_allocator"}
 
 
@@ -205,7 +205,7 @@ class PredictedPeakJson(Shown):
 
     peak_mib: Annotated[float, At("allocated_bytes")]
     moment: str
-    breakdown_mib: Annotated[Parts, At(_tensors, "Parts of the predicted peak that are tensors.")]
+    breakdown_mib: Annotated[PartSizes, At(_tensors, "PartSizes of the predicted peak that are tensors.")]
 
 
 class TraceComparisonJson(Shown):

@@ -225,8 +225,8 @@ def _mib(size: float) -> str:
     return amount(to_mib(size))
 
 
-def _signed(share: float) -> str:
-    text = percent(share)
+def _signed(fraction: float) -> str:
+    text = percent(fraction)
     return text if text.startswith("-") or text == "0.0" else f"+{text}"
 
 
@@ -324,13 +324,13 @@ def _probe_notes(probed: Probed) -> Iterator[str]:
 
 def trace_table(comparison: TraceComparison, shown: Presentation) -> str:
     """Return the comparison of a traced stage for people."""
-    asked, traced, predicted = comparison.estimate, comparison.traced, comparison.predicted
+    estimate, traced, predicted = comparison.estimate, comparison.traced, comparison.predicted
     question = (
-        f"{asked.model} on {devices_text(asked.devices)}: {asked.precision}, sequence {asked.seq_length}, global batch "
-        f"{asked.global_batch_size}, torch"
+        f"{estimate.model} on {devices_text(estimate.devices)}: {estimate.precision}, sequence {estimate.seq_length}, "
+        f"global batch {estimate.global_batch_size}, torch"
     )
     answer = (
-        f"stage {traced.stage} of {asked.layout.pipeline_parallel} ({predicted.layers} layers): "
+        f"stage {traced.stage} of {estimate.layout.pipeline_parallel} ({predicted.layers} layers): "
         f"{gib(traced.peak_bytes)} GiB traced at {traced.moment}, {gib(predicted.allocated_bytes)} predicted at "
         f"{predicted.moment} ({'+' if comparison.difference >= 0.0 else ''}{percent(comparison.difference)} %)"
     )
@@ -338,7 +338,7 @@ def trace_table(comparison: TraceComparison, shown: Presentation) -> str:
     rows = [[name, gib(counted), gib(need)] for name, counted, need in sizes]
     parts = [[name, gib(size)] for name, size in sorted(traced.parts_bytes.items(), key=lambda part: -part[1])]
     blocks = [
-        shown.titled(question, shown.sentences([sharded_layout_text(asked.layout), answer])),
+        shown.titled(question, shown.sentences([sharded_layout_text(estimate.layout), answer])),
         shown.titled("Bytes alive at the peak, GiB", shown.grid(["part", "traced", "predicted"], rows)),
         shown.titled("Traced by category, GiB", shown.grid(["category", "GiB"], parts)),
     ]

@@ -168,8 +168,8 @@ def _text_columns(estimates: Sequence[Estimate]) -> Iterator[Column]:
         yield Column("ex-\nch.", ways, is_text=True, spare=_PLAIN if len(set(ways)) == 1 else 0)
 
 
-Cell = Callable[[Estimate], str]
-_CHOICES: tuple[tuple[str, Cell, Cell, int], ...] = (
+EstimateCell = Callable[[Estimate], str]
+_CHOICES: tuple[tuple[str, EstimateCell, EstimateCell, int], ...] = (
     ("schedule", lambda e: e.layout.schedule, lambda _: "1f1b", 0),
     ("ZeRO", lambda e: str(e.layout.zero_stage), lambda e: str(PROFILES[e.framework].limits.default_zero_stage), 0),
     (
@@ -185,10 +185,10 @@ _CHOICES: tuple[tuple[str, Cell, Cell, int], ...] = (
 
 
 def _figure_columns(estimates: Sequence[Estimate], shown: Presentation) -> Iterator[Column]:
-    def column(header: str, cell: Cell, spare: int) -> Column:
+    def column(header: str, cell: EstimateCell, spare: int) -> Column:
         return Column(header, tuple(map(cell, estimates)), spare=spare)
 
-    def of_run(text: Callable[[TrainingRun], str]) -> Cell:
+    def of_run(text: Callable[[TrainingRun], str]) -> EstimateCell:
         return lambda estimate: "-" if (run := shown.run_of(estimate)) is None else text(run)
 
     unit, per_second = step_unit(max(e.throughput.step_seconds for e in estimates))
@@ -239,8 +239,8 @@ def miss_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         )
         return
     if nearest is None:
-        some = "every layout that keeps the rules is too near capacity"
-        yield f"Nothing fits{searched}: {some if ranking.starved else 'no layout keeps the rules'}."
+        near = "every layout that keeps the rules is too near capacity"
+        yield f"Nothing fits{searched}: {near if ranking.starved else 'no layout keeps the rules'}."
         return
     parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(nearest.memory.parts_bytes))
     where = "" if fewest is None else f", on {grouped(fewest.ranked_nodes)}"
@@ -406,8 +406,8 @@ def _speed_of(estimate: Estimate) -> str:
 
 def _space_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
     """Yield the axes of the search with default values, and the layouts that were therefore not tried."""
-    asked = ranking.query.get("space")
-    space: Mapping[str, object] = asked if isinstance(asked, Mapping) else {}
+    query = ranking.query.get("space")
+    space: Mapping[str, object] = query if isinstance(query, Mapping) else {}
     limits = PROFILES[str(ranking.query.get("framework"))].limits
     searched = [
         ("zero_stage", f"--zero-stage {limits.default_zero_stage}", "other --zero-stage"),

@@ -42,7 +42,7 @@ def grid(  # noqa: PLR0913  what a table is made of
 
     A line break in a header makes it two lines high on a terminal and a space elsewhere. The columns whose
     headers are ``wrapped`` are broken into lines on a terminal, of the characters that a mapping says, else of 48. In a
-    notebook the cells of columns with ``bars`` have a bar behind them, each of a share of their width.
+    notebook the cells of columns with ``bars`` have a bar behind them, each of a fraction of their width.
     """
     left = set(text_columns)
     if style == "html":
@@ -95,9 +95,9 @@ _WHOLE: Final = 40
 """Characters of a cell that stays on one line of a notebook."""
 
 
-def _bar(share: float) -> str:
+def _bar(fraction: float) -> str:
     """Return the style of a cell with a bar behind it, light enough for text in either theme; red beyond the whole."""
-    end, colour = f"{100.0 * min(max(share, 0.0), 1.0):.0f}%", "#56b4e955" if share <= 1.0 else "#d55e0055"
+    end, colour = f"{100.0 * min(max(fraction, 0.0), 1.0):.0f}%", "#56b4e955" if fraction <= 1.0 else "#d55e0055"
     return f";background:linear-gradient(90deg,{colour} {end},transparent {end})"
 
 
@@ -220,7 +220,7 @@ def joined_columns(columns: Sequence[Column]) -> Column:
 
 
 def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
-    """Yield the line on columns that the terminal is too narrow for, with the cell that all rows share."""
+    """Yield the line on columns that the terminal is too narrow for, with the cell that all rows fraction."""
     if left_out:
         yield f"Too narrow for: {', '.join(map(_left_out, left_out))}."
 

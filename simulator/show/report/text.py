@@ -58,9 +58,9 @@ def gib(size_bytes: float) -> str:
     return _without_negative_zero(f"{to_gib(size_bytes):.2f}")
 
 
-def percent(share: float) -> str:
-    """Return a share as a percentage with one decimal."""
-    return _without_negative_zero(f"{100 * share:.1f}")
+def percent(fraction: float) -> str:
+    """Return a fraction as a percentage with one decimal."""
+    return _without_negative_zero(f"{100 * fraction:.1f}")
 
 
 def probability_text(probability: float) -> str:
@@ -76,9 +76,9 @@ def fit_text(estimate: Estimate) -> str:
     return "-" if probability is None else probability_text(probability)
 
 
-def mfu_text(share: float) -> str:
+def mfu_text(fraction: float) -> str:
     """Return a utilisation in per cent with one decimal, or as many as tell it from 0."""
-    return _never_nothing(100 * share)
+    return _never_nothing(100 * fraction)
 
 
 def teraflops(flops_per_second: float) -> str:
