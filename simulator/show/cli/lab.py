@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.scenario.complete import OPTIONS
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.scenario.layout import Layout
 from simulator.show.cli.options import (
@@ -380,6 +379,7 @@ def trace_command() -> click.Command:
 def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Count the bytes of a stage and show them beside the predicted ones."""
     from simulator.lab.trace.tracing import trace as traced
+    from simulator.question.scenario.complete import OPTIONS
 
     if not values["model"]:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")

@@ -1,6 +1,6 @@
 """Options of the command line: types of their values, those that several commands share, and the sections of a help.
 
-    Option("--top", OUTPUT, "Layouts to show.", type=Whole(1, 10_000), default=10)
+    Option("--top", "Layouts to show.", Whole(1, 10_000), default=10)
 
 An option stands here once, or with the only command that has it. Those of a question's inputs follow from the inputs
 themselves; a ranking takes sets of values (`--tp 1,2,4`) where an estimate takes one.

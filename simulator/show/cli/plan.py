@@ -1,6 +1,8 @@
 """The command `plan`: offers in, a booking out; `answers.plan` chooses.
 
-simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --deadline-days 30
+    simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --deadline-days 30
+
+An offer of several node counts is as many choices; each is ranked, and its fastest layout stands for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Streams of a command: the answer to stdout or a file, progress and notes to stderr. Words no answer."""
+"""Streams of a command: the answer to stdout or a file, progress and notes to stderr.
+
+    write_answer(ctx, "plan", plan, presentation(ctx))    # in the form of `--format`, to where `--output` says
+
+What a terminal or a CI runner would obey is made visible on the way, and no output may replace a file that is read.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Figures as Plotly takes them, `{"data": traces, "layout": ...}`; every number in them is computed here.
 
-memory_figure(estimate)["data"][0]["name"] == "parameters"
+    memory_figure(estimate)["data"][0]["name"] == "parameters"
+
+Pages and notebooks draw the same figures.
 """
 
 from __future__ import annotations

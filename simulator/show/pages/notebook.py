@@ -1,7 +1,9 @@
 """What a notebook shows of an answer: the terminal's table with bars behind its cells, and figures.
 
-estimate                   # its table
-estimate.plot("step")      # a figure of plotly
+    estimate                   # its table
+    estimate.plot("step")      # a figure of plotly
+
+The package hands these to `Tabular.drawing`.
 """
 
 from __future__ import annotations

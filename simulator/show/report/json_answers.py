@@ -1,4 +1,9 @@
-"""Models of the JSON of answers above a layout: plans, comparisons, explanations, sweeps, verdicts, traces."""
+"""Models of the JSON of answers above a layout: plans, comparisons, explanations, sweeps, verdicts, traces.
+
+    ComparisonJson.model_validate_json(text).inputs[0].memory_mib
+
+The text itself comes from `as_json.json_object`.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +210,7 @@ class PredictedPeakJson(Shown):
 
     peak_mib: Annotated[float, At("allocated_bytes")]
     moment: str
-    breakdown_mib: Annotated[PartSizes, At(_tensors, "PartSizes of the predicted peak that are tensors.")]
+    breakdown_mib: Annotated[PartSizes, At(_tensors, "Parts of the predicted peak that are tensors.")]
 
 
 class TraceComparisonJson(Shown):

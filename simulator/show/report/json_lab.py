@@ -1,4 +1,9 @@
-"""Models of the JSON of launches: validations and probes."""
+"""Models of the JSON of launches: validations and probes.
+
+    ValidationJson.model_validate_json(text).layouts[0].title
+
+The text itself comes from `as_json.json_object`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summary of a sweep as a table; its rows are in the file that it wrote."""
+"""A sweep in words and a table: questions answered, why others were not; its rows are in the file that it wrote."""
 
 from __future__ import annotations
 
