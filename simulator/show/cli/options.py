@@ -226,13 +226,13 @@ def percentage(*, zero: bool = False) -> Parsed:
     def read(text: str) -> float:
         number = text.strip()
         try:
-            share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+            fraction = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
         except ValueError:
-            share = math.nan
-        if not (0 < share <= 1 or (zero and share == 0)):
+            fraction = math.nan
+        if not (0 < fraction <= 1 or (zero and fraction == 0)):
             low = "from 0 to" if zero else "above 0 and up to"
             raise InputError(f"{shown(text)} is not {low} 1, such as 0.9 or 90%")
-        return share
+        return fraction
 
     return Parsed("SHARE", read)
 

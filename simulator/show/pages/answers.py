@@ -240,19 +240,19 @@ def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
     figures: dict[str, PlotlyFigure] = {}
     sections = []
     for kind in TITLES:
-        mine = [own for own in errors if own.kind == kind]
+        of_kind = [error for error in errors if error.kind == kind]
         rows = [
-            Measured(group=when, key=own.key, measured=float(number), error=error)
+            Measured(group=when, key=error.key, measured=float(number), error=relative)
             for when in ("before", "after", "left out")
-            for number, own in enumerate(mine, 1)
-            if (error := getattr(own, when.replace(" ", "_"))) is not None
+            for number, error in enumerate(of_kind, 1)
+            if (relative := getattr(error, when.replace(" ", "_"))) is not None
         ]
         if rows:
             figures[kind] = error_figure(rows, "row", linear=True)
             about = "Scatter: error of each row in per cent."
             sections.append(PageSection(_error_title(kind), figure=kind, about=about))
     sections += map(_section, own_sections(errors))
-    lead = f"{len({own.key for own in errors})} rows of your own."
+    lead = f"{len({error.key for error in errors})} rows of your own."
     return page_html(shown, "Own rows against predictions", lead, sections, figures)
 
 
@@ -264,8 +264,7 @@ def _section(part: Section) -> PageSection:
         table = Table(headers, part.rows, frozenset(part.text_columns))
     return PageSection(
         part.title,
-        text=() if part.listed else part.lines,
-        lines=part.lines if part.listed else (),
+        text=part.lines,
         table=table,
         folded=len(part.rows) > _LONG,
         wide=frozenset(position for position, header in enumerate(part.headers) if header in part.wrapped),

@@ -348,8 +348,8 @@ def _timeline_sections(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> 
     text = f"Forward and backward passes of {drawn} of {grouped(every)} micro batches, then the pipeline drains."
     about = "Bars by pipeline rank: when each forward and backward pass starts and ends."
     yield PageSection("Pipeline timeline", [text], "timeline", about)
-    some = f" of the first {MOST_RANKS} ranks" if ranks > MOST_RANKS else ""
-    text = f"What devices{some} need while these passes run; the line is what a framework can use."
+    which = f" of the first {MOST_RANKS} ranks" if ranks > MOST_RANKS else ""
+    text = f"What devices{which} need while these passes run; the line is what a framework can use."
     about = "Lines by pipeline rank: GiB that a device needs over the seconds of a step."
     yield PageSection("Memory over the step", [text], "memory-over-step", about)
 

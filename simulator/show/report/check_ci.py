@@ -138,7 +138,7 @@ class _Annotation:
     def command(self, more: Collection[str] = ()) -> str:
         """Return the workflow command; `more` are the other files of the group."""
         place = f"file={_property(self.file)},line={self.line}," if self.file else ""
-        text = f"{self.message}\nso in {_listed(more)}" if more else self.message
+        text = f"{self.message}\nso in {_names_text(more)}" if more else self.message
         return f"::{self.kind} {place}title={_property(self.title)}::{_data(text)}"
 
 
@@ -158,11 +158,11 @@ def check_github(checks: Checks, _shown: Presentation) -> str:
             lines.append(first.command(dict.fromkeys(item.file for item in others if item.file != first.file)))
         if hidden := [item for group in ordered[len(shown) :] for item in group]:
             names = list(dict.fromkeys(item.file for item in hidden))
-            lines.append(_Annotation(kind, "", 1, f"{len(hidden)} more", f"also: {_listed(names)}", "").command())
+            lines.append(_Annotation(kind, "", 1, f"{len(hidden)} more", f"also: {_names_text(names)}", "").command())
     return "\n".join(lines) + "\n"
 
 
-def _listed(names: Collection[str]) -> str:
+def _names_text(names: Collection[str]) -> str:
     more = f" and {len(names) - MOST_NAMES} more files" if len(names) > MOST_NAMES else ""
     return f"{', '.join(list(names)[:MOST_NAMES])}{more}"
 

@@ -204,8 +204,8 @@ def explain_table(explanation: Explanation, shown: Presentation) -> str:
 def explanation_blocks(explanation: Explanation, shown: Presentation) -> Iterator[str]:
     """Yield the parts of an explanation beside its estimate."""
     full, stages = shown.full, len(explanation.estimate.memory.stages)
-    some = "" if full or stages <= _MOST_RANKS else f" ({_MOST_RANKS} of {stages}: -v)"
-    yield shown.titled(f"Need of each pipeline rank against what is usable{some}", _bars(explanation.estimate, shown))
+    which = "" if full or stages <= _MOST_RANKS else f" ({_MOST_RANKS} of {stages}: -v)"
+    yield shown.titled(f"Need of each pipeline rank against what is usable{which}", _bars(explanation.estimate, shown))
     if explanation.causes:
         yield shown.titled("Why", shown.prose(f"{cause}." for cause in explanation.causes))
     if explanation.changes:

@@ -220,7 +220,7 @@ def joined_columns(columns: Sequence[Column]) -> Column:
 
 
 def narrow_line(left_out: Sequence[Column]) -> Iterator[str]:
-    """Yield the line on columns that the terminal is too narrow for, with the cell that all rows fraction."""
+    """Yield the line on columns that the terminal is too narrow for, with the cell that is the same in all rows."""
     if left_out:
         yield f"Too narrow for: {', '.join(map(_left_out, left_out))}."
 
@@ -244,8 +244,6 @@ class Section:
     """Columns that hold words, which are aligned left."""
     wrapped: tuple[str, ...] = ()
     """Headers of columns with sentences, which are broken into lines on a terminal."""
-    listed: bool = False
-    """Whether the lines are a list."""
 
 
 def sections_text(sections: Iterable[Section], style: Style) -> str:
@@ -256,12 +254,9 @@ def sections_text(sections: Iterable[Section], style: Style) -> str:
 def _text(section: Section, style: Style) -> str:
     blocks = [section.title if style == "table" else f"## {section.title}"]
     if section.lines:
-        lines = [line if style == "table" else line.replace("|", "\\|") for line in section.lines]
-        blocks.append(
-            "\n".join(f"- {line}" if section.listed else line for line in lines)
-            if section.listed or style == "table"
-            else "\n\n".join(lines)
-        )
+        on_terminal = style == "table"
+        lines = (line if on_terminal else line.replace("|", "\\|") for line in section.lines)
+        blocks.append(("\n" if on_terminal else "\n\n").join(lines))
     if section.headers and section.rows:
         table = grid(section.headers, section.rows, style, text_columns=section.text_columns, wrapped=section.wrapped)
         blocks.append(table)
