@@ -17,18 +17,18 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import say
+from simulator.answers.cases import Case, case_of_recipe
+from simulator.answers.gates import Gates
 from simulator.cost.derived import pricing_of
 from simulator.cost.memory.peak import memory_by_stage
 from simulator.cost.memory.state import optimizer_on_device
 from simulator.errors import SimulateError
 from simulator.question.frameworks.profile import DTYPE_BYTES
+from simulator.question.question import Question, question_of
+from simulator.question.recipe import Recipe
 from simulator.question.units import to_mib
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.judge import check_recipe
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 
 SHARED = Path(os.environ.get("SIMULATE_SHARED") or Path(__file__).resolve().parents[2] / "shared")
 FOLDER = SHARED / "measured" / "public" / "ascend-ci"
@@ -87,14 +87,16 @@ def runs() -> list[Run]:
     return [run_of(json.loads(line)) for line in lines]
 
 
-def asked_of(recipe: Recipe, script: str) -> Asked:
+def asked_of(recipe: Recipe, script: str) -> Question:
     """The question about a script: its vocabulary where only its data's name gives it."""
     entries = next((count for part, count in VOCABULARIES.items() if part in script), None)
     if script == "mamba2_2.7b_tp1_pp1--v26.0.0.sh":
         # The table of this baseline is that of the 8B model's tokenizer: (22,327 - 18,686) MiB / 7.25 bytes / 2,560.
         entries = 256000
     told = any(remark.rule == "no-vocabulary" for remark in recipe.remarks)
-    return Asked(hardware="ascend-910b-64g-8", model_fields={"vocab_size": entries} if entries and told else {})
+    return question_of(
+        {"hardware": "ascend-910b-64g-8", "model_fields": {"vocab_size": entries} if entries and told else {}}
+    )
 
 
 def run_of(told: dict[str, Any]) -> Run:
@@ -108,7 +110,7 @@ def run_of(told: dict[str, Any]) -> Run:
         (recipe,) = read_recipe(str(FOLDER / name), {"MOE_ARGS": ""} if "$MOE_ARGS" in text else {})
         asked = asked_of(recipe, name)
         checked = check_recipe(recipe, asked, Gates())
-        case = case_of(recipe, asked)
+        case = case_of_recipe(recipe, asked)
     except SimulateError as error:
         return Run(name, "unreadable", measured, reasons=(str(error),))
     upper = any(remark.rule.endswith("-bound") for remark in recipe.remarks)

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import FIRM, Gates
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import FIRM, Checked, Gates
+from simulator.recipes.check.verdict import Checked
 
 FOLDER: Final = Path("src/megatron/bridge/perf_recipes")
 HARDWARE: Final = {"h100": "h100-sxm-80g", "b200": "b200-sxm", "b300": "b300-sxm", "gb200": "gb200-nvl72"}
@@ -38,7 +39,7 @@ def judged(checkout: Path, wanted: tuple[str, ...] = ()) -> Iterator[Judged]:
     for file in sorted((checkout / FOLDER).glob("*/*/*.py")):
         name = file.relative_to(checkout / FOLDER).as_posix()
         if file.name != "__init__.py" and (not wanted or any(word in name for word in wanted)):
-            asked = Asked(hardware=HARDWARE.get(file.parent.name, "gb300-nvl72"))
+            asked = question_of({"hardware": HARDWARE.get(file.parent.name, "gb300-nvl72")})
             yield Judged(name, check_files([str(file)], asked, Gates(), root=checkout))
 
 

@@ -25,11 +25,13 @@ import simulator
 from benchmarks.accuracy.hierarchy import Hierarchy, design, hierarchical, learned
 from benchmarks.accuracy.holdouts import RELEARNED
 from benchmarks.accuracy.rows import samples
-from simulator.api import resolved
+from simulator.answers.cases import case_of, priceable
+from simulator.answers.ranking import estimate_of
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import price
 from simulator.question.coefficients.values import priors, replaced
 from simulator.question.frameworks.releases import ReleaseRecipe, release_recipes
+from simulator.question.question import question_of
 from simulator.question.scenario.scenario import Scenario
 
 FILE: Final = Path(os.environ.get("SIMULATE_SHARED") or "absent") / "measured" / "public2" / "bridge.csv"
@@ -135,8 +137,8 @@ def _cut(recipe: ReleaseRecipe | None, sizes: Mapping[str, int]) -> dict[str, An
 
 def answer(row: Row, sizes: Mapping[str, int], change: Change) -> Answer:
     """A row with some sizes, predicted."""
-    scenario, layout = resolved(row.question, {**sizes, **_cut(row.recipe, sizes)})
-    verdict = simulator.api.answer(scenario, layout).verdict
+    case = priceable(case_of(question_of({**row.question, **sizes, **_cut(row.recipe, sizes)})))
+    scenario, layout, verdict = case.scenario, case.layout, estimate_of(case).verdict
     step = float(price(pricing_of(change(scenario), layout)).step.total[0])
     tokens = scenario.tokens_per_step / step / scenario.devices
     return Answer(tokens / row.tokens_per_second_per_device - 1.0, verdict)

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.machine import judged, say, say_machine
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 
 TARGET = 80
 """Files per second."""
@@ -42,7 +42,7 @@ def corpus() -> Path:
 
 def measure(files: Sequence[str]) -> tuple[float, Counter[str]]:
     """Processor seconds of judging files together, and how often which verdict came."""
-    asked, gates = Asked(hardware="h100-sxm-80g", nodes=1), Gates()
+    asked, gates = question_of({"hardware": "h100-sxm-80g", "nodes": 1}), Gates()
     check_files(files[:1], asked, gates)
     gc.freeze()  # what was asked before in this process is no work of a command
     start = time.process_time()

@@ -87,8 +87,7 @@ class Case:
         pick = Pick(
             scenario=scenario,
             layout=priced.layout,
-            model=self.model,
-            hardware=hardware,
+            question=priced.question,
             steps=STEPS,
             warmup_steps=WARMUP_STEPS,
         )

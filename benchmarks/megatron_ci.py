@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 
 from benchmarks.machine import say
+from simulator.answers.gates import Gates
 from simulator.evidence.measurements.rows import public_tables
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 
 CASES: Final = "tests/functional_tests/test_cases"
 DEVICES: Final = {"h100": "h100-sxm-80g", "a100": "a100-sxm-80g"}
@@ -54,7 +54,7 @@ def errors(checkout: Path) -> Iterator[tuple[str, str, float, bool]]:
         bytes_measured = measured(golden) if device in DEVICES and recipe.is_file() else None
         if bytes_measured is None:
             continue
-        (found,) = check_files([str(recipe)], Asked(hardware=DEVICES[device], nodes=1), Gates())
+        (found,) = check_files([str(recipe)], question_of({"hardware": DEVICES[device], "nodes": 1}), Gates())
         if found.outcome in ("fits", "starved") and found.estimate is not None:
             error = found.estimate.memory.stages[-1].allocated_bytes / bytes_measured - 1.0
             folder = golden.parent.relative_to(checkout).as_posix()

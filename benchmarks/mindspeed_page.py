@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.machine import say
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Case, case_of
+from simulator.answers.cases import Case, case_of_recipe
+from simulator.question.question import question_of
 from simulator.recipes.readers.read import read_recipe
 from simulator.search.build import estimate_layout
 
@@ -27,7 +27,7 @@ DEVICE = "ascend-910b-64g-8"
 def predicted(script: Path) -> float:
     """Tokens a second and device of a script. Raises SystemExit where it has no estimate."""
     (recipe,) = read_recipe(str(script), {})
-    case = case_of(recipe, Asked(hardware=DEVICE))
+    case = case_of_recipe(recipe, question_of({"hardware": DEVICE}))
     if not isinstance(case, Case):
         raise SystemExit(f"{script}: no estimate")
     return estimate_layout(case.scenario, case.layout).throughput.tokens_per_second_per_device

@@ -22,6 +22,7 @@ from simulator.lab.runner.engine import Pick
 from simulator.lab.runner.launch import LOG_NAME, Launch
 from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.reference import ReferenceEngine
+from simulator.question.question import question_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.search.build import estimate_layout
 
@@ -105,7 +106,7 @@ def pick_of(case: HeldOut, probe: Path, folder: Path, hardware: str, precision: 
     layout = complete_layout(
         scenario, **{"zero_stage": 1} | case.split, micro_batch_size=case.micro_batch, recompute=case.recompute
     )
-    return Pick(scenario=scenario, layout=layout, model=model, hardware=hardware)
+    return Pick(scenario=scenario, layout=layout, question=question_of({"model": model, "hardware": hardware}))
 
 
 def measured(pick: Pick, place: Path) -> float:

@@ -10,19 +10,20 @@ from simulator._version import __version__
 from simulator.tabular import Tabular
 
 if TYPE_CHECKING:
-    from simulator.api import estimate, rank
+    from simulator.answers.availability import Availability
+    from simulator.answers.compare import Comparison
+    from simulator.answers.explain import Explanation
+    from simulator.answers.offers import Offer
+    from simulator.answers.plan import Plan
+    from simulator.api import check, compare, emit, estimate, explain, plan, rank
     from simulator.cost.pricing.estimate import Estimate
     from simulator.errors import InputError, SimulateError, UnsupportedError
+    from simulator.question.question import Question
     from simulator.question.scenario.layout import Layout
     from simulator.question.specs.catalogue import load_hardware, load_model
+    from simulator.recipes.check.verdict import Checks
     from simulator.search.result import Ranking
     from simulator.search.space import Space
-    from simulator.show.answers.availability import Availability
-    from simulator.show.answers.compare import Comparison, compare
-    from simulator.show.answers.explain import Explanation
-    from simulator.show.answers.offers import Offer
-    from simulator.show.answers.plan import Plan, plan
-    from simulator.show.answers.program import Checks, check, emit, explain
     from simulator.show.answers.sweep.run import Sweep, sweep
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Layout",
     "Offer",
     "Plan",
+    "Question",
     "Ranking",
     "SimulateError",
     "Space",
@@ -54,19 +56,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "api": "estimate rank",
+    "answers.availability": "Availability",
+    "answers.compare": "Comparison",
+    "answers.explain": "Explanation",
+    "answers.offers": "Offer",
+    "answers.plan": "Plan",
+    "api": "check compare emit estimate explain plan rank",
     "cost.pricing.estimate": "Estimate",
     "errors": "InputError SimulateError UnsupportedError",
+    "question.question": "Question",
     "question.scenario.layout": "Layout",
     "question.specs.catalogue": "load_hardware load_model",
+    "recipes.check.verdict": "Checks",
     "search.result": "Ranking",
     "search.space": "Space",
-    "show.answers.availability": "Availability",
-    "show.answers.compare": "Comparison compare",
-    "show.answers.explain": "Explanation",
-    "show.answers.offers": "Offer",
-    "show.answers.plan": "Plan plan",
-    "show.answers.program": "Checks check emit explain",
     "show.answers.sweep.run": "Sweep sweep",
 }
 """Public names by the module that they live in."""

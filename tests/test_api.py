@@ -11,6 +11,7 @@ import pytest
 import simulator
 from simulator import InputError, Layout, Space, UnsupportedError
 from simulator.api import scenario_of
+from simulator.question.question import Question
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.scenario.layout import BY_NAME
@@ -382,7 +383,10 @@ def test_estimates_are_compared() -> None:
     compared = simulator.compare(first, second)
     assert (compared.first.layout, compared.second.layout) == (first.layout, second.layout)
     own = simulator.estimate(model="llama3.1-8b", hardware="h20", tp=2, options={"gradient_dtype": "bf16"})
+    assert [differing.name for differing in simulator.compare(own, first).inputs][:1] == ["devices"]
+    assert simulator.compare(own, own).inputs == ()
+    bare = replace(own, question=Question())
     with pytest.raises(InputError, match="give its arguments"):
-        simulator.compare(own, first)
+        simulator.compare(bare, first)
     with pytest.raises(InputError, match="not int"):
         simulator.compare(1, first)  # type: ignore[arg-type]  # as a user may write

@@ -28,14 +28,14 @@ import yaml
 
 from simulator.errors import SimulateError
 from simulator.frameworks import models, registry
-from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.arguments import Arguments, finished
 from simulator.frameworks.home import reading_within
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python, variants
-from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import AskedRun, finished
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.switch_text import switch_value
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import FIELDS
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.names import shipped_name
@@ -136,7 +136,7 @@ class Row(NamedTuple):
 
     name: str
     place: Place
-    run: AskedRun
+    run: Recipe
     hardware: str
     devices: int | None
     precision: str
@@ -251,7 +251,7 @@ class Places:
             return f"@{place.line}"
         return f"@{self.numbers.setdefault(path, len(self.numbers) + 1)}:{place.line}"
 
-    def joined(self, values: Mapping[str, str], run: AskedRun, own: str) -> str:
+    def joined(self, values: Mapping[str, str], run: Recipe, own: str) -> str:
         """`name=value@line`, by blanks."""
         return " ".join(f"{name}={value}{self.text(run.places.get(name), own)}" for name, value in values.items())
 

@@ -7,6 +7,7 @@ occurrence of a flag is an `Argument`; the flag's meaning stands in its table (`
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +17,10 @@ from simulator.errors import InputError
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import Flag, FlagTable
 from simulator.frameworks.names import is_harmless, is_irrelevant, misspelled, plain
-from simulator.frameworks.remarks import Place, RecipeFlag, Remark, Severity, Unknown
 from simulator.frameworks.values import Cause, PlainValue, known_value
+from simulator.question.origin import Place, RecipeFlag, Remark, Severity, Unknown
+from simulator.question.recipe import Recipe
+from simulator.question.scenario.layout import SETTINGS
 
 OFF: Final = ("false", "none", "null", "", "0")
 """Values, in lower case, that mean the same as an absent key."""
@@ -376,3 +379,29 @@ def half_precision(arguments: Arguments, *, bf16: bool, fp16: bool) -> str | Non
         arguments.remark("not-modelled", "error", message)
         return None
     return "bf16" if bf16 else "fp16"
+
+
+_LAYOUT_OPTIONS: Final = frozenset(setting.key for setting in SETTINGS) - {"dp", "recompute_layer_list"}
+"""Settings without which a layout is incomplete."""
+
+
+def finished(arguments: Arguments, recipe: Recipe) -> Recipe:
+    """Return the recipe with all remarks, unknowns and places; its layout is None where a part of it is unknown."""
+    arguments.remark_repeated()
+    arguments.remark_unread()
+    arguments.note_others()
+    shaped = recipe.model is not None or "num_hidden_layers" in recipe.model_fields
+    absent = {"model": not shaped, "seq_length": recipe.seq_length is None, "precision": not recipe.precision}
+    arguments.note_bags(absent)
+    layout = None if arguments.incomplete & _LAYOUT_OPTIONS else recipe.layout
+    if layout and arguments.devices and arguments.devices % layout.replica == 0:
+        layout = dataclasses.replace(layout, data_parallel=arguments.devices // layout.replica)
+        arguments.places["dp"] = arguments.places["devices"]
+    return dataclasses.replace(
+        recipe,
+        layout=layout,
+        places=arguments.places,
+        flags=arguments.flags(),
+        unknowns=arguments.unknowns(),
+        remarks=tuple(sorted(arguments.remarks, key=lambda remark: remark.place.line if remark.place else 0)),
+    )

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from simulator.budget import charge
 from simulator.errors import AbsentFileError, InputError, NoRecipeError
-from simulator.frameworks.home import asking, path_set_by_user, require_inside, root_of
+from simulator.frameworks.home import path_set_by_user, require_inside, root_of
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
+from simulator.question.origin import option_for
 from simulator.question.specs.documents import parse_json, parse_yaml, read_json, read_limited, read_yaml
 
 _MAXIMUM_NAME: Final = 1000
@@ -95,7 +96,7 @@ def beside(file: str, name: str, line: int) -> Path:
     shown = name[:200]
     raise AbsentFileError(
         f"{file}:{line}: {shown}: no such file beside the recipe or above it in its repository; "
-        f"{asking(shown, is_file=True)}"
+        f"{option_for(shown, is_file=True)}"
     )
 
 

@@ -31,7 +31,7 @@ FlagWeight = Literal["", "figure", "activations", "bound", "verdict"]
 Takes = Literal["value", "switch", "optional", "list"]
 """What follows a flag: one value, nothing, a value or nothing, or several values."""
 TargetKind = Literal["layout", "option", "model", "workload"]
-"""A field of `Layout`, a switch of `FrameworkProfile`, a field of `ModelSpec`, a field of `AskedRun`."""
+"""A field of `Layout`, a switch of `FrameworkProfile`, a field of `ModelSpec`, a field of `Recipe`."""
 FOLDER: Final = Path(__file__).resolve().parent
 """Parent of the frameworks' folders."""
 OWN_TABLE: Final = "words"

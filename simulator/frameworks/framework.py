@@ -16,9 +16,9 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm, StepLogForm
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import PlainValue
 from simulator.frameworks.write import Head, WordPair
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import FrameworkName
@@ -33,7 +33,7 @@ class LaunchForm:
     order: int
     """Position among all launch forms when a launch is recognised, lowest first: the surest marks come first."""
     is_own: Callable[[LaunchCommand], bool]
-    read: Callable[[Arguments, LaunchCommand], AskedRun]
+    read: Callable[[Arguments, LaunchCommand], Recipe]
     """Return the run; remarks on unread flags are added by the caller."""
     tables: tuple[str, ...] = ()
     """Tables of its flags; empty where they are its framework's."""
@@ -58,7 +58,7 @@ class FileForm:
     """Position among all file forms when a file is recognised, lowest first: the surest marks come first."""
     is_own: Callable[[Collection[str]], bool]
     """Whether a file is the framework's, by its keys' dotted paths, their names and its top-level sections."""
-    read: Callable[[Arguments, Sequence[Key]], AskedRun | None]
+    read: Callable[[Arguments, Sequence[Key]], Recipe | None]
     """Take the keys into the arguments and return the run, without remarks on unread keys; None for another
     framework's file."""
     tables: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Extension:
 
     prepare: Callable[[Arguments], None] = lambda _: None
     """Change the arguments before they are read."""
-    extend: Callable[[Arguments, AskedRun, LaunchCommand | None], AskedRun]
+    extend: Callable[[Arguments, Recipe, LaunchCommand | None], Recipe]
     """Return the run as this stack has it; the launch is None for a log."""
 
 

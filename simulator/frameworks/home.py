@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,9 +14,6 @@ from simulator.errors import AbsentFileError, InputError
 _ROOT: Final[ContextVar[Path | None]] = ContextVar("root", default=None)
 _NAMED: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("named", default=None)
 _USED: Final[ContextVar[frozenset[str]]] = ContextVar("used", default=frozenset())
-
-_FILE: Final = re.compile(r"[^\s$`(]+(?:\.(?:json|ya?ml|toml|sh|txt|env|cfg|conf|tmpl|template|in)|/[^\s$`(]*)")
-"""Names of files, among those of variables and commands."""
 
 
 @contextmanager
@@ -44,13 +39,6 @@ def path_set_by_user(name: str) -> str | None:
 def used_names() -> frozenset[str]:
     """Return the names of files whose user-set paths were used."""
     return _USED.get()
-
-
-def asking(name: str, *, is_file: bool = False) -> str:
-    """Return the option that supplies an unknown: a value, a file's path, or the nodes of a flag's list of hosts."""
-    if name.startswith("--"):
-        return "--nodes N"
-    return f"--set {shlex.quote(f'{name}=PATH' if is_file or _FILE.fullmatch(name) else f'{name}=VALUE')}"
 
 
 def root_of(recipe: Path) -> Path:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from simulator.errors import InputError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import FlagTable
-from simulator.frameworks.run import AskedRun
+from simulator.question.recipe import Recipe
 from simulator.question.units import GIB, KIB
 from simulator.question.vocabulary import FrameworkName
 
@@ -106,7 +106,7 @@ class LogForm:
     """Whether a line is one that only this framework writes."""
     runs: Callable[[Iterable[LogLine], FlagTable], Iterable[LoggedRun]]
     """Return the runs that logged steps or ran out of memory. Raises InputError naming the line."""
-    read: Callable[[Arguments], AskedRun]
+    read: Callable[[Arguments], Recipe]
     """Return the run that the printed arguments describe, without remarks on unread ones."""
     rate: Literal["tflops", "tokens"]
     """Unit of a step's logged speed, per device: model TFLOP/s, or tokens per second."""

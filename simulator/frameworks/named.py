@@ -9,7 +9,7 @@ from typing import Final
 
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.run import AnyRun
+from simulator.question.recipe import Recipe
 
 _QUANTIZED: Final = re.compile(r"(?i)(?:^|[-_/.])(?:awq|gptq|aqlm|hqq|gguf|bnb|int[48]|[248]-?bit|nf4)(?:$|[-_/.])")
 
@@ -43,7 +43,7 @@ def known_model(arguments: Arguments, name: str, *flags: str) -> str | None:
     return model
 
 
-def note_fewer_bits(arguments: Arguments, run: AnyRun) -> None:
+def note_fewer_bits(arguments: Arguments, run: Recipe) -> None:
     """Turn the refusal of quantized weights under adapters into a remark: 16-bit weights bound the need from above.
 
     This holds where the trainer leaves everything else in 16 bits (peft's `prepare_model_for_kbit_training`, which

@@ -26,7 +26,7 @@ from simulator.frameworks.python_values import (
     RaisedError,
     ReturnedError,
 )
-from simulator.frameworks.remarks import Place
+from simulator.question.origin import Place
 from simulator.question.specs.documents import read_limited
 
 _READ: Final = 100

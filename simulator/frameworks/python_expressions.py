@@ -21,7 +21,7 @@ from simulator.frameworks.python_values import (
     PythonFunction,
     ReturnedError,
 )
-from simulator.frameworks.remarks import Place
+from simulator.question.origin import Place
 
 STEP: Final = 400
 """Units of work of one expression or statement."""

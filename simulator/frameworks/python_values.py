@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.frameworks.remarks import Place
+from simulator.question.origin import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 
-from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.arguments import Arguments, finished
 from simulator.frameworks.documents import Key
 from simulator.frameworks.flags import FOLDER, FlagTable, table_of
 from simulator.frameworks.framework import FileForm, Framework, LaunchForm, RecipeWriter
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.logs import LogForm, StepLogForm
-from simulator.frameworks.run import AskedRun, finished
+from simulator.question.recipe import Recipe
 from simulator.question.vocabulary import FrameworkName
 
 
@@ -52,13 +52,13 @@ def file_forms() -> tuple[tuple[str, FileForm], ...]:
     return tuple(sorted(forms, key=lambda pair: pair[1].order))
 
 
-def read_file(form: FileForm, arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+def read_file(form: FileForm, arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     """Return the run of a configuration file; None where the form's framework cannot read it."""
     run = form.read(arguments, keys)
     return None if run is None else finished(arguments, run)
 
 
-def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_launch(name: str, form: LaunchForm, arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch, changed by the framework's extensions and with all remarks."""
     return _extended(name, arguments, launch, lambda: form.read(arguments, launch))
 
@@ -81,12 +81,12 @@ def log_table(name: str) -> FlagTable:
     return table_of(*form.tables, *tables(name))
 
 
-def read_log(name: str, arguments: Arguments) -> AskedRun:
+def read_log(name: str, arguments: Arguments) -> Recipe:
     """Return the run of a log's words, changed by the framework's extensions and with all remarks."""
     return _extended(name, arguments, None, lambda: log_forms()[name].read(arguments))
 
 
-def _extended(name: str, arguments: Arguments, launch: LaunchCommand | None, read: Callable[[], AskedRun]) -> AskedRun:
+def _extended(name: str, arguments: Arguments, launch: LaunchCommand | None, read: Callable[[], Recipe]) -> Recipe:
     extensions = [other.extension for other in frameworks().values() if other.extends == name and other.extension]
     for extension in extensions:
         extension.prepare(arguments)

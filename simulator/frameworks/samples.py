@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.frameworks.arguments import Arguments
-from simulator.frameworks.run import AnyRun
+from simulator.question.recipe import Recipe
 
 _TABLE: Final = Path(__file__).with_name("_samples.csv")
 """Data sets by name, each with an upper bound of its samples' length in tokens and its reason."""
@@ -23,7 +23,7 @@ def longest_sample(names: Collection[str]) -> int | None:
     return max(known) if known and len(known) == len(bounds) else None
 
 
-def with_longest_sample(arguments: Arguments, run: AnyRun, names: Collection[str]) -> AnyRun:
+def with_longest_sample(arguments: Arguments, run: Recipe, names: Collection[str]) -> Recipe:
     """Return a run of padded batches, its sequence length limited to its data sets' longest sample."""
     bound = longest_sample(names)
     if bound is None or (run.seq_length is not None and run.seq_length <= bound):

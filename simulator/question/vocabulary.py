@@ -40,9 +40,9 @@ RecomputeModule = Literal[
 ]
 """Parts of a layer that selective recompute repeats, by Megatron's names (`--recompute-modules`), and gate and up
 projections of routed experts alone (`recompute_fwd_gate_up` of ERNIE)."""
-AskedRecomputeMethod = Literal["uniform", "block"]
+NamedRecomputeMethod = Literal["uniform", "block"]
 """Methods that a user names; `list` follows from a list of layers."""
-RecomputeMethod = Literal[AskedRecomputeMethod, "list"]
+RecomputeMethod = Literal[NamedRecomputeMethod, "list"]
 ScheduleName = Literal["1f1b", "zb_h1", "zb_v", "dualpipe", "dualpipev"]
 """Order of the passes of a pipeline: one forward, one backward in turn, with chunks interleaved; zero bubble ZB-H1 and
 ZB-V (Qi et al. 2023); DualPipe from both ends and its half, DualPipeV (DeepSeek)."""
@@ -82,7 +82,7 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 RECOMPUTE_MODES: tuple[RecomputeMode, ...] = get_args(RecomputeMode)
 OFFLOADED_MODULES: tuple[OffloadedModule, ...] = get_args(OffloadedModule)
 RECOMPUTE_MODULES: tuple[RecomputeModule, ...] = get_args(RecomputeModule)
-ASKED_RECOMPUTE_METHODS: tuple[AskedRecomputeMethod, ...] = get_args(AskedRecomputeMethod)
+NAMED_RECOMPUTE_METHODS: tuple[NamedRecomputeMethod, ...] = get_args(NamedRecomputeMethod)
 RECOMPUTE_METHODS: tuple[RecomputeMethod, ...] = get_args(RecomputeMethod)
 EXPERT_DISPATCHES: tuple[ExpertDispatch, ...] = get_args(ExpertDispatch)
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)

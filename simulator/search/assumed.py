@@ -109,8 +109,10 @@ _MOVES: dict[str, tuple[SwitchEffect, ...]] = {name: about["moves"] for name, ab
 
 def concerns(scenario: Scenario, name: str) -> bool:
     """Return whether a switch applies to the model and the precision."""
-    of = _SWITCHES[name]["of"]
-    return bool(of == "every" or (scenario.model.is_moe if of == "experts" else scenario.precision in NARROW))
+    concerned = _SWITCHES[name]["concerns"]
+    return bool(
+        concerned == "every" or (scenario.model.is_moe if concerned == "experts" else scenario.precision in NARROW)
+    )
 
 
 def _priced_anew(base: Priced, otherwise: Scenario, moves: Collection[SwitchEffect]) -> Priced:

@@ -15,6 +15,7 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
 from simulator.question.frameworks.stacks import DEFAULT, suggested
 from simulator.question.frameworks.stacks import framework as framework_profile
+from simulator.question.question import SEARCH
 from simulator.question.scenario.inputs import MOST_DEVICES
 from simulator.question.scenario.layout import SPLIT, Layout
 from simulator.question.vocabulary import NARROW
@@ -32,7 +33,8 @@ def in_fp8(query: Query, near: Collection[Layout]) -> Estimate | None:
     scenario = query.scenario
     if scenario.precision in NARROW or any("fp8" not in h.peak_flops_per_second for h in scenario.kinds_of_device):
         return None
-    return _best(replace(query, scenario=replace(scenario, precision="fp8")), near)
+    narrow = query.question.changed(SEARCH, precision="fp8")
+    return _best(replace(query, scenario=replace(scenario, precision="fp8"), question=narrow), near)
 
 
 def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBest]:
@@ -43,7 +45,8 @@ def on_other_stacks(query: Query, near: Collection[Layout]) -> Iterator[StackBes
     tuned = (stack.name for stack in suggested(profile.name, makers, families))
     for name in (DEFAULT,) if profile.stack != DEFAULT else tuned:
         other = replace(scenario, framework=framework_profile(profile.name, query.options, name))
-        yield StackBest(name, _best(replace(query, scenario=other), near))
+        question = query.question.changed(SEARCH, stack=name)
+        yield StackBest(name, _best(replace(query, scenario=other, question=question), near))
 
 
 def _best(query: Query, near: Collection[Layout]) -> Estimate | None:

@@ -39,10 +39,10 @@ def estimate_layout(scenario: Scenario, layout: Layout) -> Estimate:
 
     A layout that breaks a rule is priced too and marked `refused`.
     """
-    return estimate_of(price(pricing_of(scenario, layout)))
+    return estimate_of_block(price(pricing_of(scenario, layout)))
 
 
-def estimate_of(priced: Priced) -> Estimate:
+def estimate_of_block(priced: Priced) -> Estimate:
     """Return the estimate of a block of one layout."""
     return with_intervals(priced.pricing.scenario, _estimates_of(priced, ruled=True))[0]
 
@@ -66,7 +66,7 @@ def estimates_of(layouts: Sequence[PricedLayout], *, intervals: bool = True) -> 
     for query in {id(priced.query): priced.query for priced in layouts}.values():
         of_query = [(at, priced.layout) for at, priced in enumerate(layouts) if priced.query is query]
         bare = bare_estimates(query.scenario, [layout for _, layout in of_query])
-        chosen = [replace(estimate, options=query.chosen) for estimate in bare]
+        chosen = [replace(estimate, options=query.chosen, question=query.question) for estimate in bare]
         judged = with_intervals(query.scenario, chosen) if intervals else chosen
         estimates |= zip((at for at, _ in of_query), judged, strict=True)
     return [estimates[at] for at in range(len(layouts))]

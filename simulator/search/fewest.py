@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulator.errors import InputError
+from simulator.question.question import SEARCH
 from simulator.question.scenario.settings import check_count
 from simulator.search.build import estimates_of
 from simulator.search.query import PricedLayout, Query
@@ -45,8 +46,8 @@ def node_counts(low: int, most: int) -> Iterator[int]:
 
 def on_nodes(query: Query, nodes: int) -> Query:
     """Return the question on a number of whole nodes."""
-    scenario = query.scenario
-    return replace(query, scenario=replace(scenario, devices=nodes * scenario.hardware.devices_per_node))
+    scenario = replace(query.scenario, devices=nodes * query.scenario.hardware.devices_per_node)
+    return replace(query, scenario=scenario, question=query.question.changed(SEARCH, nodes=nodes))
 
 
 def fewest_nodes(
@@ -66,17 +67,17 @@ def fewest_nodes(
     for position, nodes in enumerate(counts):
         if progress is not None:
             progress(position, len(counts))
-        asked = on_nodes(query, nodes)
+        sized = on_nodes(query, nodes)
         if nodes < low:
             continue
-        best = best_of(asked, below=math.inf if fitting is None else within)
+        best = best_of(sized, below=math.inf if fitting is None else within)
         if fitting is None and best is not None:
             fitting, low = nodes, math.ceil(nodes * _peak_ratio(best, within))
         if best is not None and best.step_seconds <= within:
             if progress is not None:
                 progress(len(counts), len(counts))
             return FewestNodes(nodes, nodes, fitting, most, deadline_days)
-        if best is None and candidates(asked.scenario, asked.space):
+        if best is None and candidates(sized.scenario, sized.space):
             nearest = nodes
     if fitting is not None:  # the largest is the fastest, or close to it
         nearest = next(nodes for nodes in reversed(counts) if best_of(on_nodes(query, nodes)) is not None)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.space import Space
@@ -25,13 +26,18 @@ class Query:
     """A question whose layout is searched."""
 
     scenario: Scenario
+    question: Question = field(default_factory=Question)
+    """Values that were said; of the switches that it sets no other values are tried."""
     space: Space = field(default_factory=Space)
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Switches that the question sets; no other values are tried."""
     chosen: Mapping[str, str] = field(default_factory=dict)
     """Further switches that the search chose, as text."""
     min_fit_probability: float = 0.0
     """Smallest probability to fit of a recommended layout; 0 recommends all that fit."""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Switches that the question sets, as text."""
+        return self.question.options
 
     def alternatives(self) -> tuple[Query, ...]:
         """Return the question as it stands, and with overlapped expert exchange where kernels for it exist.

@@ -60,7 +60,7 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     """
     alternatives = query.alternatives()
     results = [
-        _search(alternative, top, variants, share(progress, n, len(alternatives)))
+        _search(alternative, top, variants, progress_part(progress, n, len(alternatives)))
         for n, alternative in enumerate(alternatives)
     ]
     fastest: dict[object, PricedLayout] = {}
@@ -78,7 +78,7 @@ def search(query: Query, *, top: int = 10, variants: bool = False, progress: Pro
     )
 
 
-def share(progress: Progress | None, position: int, of: int) -> Progress | None:
+def progress_part(progress: Progress | None, position: int, of: int) -> Progress | None:
     """Return a progress callback for one of `of` equal shares of the work."""
     if progress is None or of == 1:
         return progress

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.violation import Violation
+from simulator.question.question import Question
 from simulator.question.scenario.layout import layout_object
 from simulator.question.vocabulary import StackName
 from simulator.tabular import Tabular
@@ -69,6 +70,8 @@ class Ranking(Tabular):
 
     query: Mapping[str, object]
     """Every input by option name, defaults included."""
+    question: Question = field(default_factory=Question, repr=False, compare=False)
+    """Values that were said of the question, with who said each."""
     defaults: tuple[str, ...]
     """Names in `query` that the user left unset."""
     counts: Counts

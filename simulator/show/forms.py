@@ -15,6 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from simulator.answers.compare import Comparison
+    from simulator.answers.explain import Explanation
+    from simulator.answers.plan import Plan
     from simulator.cost.pricing.estimate import Estimate
     from simulator.evidence.calibration.judged import JudgedRun
     from simulator.evidence.calibration.own import OwnError
@@ -22,11 +25,8 @@ if TYPE_CHECKING:
     from simulator.lab.probe.launches import Probed
     from simulator.lab.probe.prepare import Prepared
     from simulator.lab.trace.result import TraceComparison
+    from simulator.recipes.check.verdict import Checks
     from simulator.search.result import Ranking
-    from simulator.show.answers.compare import Comparison
-    from simulator.show.answers.explain import Explanation
-    from simulator.show.answers.plan import Plan
-    from simulator.show.answers.program import Checks
     from simulator.show.answers.sweep.run import Sweep
     from simulator.show.report.lab import Validation
     from simulator.show.report.listing import SpecListing

@@ -78,11 +78,19 @@ def checked(asked: dict[str, Any], held: dict[str, Any]) -> Iterator[tuple[str, 
     for number, estimate in enumerate(ranking.estimates):
         found = json_object(EstimateJson, estimate, Presentation())
         plain = json.loads(json.dumps(found))
+        for each in (plain, spoken["estimates"][number]):
+            del each["question"]  # said by arguments, and by options
         yield "ranking in JSON", _difference(plain, spoken["estimates"][number])
         again = simulator.estimate(**asked | {"options": estimate.options or None}, layout=estimate.layout)
         same = json_object(
             EstimateJson,
-            replace(again, assumed=(), provenance=estimate.provenance, options=estimate.options),
+            replace(
+                again,
+                assumed=(),
+                provenance=estimate.provenance,
+                options=estimate.options,
+                question=estimate.question,
+            ),
             Presentation(),
         )
         yield (

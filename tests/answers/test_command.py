@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simulator import api
+from simulator.answers.command import estimate_command
 from simulator.question.scenario.layout import Layout, layout_of_object
 from simulator.search.space import Space
-from simulator.show.answers.command import estimate_command
 from tests.cli.running import run
 
 QUESTIONS: list[tuple[dict[str, Any], Space]] = [
@@ -46,7 +46,7 @@ def test_a_command_prices_the_layout_it_stands_beside(question: dict[str, Any], 
     every = api.feasible(space=space, **question).estimates
     shown = {estimate.layout.recompute_method + estimate.layout.recompute: estimate for estimate in every}
     for estimate in [*shown.values(), *every[:: max(len(every) // 8, 1)]]:
-        command = estimate_command(estimate, question, has_experts="deepseek" in question["model"])
+        command = estimate_command(estimate, has_experts="deepseek" in question["model"])
         found = priced(command)
         assert layout_of_object(found["layout"]) == estimate.layout
         assert found["throughput"]["step_time_s"] == pytest.approx(estimate.throughput.step_seconds)
@@ -78,5 +78,5 @@ def test_a_command_prices_the_layout_it_stands_beside(question: dict[str, Any], 
 def test_what_no_search_tries_is_said_too(layout: Layout) -> None:
     question: dict[str, Any] = {"model": "llama3.1-70b", "nodes": 8}
     estimate = api.estimate(layout=layout, **question)
-    command = estimate_command(estimate, question, has_experts=False)
+    command = estimate_command(estimate, has_experts=False)
     assert layout_of_object(priced(command)["layout"]) == estimate.layout

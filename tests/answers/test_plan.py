@@ -10,12 +10,13 @@ import pytest
 
 import simulator
 from simulator import InputError, UnsupportedError
+from simulator.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
+from simulator.answers.offers import Offer, parse_offer
+from simulator.answers.plan import Choice, LimitCheck, Plan, limit_check
+from simulator.answers.run import run_of
+from simulator.api import plan
 from simulator.cost.pricing.estimate import Interval
 from simulator.search.space import Space
-from simulator.show.answers.availability import BYTES_PER_PARAMETER, Availability, goodput
-from simulator.show.answers.offers import Offer, parse_offer
-from simulator.show.answers.plan import Choice, LimitCheck, Plan, limit_check, plan
-from simulator.show.answers.run import run_of
 from simulator.show.report.plan import plan_answer
 from simulator.show.report.schema import schema
 from simulator.show.report.tables import Column, fitting

@@ -10,7 +10,7 @@ import pytest
 
 import simulator
 from simulator import InputError, UnsupportedError
-from simulator.recipes.check.verdict import FIRM
+from simulator.answers.gates import FIRM
 from tests.cli.running import run
 
 RECIPE = str(Path(__file__).parents[2] / "examples" / "recipes" / "llama3-8b-megatron.sh")

@@ -9,7 +9,7 @@ import pytest
 
 import simulator
 from simulator import UnsupportedError
-from simulator.show.answers.timeline import Timeline, timeline
+from simulator.answers.timeline import Timeline, timeline
 from simulator.show.report.estimate import trace_text
 from tests.cli.running import refusal, run
 

@@ -10,7 +10,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import read_rows
-from simulator.recipes.emit.stand_in import stand_in
+from simulator.recipes.stated_rows import stand_in
 from tests.cli.running import refusal, run
 
 LOG = Path(__file__).parents[1] / "measurements" / "data" / "megatron-8b.log"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulator import api
+from simulator.answers import ranking
 from simulator.cost.pricing.estimate import Estimate
 from simulator.recipes.check import judge
 
@@ -20,7 +20,7 @@ def without_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     def as_it_is(_scenario: object, estimate: Estimate, *_: Any) -> Estimate:
         return estimate
 
-    monkeypatch.setattr(api, "with_switches", as_it_is)
+    monkeypatch.setattr(ranking, "with_switches", as_it_is)
     monkeypatch.setattr(judge, "changes_for", lambda *_: ())
     monkeypatch.setattr(judge, "room_of", lambda *_: None)
 

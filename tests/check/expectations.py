@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from simulator.recipes.check.verdict import FIRM
+from simulator.answers.gates import FIRM
 from simulator.show.report.tables import grid
 from tests.check.bare import no_advice
 from tests.cli.running import run

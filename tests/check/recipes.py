@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from simulator.answers.gates import Gates
+from simulator.question.origin import Place
+from simulator.question.question import Question, question_of
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
-from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_recipe
-from simulator.recipes.check.verdict import Checked, Gates
-from simulator.recipes.recipe import Place, Recipe
+from simulator.recipes.check.verdict import Checked
 from tests.cli.running import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,9 +40,9 @@ def recipe(framework: str = "megatron", **changes: Any) -> Recipe:
 
 
 def judged(
-    framework: str = "megatron", *, gates: Gates | None = None, asked: Asked | None = None, **changes: Any
+    framework: str = "megatron", *, gates: Gates | None = None, asked: Question | None = None, **changes: Any
 ) -> Checked:
-    return check_recipe(recipe(framework, **changes), asked or Asked(), gates or Gates())
+    return check_recipe(recipe(framework, **changes), asked or question_of({}), gates or Gates())
 
 
 def rules(checked: Checked, severity: str = "error") -> list[str]:

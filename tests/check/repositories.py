@@ -11,14 +11,15 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import Gates
+from simulator.question.question import Question, question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.check.verdict import Checked
 from tests.recipes.corpus import verdict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,14 +57,14 @@ class Listed:
         """Where the file stands."""
         return self.root / self.name
 
-    def judged(self, asked: Asked) -> tuple[Checked, ...]:
+    def judged(self, asked: Question) -> tuple[Checked, ...]:
         """What `simulate check --skip-non-recipes` says of it, within its repository."""
         return check_files([str(self.file)], asked, Gates(skip_non_recipes=True), root=self.root)
 
-    def judged_with_nodes(self, asked: Asked) -> str:
+    def judged_with_nodes(self, asked: Question) -> str:
         """The verdict, with the number of nodes told where it waits for one: the first that passes, else any."""
         outcome = verdict(self.judged(asked))
-        others = (verdict(self.judged(replace(asked, nodes=nodes))) for nodes in NODES if outcome == "cannot_tell")
+        others = (verdict(self.judged(asked.changed(nodes=nodes))) for nodes in NODES if outcome == "cannot_tell")
         found = [other for other in others if other in FIRM and other != "refused"]
         return next((other for other in found if other in FIRM[:2]), found[0] if found else outcome)
 
@@ -92,14 +93,14 @@ def left_out() -> dict[tuple[str, str], str]:
 def passed_over(rows: Sequence[Listed]) -> Iterator[tuple[Listed, str]]:
     """Those of the rows that are skipped, with the reason that is told."""
     for row in rows:
-        results = row.judged(Asked(hardware="h100-sxm-80g"))
+        results = row.judged(question_of({"hardware": "h100-sxm-80g"}))
         if verdict(results) == "skipped":
             yield row, results[0].reasons[0].replace(str(row.root), "")
 
 
 def told(rows: Sequence[Listed]) -> Iterator[str]:
     """The table of shares, and the rate."""
-    asked = Asked(hardware="h100-sxm-80g")
+    asked = question_of({"hardware": "h100-sxm-80g"})
     wanted = sys.argv[sys.argv.index("--list") + 1] if "--list" in sys.argv else ""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     none, left, seconds = no_training(), left_out(), 0.0

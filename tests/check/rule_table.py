@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from simulator.recipes.rules.rule import FRAMEWORK_RULES
+from simulator.answers.rules import FRAMEWORK_RULES
 from tests.docs.pages import DOCS
 
 PAGE = DOCS / "check.md"

@@ -11,9 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.check.verdict import Checked
 from tests.recipes.corpus import Public, corpus, verdict
 
 CLAIMED: Final = (
@@ -111,7 +112,7 @@ def _judged(row: Public, settings: Mapping[str, str]) -> tuple[Checked, ...]:
     for hardware in ("ascend-950dt",) if "_A5_" in row.path else kinds:
         for nodes in _NODES:
             found = check_files(
-                [str(row.file)], Asked(hardware=hardware, nodes=nodes), Gates(), settings, root=row.root
+                [str(row.file)], question_of({"hardware": hardware, "nodes": nodes}), Gates(), settings, root=row.root
             )
             results = results or found
             if verdict(found) in _FIRM and (nodes is None or verdict(found) != "refused"):

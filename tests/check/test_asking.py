@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.frameworks.models import by_name
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 from tests.check.recipes import checked, judged, rules
 from tests.cli.running import run
 
@@ -41,7 +41,9 @@ def test_the_fewest_nodes_that_the_degrees_fill_are_assumed(sizes: dict[str, Any
     assert {"nodes-assumed", "devices-assumed"} <= set(rules(found, "note"))
     (said,) = [remark.message for remark in found.remarks if remark.rule == "nodes-assumed"]
     assert ("one node" if devices == 8 else f"{devices // 8} nodes") in said
-    told = judged(nodes=None, asked=Asked(nodes=8), zero_stage=1, recompute="full", global_batch_size=256, **sizes)
+    told = judged(
+        nodes=None, asked=question_of({"nodes": 8}), zero_stage=1, recompute="full", global_batch_size=256, **sizes
+    )
     assert "nodes-assumed" not in rules(told, "note")
 
 
@@ -69,7 +71,7 @@ def test_copies_of_weights_that_nobody_states_decide_no_failure(
     question: dict[str, Any], hardware: str, outcome: str
 ) -> None:
     """With 8-bit copies and their transposes between micro batches 87 GiB, without them 74."""
-    found = judged(asked=Asked(hardware=hardware), precision="fp8", recompute="full", **question)
+    found = judged(asked=question_of({"hardware": hardware}), precision="fp8", recompute="full", **question)
     assert found.outcome == outcome
     assert ("fp8-weight-cache" in rules(found)) == (outcome == "cannot_tell")
     assert outcome != "cannot_tell" or "--option fp8_weight_cache" in found.reasons[0]
@@ -325,12 +327,12 @@ TUNED = "--model_name_or_path x/llama-2-7b-hf --per_device_train_batch_size 1 --
 )
 def test_what_is_asked_for_is_taken(text: str, fix: str, tmp_path: Path) -> None:
     file = script(tmp_path, text)
-    (asking,) = check_files([file], Asked(hardware="h100-sxm-80g"), Gates())
+    (asking,) = check_files([file], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert fix in " ".join(asking.reasons)
     (tmp_path / "told.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
     name, _, kind = fix.removeprefix("--set ").partition("=")
     settings = {name: f"{tmp_path}/told.json" if kind == "PATH" else "--bf16"} if kind else {}
-    asked = Asked(hardware="h100-sxm-80g", nodes=None if kind else 2)
+    asked = question_of({"hardware": "h100-sxm-80g", "nodes": None if kind else 2})
     (found,) = check_files([file], asked, Gates(), settings)
     assert fix not in " ".join(found.reasons)
     assert "unused-setting" not in rules(found)
@@ -338,5 +340,5 @@ def test_what_is_asked_for_is_taken(text: str, fix: str, tmp_path: Path) -> None
 
 def test_a_path_that_leads_nowhere_is_said(tmp_path: Path) -> None:
     file = script(tmp_path, f"deepspeed --num_gpus 8 t.py --deepspeed ds.json {TUNED}")
-    (found,) = check_files([file], Asked(hardware="h100-sxm-80g"), Gates(), {"ds.json": "nope"})
+    (found,) = check_files([file], question_of({"hardware": "h100-sxm-80g"}), Gates(), {"ds.json": "nope"})
     assert (found.outcome, found.reasons) == ("unreadable", ("--set ds.json=nope: no such file",))

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from simulator.recipes.check.verdict import OUTCOMES
+from simulator.answers.gates import OUTCOMES
 from tests.check.expectations import SHARED, Expectation, expectations, range_table, told
 from tests.project.tree import ROOT
 

@@ -10,12 +10,11 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 
-from simulator.recipes.check.baseline import Changed, Stored
-from simulator.recipes.check.verdict import OUTCOMES, Checked, CheckOutcome, Gates
-from simulator.recipes.recipe import Place, Remark
-from simulator.recipes.rules.rule import FRAMEWORK_RULES
+from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
+from simulator.answers.rules import FRAMEWORK_RULES
+from simulator.question.origin import Place, Remark
+from simulator.recipes.check.verdict import Changed, Checked, Checks, Stored
 from simulator.search.rules import RULES
-from simulator.show.answers.program import Checks
 from simulator.show.forms import ANSWERS
 from simulator.show.report.check import changed_line, check_table
 from simulator.show.report.check_ci import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary, rule_text

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from simulator.recipes.check.verdict import OUTCOMES
+from simulator.answers.gates import OUTCOMES
 from simulator.show.forms import ANSWERS
 from tests.check.recipes import EXAMPLES, ROOT
 from tests.cli.running import run

@@ -10,10 +10,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from simulator.recipes.check.baseline import Changed, Stored
-from simulator.recipes.check.verdict import Checked, Gates
-from simulator.recipes.recipe import Place, Remark
-from simulator.show.answers.program import Checks
+from simulator.answers.gates import Gates
+from simulator.question.origin import Place, Remark
+from simulator.recipes.check.verdict import Changed, Checked, Checks, Stored
 from simulator.show.forms import ANSWERS
 from simulator.show.report.check_ci import github_summary
 from simulator.show.report.presentation import Presentation

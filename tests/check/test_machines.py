@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulator.cost.pricing.estimate import Estimate
+from simulator.question.origin import Remark
 from simulator.recipes.check import judge
-from simulator.recipes.recipe import Remark
 from tests.check.recipes import checked
 from tests.check.test_starts import BASE, H100, SHAPE, TENSOR, script
 

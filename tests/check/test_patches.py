@@ -10,7 +10,7 @@ import pytest
 
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, price
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
 from tests.check.recipes import checked, judged
 from tests.cli.running import run
 
@@ -113,7 +113,7 @@ def test_segments_that_grow_come_first_where_they_suffice(tmp_path: Path, monkey
 )
 def test_nothing_is_proposed_that_the_framework_cannot_do(hardware: str, vendor_has: bool) -> None:
     sizes: dict[str, Any] = {"tensor_parallel": 4, "sequence_parallel": True, "recompute": "full", "zero_stage": 1}
-    found = judged(model="qwen2.5-32b", asked=Asked(hardware=hardware), global_batch_size=64, **sizes)
+    found = judged(model="qwen2.5-32b", asked=question_of({"hardware": hardware}), global_batch_size=64, **sizes)
     assert found.outcome == "does_not_fit"
     proposed = " ".join(change.text for change in found.changes)
     assert found.changes

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.repositories import CASES
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.check.verdict import Checked
 from tests.check.bare import without_advice
 from tests.check.repositories import FIRM, REINFORCEMENT, ROOT, SHARED, left_out, listed, no_training, passed_over
 
@@ -27,7 +28,7 @@ def test_most_of_what_trains_gets_a_verdict() -> None:
     none, left = no_training(), left_out()
     rows = [row for row in listed() if row.label and row.label not in REINFORCEMENT]
     rows = [row for row in rows if (row.repository, row.name) not in none.keys() | left.keys()][:: 2 * SAMPLED]
-    firm = [row for row in rows if row.judged_with_nodes(Asked(hardware="h100-sxm-80g")) in FIRM]
+    firm = [row for row in rows if row.judged_with_nodes(question_of({"hardware": "h100-sxm-80g"})) in FIRM]
     # One sample in twenty falls so far short of the share of all files (`python -m tests.check.repositories`).
     assert len(firm) >= 0.45 * len(rows) - 1.65 * math.sqrt(0.45 * 0.55 * len(rows))
 
@@ -59,7 +60,9 @@ def judged(name: str, hardware: str = "h100-sxm-80g") -> tuple[Checked, ...]:
     file = REPRODUCTIONS / name
     if not file.is_file():
         pytest.skip("needs findings/ of the shared folder (SIMULATE_SHARED)")
-    return check_files([str(file)], Asked(hardware=hardware), Gates(skip_non_recipes=True), root=REPRODUCTIONS)
+    return check_files(
+        [str(file)], question_of({"hardware": hardware}), Gates(skip_non_recipes=True), root=REPRODUCTIONS
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,11 +104,15 @@ def test_what_a_file_that_is_not_at_hand_may_set_is_not_known(tmp_path: Path) ->
         pytest.skip("needs findings/ of the shared folder (SIMULATE_SHARED)")
     text = recipe.read_text(encoding="utf-8")
     (tmp_path / "train.sh").write_text(text, encoding="utf-8")
-    (found,) = check_files([str(tmp_path / "train.sh")], Asked(hardware="h200-sxm"), Gates(), root=tmp_path)
+    (found,) = check_files([str(tmp_path / "train.sh")], question_of({"hardware": "h200-sxm"}), Gates(), root=tmp_path)
     assert found.outcome == "cannot_tell"
     assert any("--set MBS=VALUE" in reason for reason in found.reasons)
     told = check_files(
-        [str(tmp_path / "train.sh")], Asked(hardware="h200-sxm"), Gates(), {"MBS": "1", "RC": ""}, root=tmp_path
+        [str(tmp_path / "train.sh")],
+        question_of({"hardware": "h200-sxm"}),
+        Gates(),
+        {"MBS": "1", "RC": ""},
+        root=tmp_path,
     )
     assert [result.outcome for result in told] == ["fits"]
 

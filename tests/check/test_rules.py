@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Case, case_of
+from simulator.answers.cases import Case, case_of_recipe
+from simulator.answers.rules import FRAMEWORK_RULES
+from simulator.question.question import question_of
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.rules.rule import FRAMEWORK_RULES
 from tests.check.recipes import checked, judged, recipe, rules
 from tests.cli.running import run
 
@@ -139,7 +139,7 @@ def test_the_source_is_shown_where_more_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_what_a_rule_looks_at_is_there() -> None:
-    case = case_of(recipe(), Asked(hardware="h100-sxm-80g"))
+    case = case_of_recipe(recipe(), question_of({"hardware": "h100-sxm-80g"}))
     assert isinstance(case, Case)
     launch = case.launch(frozenset())
     for rule in FRAMEWORK_RULES:

@@ -8,7 +8,7 @@ import pytest
 import simulator
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
 from tests.check.recipes import checked, judged
 from tests.recipes.seeds import scripts
 
@@ -89,7 +89,7 @@ def test_003_all_stages_fit() -> None:
     kept = {4, 5, 9, 10, 14, 15, 19, 20, 24, 25, *range(29, 40)}
     found = judged(
         "paddle",
-        asked=Asked(hardware="bi150-64g"),
+        asked=question_of({"hardware": "bi150-64g"}),
         model="llama-13b",
         nodes=4,
         devices_per_node=16,

@@ -5,16 +5,17 @@ from typing import Any
 
 import pytest
 
+from simulator.answers.cases import Blocked, Case, case_of_recipe
+from simulator.answers.gates import Gates
+from simulator.answers.ranking import estimate_of
+from simulator.answers.rules import FRAMEWORK_RULES, other_heads
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError
+from simulator.question.origin import Place, Remark, Unknown
+from simulator.question.question import Question, question_of
 from simulator.question.specs.catalogue import load_model
 from simulator.recipes.check import judge
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Blocked, Case, case_of
-from simulator.recipes.check.verdict import Gates, exit_code
-from simulator.recipes.recipe import Place, Remark, Unknown
-from simulator.recipes.rules.rule import FRAMEWORK_RULES
-from simulator.recipes.rules.texts import other_heads
+from simulator.recipes.check.verdict import exit_code
 from simulator.search.rules import RULES
 from tests.check.bare import without_advice
 from tests.check.recipes import judged, recipe, rules
@@ -48,7 +49,7 @@ def test_changes_fit_and_are_ordered_by_speed() -> None:
 
 def test_a_change_as_an_option_gives_what_it_promised() -> None:
     change = next(change for change in judged().changes if change.text == "--tp 2")
-    again = judged(asked=Asked(layout={"tensor_parallel": 2}))
+    again = judged(asked=question_of({"tensor_parallel": 2}))
     assert again.outcome == "fits"
     assert again.estimate is not None
     assert again.estimate.memory.device_bytes == change.estimate.memory.device_bytes
@@ -143,13 +144,13 @@ def test_other_heads_of_ernie() -> None:
 
 def test_heads_keep_filling_the_hidden_size() -> None:
     fields = {"num_attention_heads": 16, "num_key_value_heads": 8}
-    asked = Asked(model_fields=fields)
-    case = case_of(recipe("paddle", model="ernie-4.5-21b-a3b", tensor_parallel=8), asked)
+    asked = question_of({"model_fields": fields})
+    case = case_of_recipe(recipe("paddle", model="ernie-4.5-21b-a3b", tensor_parallel=8), asked)
     assert isinstance(case, Case)
     assert case.scenario.model.head_dim == 160
     (remark,) = [remark for remark in case.remarks if remark.rule == "changed-model"]
     assert "head_dim 128 -> 160: 21.83B -> 21.94B" in remark.message
-    kept = case_of(recipe(model="qwen3-30b-a3b"), Asked(model_fields={"num_attention_heads": 16}))
+    kept = case_of_recipe(recipe(model="qwen3-30b-a3b"), question_of({"model_fields": {"num_attention_heads": 16}}))
     assert isinstance(kept, Case)
     assert kept.scenario.model.head_dim == 128
 
@@ -162,10 +163,10 @@ def test_shapes_alone_make_a_model() -> None:
         "num_attention_heads": 8,
         "vocab_size": 32000,
     }
-    case = case_of(recipe(model=None, model_fields=shapes), Asked())
+    case = case_of_recipe(recipe(model=None, model_fields=shapes), question_of({}))
     assert isinstance(case, Case)
     assert case.scenario.model.num_key_value_heads == 8
-    blocked = case_of(recipe(model=None, model_fields={"num_hidden_layers": 4}), Asked())
+    blocked = case_of_recipe(recipe(model=None, model_fields={"num_hidden_layers": 4}), question_of({}))
     assert isinstance(blocked, Blocked)
     assert [remark.fix for remark in blocked.missing] == ["--model NAME"]
 
@@ -177,7 +178,7 @@ def test_missing_values_are_named_with_line_and_option() -> None:
     assert result.reasons == (
         "line 12: WORLD_SIZE is not known before the launch; it decides nodes (--set WORLD_SIZE=VALUE)",
     )
-    assert judged(nodes=None, unknowns=(unknown,), asked=Asked(nodes=2)).outcome == "does_not_fit"
+    assert judged(nodes=None, unknowns=(unknown,), asked=question_of({"nodes": 2})).outcome == "does_not_fit"
     assert judged(unknowns=(replace(unknown, affects=()),)).outcome == "does_not_fit"
     assert judged(seq_length=None).reasons == ("the recipe does not say how long a sequence is (--seq-length N)",)
 
@@ -192,23 +193,29 @@ def test_degrees_alone_size_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (Asked(layout={"tensor_parallel": 3}), "tp 3 x pp 1 x cp 1 = 3 does not divide the 8 devices"),
-        (Asked(layout={"pipeline_parallel": 64}, nodes=8), "pp 64 is more than the 32 layers"),
-        (Asked(layout={"data_parallel": 4}), "x dp 4 takes 4 devices; there are 8"),
-        (Asked(layout={"stage_layers": (16, 16), "pipeline_parallel": 4}), "the cut names 2 stages, pp is 4"),
-        (Asked(model_fields={"num_attention_heads": 7}), "num_attention_heads 7 does not divide hidden_size 4096"),
+        (question_of({"tensor_parallel": 3}), "tp 3 x pp 1 x cp 1 = 3 does not divide the 8 devices"),
+        (question_of({"pipeline_parallel": 64, "nodes": 8}), "pp 64 is more than the 32 layers"),
+        (question_of({"data_parallel": 4}), "x dp 4 takes 4 devices; there are 8"),
+        (
+            question_of({"stage_layers": (16, 16)}).over(question_of({"pipeline_parallel": 4})),
+            "the cut names 2 stages, pp is 4",
+        ),
+        (
+            question_of({"model_fields": {"num_attention_heads": 7}}),
+            "num_attention_heads 7 does not divide hidden_size 4096",
+        ),
     ],
 )
-def test_numbers_that_do_not_go_together_are_refused_with_both(asked: Asked, message: str) -> None:
+def test_numbers_that_do_not_go_together_are_refused_with_both(asked: Question, message: str) -> None:
     result = judged(asked=asked)
     assert (result.outcome, exit_code([result], Gates())) == ("refused", 1)
     assert message in result.reasons[0]
     with pytest.raises(InputError):
-        case_of(recipe(), asked)
+        case_of_recipe(recipe(), asked)
 
 
 def test_what_is_asked_wrongly_is_wrong_input() -> None:
-    result = judged(asked=Asked(hardware="nothing"))
+    result = judged(asked=question_of({"hardware": "nothing"}))
     assert (result.outcome, exit_code([result], Gates())) == ("unreadable", 2)
     assert "unknown hardware" in result.reasons[0]
 
@@ -228,12 +235,12 @@ def test_other_sizes_change_what_follows_from_them() -> None:
         pipeline_parallel=2,
         stage_layers=(20, 34),
     )
-    case = case_of(base, Asked(layout={"tensor_parallel": 4, "pipeline_parallel": 4}))
+    case = case_of_recipe(base, question_of({"tensor_parallel": 4, "pipeline_parallel": 4}))
     assert isinstance(case, Case)
     assert (case.layout.expert_parallel, case.layout.sequence_parallel) == (4, True)
     assert case.layout.stage_layers == (13, 14, 14, 13)
     assert "uneven-stages" in [remark.rule for remark in case.remarks]
-    alone = case_of(base, Asked(layout={"tensor_parallel": 1}))
+    alone = case_of_recipe(base, question_of({"tensor_parallel": 1}))
     assert isinstance(alone, Case)
     assert not alone.layout.sequence_parallel
 
@@ -244,7 +251,7 @@ def test_gates() -> None:
     tight = judged(gates=Gates(max_memory_fraction=0.1), **fits)
     assert (tight.outcome, tight.passed, exit_code([tight], Gates())) == ("fits", False, 1)
     assert "--max-memory-fraction is 10.0%" in tight.reasons[0]
-    unlikely = judged(gates=Gates(min_fit_probability=0.9), asked=Asked(calibration="none"), **fits)
+    unlikely = judged(gates=Gates(min_fit_probability=0.9), asked=question_of({"calibration": "none"}), **fits)
     assert "no calibration" in unlikely.reasons[0]
     assert judged(gates=Gates(min_fit_probability=0.9), **fits).passed
 
@@ -272,7 +279,7 @@ def test_offload_is_compared_with_none() -> None:
 
 
 def test_assumed_hardware_is_said() -> None:
-    result = judged(tensor_parallel=2, sequence_parallel=True, asked=Asked(hardware_assumed=True))
+    result = judged(tensor_parallel=2, sequence_parallel=True, asked=question_of({}))
     assert rules(result, "note") == ["hardware-assumed"]
 
 
@@ -284,7 +291,7 @@ def test_a_starved_run_is_firm_where_its_whole_range_starts(
     share: float, half_width: float, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run starts with up to 1.03 times what is usable: a range that ends above leaves it open."""
-    priced = judge.estimate_of
+    priced = estimate_of
 
     def near_capacity(case: Case) -> Estimate:
         found = priced(case)

@@ -3,11 +3,6 @@
 import pytest
 
 import simulator
-from simulator.cost.pricing.estimate import Estimate
-from simulator.question.scenario.layout import FIELDS
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.emit.question import question_of_options, target_of
-from simulator.recipes.emit.recipe import emit
 
 RANKINGS = (
     ("llama3.1-8b", 2, "megatron", "bf16"),
@@ -26,22 +21,6 @@ RANKINGS = (
 """The 405B question fits nowhere: its remedies are what is recommended."""
 
 
-def emitted(priced: Estimate, model: str, framework: str) -> str:
-    layout = {field.name: getattr(priced.layout, field.name) for field in FIELDS}
-    target = target_of(framework)
-    asked = Asked(
-        hardware="h100-sxm-80g",
-        model=model,
-        devices=priced.devices,
-        framework=framework,
-        seq_length=priced.seq_length,
-        global_batch_size=priced.global_batch_size,
-        precision=priced.precision,
-        layout=layout,
-    )
-    return emit(question_of_options(asked, target), target)
-
-
 @pytest.mark.parametrize(("model", "nodes", "framework", "precision"), RANKINGS)
 def test_every_layout_shown_can_be_launched(model: str, nodes: int, framework: str, precision: str) -> None:
     found = simulator.rank(
@@ -55,4 +34,4 @@ def test_every_layout_shown_can_be_launched(model: str, nodes: int, framework: s
     shown = [*found.estimates, *found.risky, *(remedy.estimate for remedy in found.remedies)]
     assert shown
     for priced in shown:
-        assert emitted(priced, model, framework)
+        assert simulator.emit(priced)

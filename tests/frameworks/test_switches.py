@@ -167,7 +167,7 @@ def test_a_switch_changes_a_figure(name: str, profile: str) -> None:
     )
 
 
-NARROW = [f.name for f in switches() if f.metadata["moves"] != SWITCH_EFFECTS or f.metadata["of"] != "every"]
+NARROW = [f.name for f in switches() if f.metadata["moves"] != SWITCH_EFFECTS or f.metadata["concerns"] != "every"]
 
 
 @pytest.mark.parametrize("profile", PROFILES)

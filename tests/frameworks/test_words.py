@@ -11,9 +11,9 @@ import pytest
 from simulator.frameworks import registry
 from simulator.frameworks.flags import Flag, table_file, table_names, table_of
 from simulator.frameworks.names import plain
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import type_of
 from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.model import ModelSpec
 
@@ -88,7 +88,7 @@ def test_what_a_row_sets_is_there_to_set(table: str) -> None:
     for flag in table_of(table).values():
         assert not flag.sets or flag.effect == "priced", flag.name
         for meaning in flag.meanings():
-            owner = {"option": FrameworkProfile, "workload": AskedRun}.get(meaning.kind)
+            owner = {"option": FrameworkProfile, "workload": Recipe}.get(meaning.kind)
             fields = {"layout": BY_NAME, "model": ModelSpec.model_fields}.get(meaning.kind)
             names = fields if owner is None else owner.__dataclass_fields__  # type: ignore[attr-defined]  # dataclasses
             assert names is not None

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from simulator.evidence.measurements.log import read_log
+from simulator.answers.cases import Case, case_of_recipe
 from simulator.evidence.measurements.question import question
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.frameworks import registry
 from simulator.frameworks.flags import Flag, table_of
 from simulator.question.frameworks.profile import switches
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Case, case_of
+from simulator.question.question import question_of
+from simulator.recipes.logs import read_log
 from simulator.recipes.readers.read import read_recipe
 from tests.measurements.test_wild_logs import dump, steps
 
@@ -245,7 +245,7 @@ def script(words: dict[str, object], folder: Path) -> Case:
     file = folder / "run.sh"
     file.write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {flags}\n", encoding="utf-8")
     (recipe,) = read_recipe(file)
-    case = case_of(recipe, Asked(hardware=hardware_of(words)))
+    case = case_of_recipe(recipe, question_of({"hardware": hardware_of(words)}))
     assert isinstance(case, Case), case
     return case
 
@@ -409,7 +409,7 @@ def test_a_log_of_paddle_asks_what_its_script_asks(words: dict[str, object], tmp
     line = f"python -m paddle.distributed.launch --nnodes 2 --nproc_per_node 8 run_pretrain.py {flags}\n"
     file.write_text(line, encoding="utf-8")
     (recipe,) = read_recipe(file)
-    case = case_of(recipe, Asked(hardware=HARDWARE))
+    case = case_of_recipe(recipe, question_of({"hardware": HARDWARE}))
     assert isinstance(case, Case), case
     printed = {"fp16": False, "world_size": 16} | told
     settings = "".join(f"{name:30}: {value}\n" for name, value in printed.items())

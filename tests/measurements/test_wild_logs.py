@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.evidence.measurements.log import read_log
 from simulator.evidence.measurements.question import question
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.recipes.logs import read_log
 
 HARDWARE = "a100-sxm-80g"
 DATED: dict[str, object] = {

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from simulator import api
+from simulator.answers.compare import PartDifference
+from simulator.api import plan
 from simulator.evidence.calibration.judged import judged_runs
 from simulator.question.units import to_gib
 from simulator.search.space import Space
-from simulator.show.answers.compare import PartDifference
-from simulator.show.answers.plan import plan
 from simulator.show.pages import layouts
 from simulator.show.pages import page as page_module
 from simulator.show.pages.answers import accuracy_page

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import price
 from simulator.question.scenario.block import block_of
-from simulator.search.build import estimate_of
+from simulator.search.build import estimate_of_block as estimate_of
 from tests.pricing.layouts import Case, cases
 from tests.scenario.cases import ROUND, layout_of, scenario_of, small_moe
 

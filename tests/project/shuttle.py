@@ -44,7 +44,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.framework import Framework, LaunchForm, RecipeWriter
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import named_model
-from simulator.frameworks.run import AskedRun
+from simulator.question.recipe import Recipe
 from simulator.frameworks.shuttle.write import shuttle_script, shuttle_words
 from simulator.frameworks.take import part, take
 from simulator.question.scenario.layout import Layout
@@ -55,10 +55,10 @@ def is_shuttle(launch: LaunchCommand) -> bool:
     return launch.script.text.endswith("weave.py")
 
 
-def read(arguments: Arguments, _: LaunchCommand) -> AskedRun:
+def read(arguments: Arguments, _: LaunchCommand) -> Recipe:
     """The run of a launch."""
     targets = take(arguments)
-    return AskedRun(
+    return Recipe(
         framework="shuttle",
         model=named_model(arguments, arguments.text("model", "weave-model") or "", "weave-model"),
         precision="bf16",

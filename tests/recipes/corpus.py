@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import OUTCOMES, Gates
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import OUTCOMES, Checked, Gates
+from simulator.recipes.check.verdict import Checked
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("SIMULATE_SHARED") or ROOT.parent / "shared") / "corpus"
@@ -58,7 +59,7 @@ def verdict(results: tuple[Checked, ...]) -> str:
 def judged(hardware: str, nodes: int, family: str = "") -> Iterator[tuple[Public, tuple[Checked, ...]]]:
     """Every recipe of a family with what `simulate check` says of it."""
     for row in corpus(family):
-        yield row, check_files([str(row.file)], Asked(hardware=hardware, nodes=nodes), Gates())
+        yield row, check_files([str(row.file)], question_of({"hardware": hardware, "nodes": nodes}), Gates())
 
 
 def _main(hardware: str, nodes: str, family: str = "", *options: str) -> None:

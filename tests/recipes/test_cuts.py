@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
+from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import about
 from tests.recipes.test_megatron import BASE
 

@@ -2,13 +2,13 @@
 
 import re
 
-from simulator.recipes.recipe import Recipe
+from simulator.question.recipe import Recipe
 from tests.recipes.seeds import ROOT
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 SOURCES = "\n".join(
     path.read_text(encoding="utf-8")
-    for wing in ("recipes", "frameworks")
+    for wing in ("answers", "recipes", "frameworks")
     for path in sorted((ROOT / "simulator" / wing).rglob("*.py"))
 )
 

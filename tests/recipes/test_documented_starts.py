@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell import starts
 from simulator.recipes.shell.example import parameters
 from tests.cli.running import run
@@ -196,7 +196,7 @@ def test_another_text_of_that_name_is_not_started_so(old: str, new: str, missing
     file.write_text(SCRIPT.replace(old, new), encoding="utf-8")
     (recipe,) = read_recipe(file)
     assert (said(recipe), unknown(recipe)) == ([], missing)
-    (result,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
+    (result,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert result.outcome == "cannot_tell"
 
 
@@ -369,7 +369,7 @@ def test_a_page_states_no_number_of_nodes() -> None:
     file = root / "recipes/zephyr-141b-A35b/orpo/config_full.yaml"
     if not file.is_file():
         pytest.skip("needs the repositories beside the checkout (SIMULATE_SHARED)")
-    (checked,) = check_files([str(file)], Asked(hardware="a100-sxm-80g"), Gates(), root=root)
+    (checked,) = check_files([str(file)], question_of({"hardware": "a100-sxm-80g"}), Gates(), root=root)
     assert (checked.outcome, "--nodes" in checked.reasons[0]) == ("cannot_tell", True)
-    (checked,) = check_files([str(file)], Asked(hardware="h200-sxm", nodes=8), Gates(), root=root)
+    (checked,) = check_files([str(file)], question_of({"hardware": "h200-sxm", "nodes": 8}), Gates(), root=root)
     assert checked.outcome == "fits"

@@ -8,9 +8,9 @@ import pytest
 
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
 from simulator.question.frameworks.stacks import stacks_of
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import DATA, rules
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.errors import AbsentFileError
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_recipe
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import rules
 
 ERNIE_NODE = """model_name_or_path: baidu/ERNIE-4.5-300B-A47B
@@ -85,7 +85,7 @@ def test_gate_and_up_beside_another_recompute_is_an_upper_bound(granularity: str
     (said,) = [remark for remark in recipe.remarks if remark.rule == "activations-bound"]
     assert said.message.startswith("recompute_fwd_gate_up beside another recompute")
     if granularity != "full":
-        asked = Asked(hardware="h800-sxm-80g", nodes=12, seq_length=16384)
+        asked = question_of({"hardware": "h800-sxm-80g", "nodes": 12, "seq_length": 16384})
         assert check_recipe(recipe, asked, Gates()).outcome == "not_modelled"
 
 
@@ -93,14 +93,14 @@ def test_experts_in_fp8_are_priced_in_the_fused_node_alone(tmp_path: Path) -> No
     assert "activations-bound" not in rules(ernie(tmp_path, more="use_fp8_mlp: true"))
     for node in ({"node": "false"}, {"narrow": "false"}):
         assert "activations-bound" in rules(ernie(tmp_path, more="use_fp8_mlp: true", **node))
-    asked = Asked(hardware="h800-sxm-80g", nodes=12, seq_length=65536)
+    asked = question_of({"hardware": "h800-sxm-80g", "nodes": 12, "seq_length": 65536})
     assert check_recipe(ernie(tmp_path, more="use_fp8_mlp: true"), asked, Gates()).outcome == "does_not_fit"
 
 
 def test_96_devices_of_80_gb_hold_ernie_300b(tmp_path: Path) -> None:
     """As its makers run it: 4, 5, 5, 5 layers on the first ranks, gate and up again where most is in flight."""
     listed = "[4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 18]"
-    asked = Asked(hardware="h800-sxm-80g", nodes=12)
+    asked = question_of({"hardware": "h800-sxm-80g", "nodes": 12})
     estimate = check_recipe(ernie(tmp_path, listed=listed), asked, Gates()).estimate
     assert estimate is not None
     assert estimate.memory.fits

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.frameworks import registry
 from simulator.frameworks.flags import Flag, table_file, table_names
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import UNDECIDED, check_files, check_recipe
-from simulator.recipes.check.verdict import Checked, Gates, exit_code
+from simulator.recipes.check.verdict import Checked, exit_code
 from simulator.recipes.readers.read import read_recipe
 from tests.check.bare import no_advice
 from tests.recipes.seeds import ROOT
@@ -42,7 +43,7 @@ def judged(line: str, folder: Path) -> Checked:
     file = folder / "run.sh"
     file.write_text(f"\n{line}\n")
     (recipe,) = read_recipe(file)
-    return check_recipe(recipe, Asked(hardware="h100-sxm-80g"), Gates())
+    return check_recipe(recipe, question_of({"hardware": "h100-sxm-80g"}), Gates())
 
 
 def by_figure(found: Checked) -> str:
@@ -187,7 +188,7 @@ def test_nothing_firm_is_said_over_what_is_not_read() -> None:
     for family, file in corpus():
         hardware = "ascend-910b-64g" if family in ("mindspeed", "ascend-ci") else "h100-sxm-80g"
         with no_advice():
-            found = check_files([str(file)], Asked(hardware=hardware), Gates())
+            found = check_files([str(file)], question_of({"hardware": hardware}), Gates())
         counts.setdefault(family, Counter()).update(result.outcome for result in found)
         firm = [result.outcome in ("fits", "starved", "does_not_fit", "refused") for result in found]
         launches = read_recipe(file) if any(firm) else ()

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.frameworks.names import is_irrelevant, misspelled
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import about, rules
 from tests.recipes.test_megatron import BASE
 
@@ -25,7 +26,7 @@ def read(text: str, folder: Path, **settings: str) -> Recipe:
 
 
 def checked(folder: Path, **settings: str) -> Checked:
-    asked = Asked(hardware="h100-sxm-80g")
+    asked = question_of({"hardware": "h100-sxm-80g"})
     (found,) = check_files([str(folder / "run.sh")], asked, Gates(), settings)
     return found
 

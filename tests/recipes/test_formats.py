@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.corpus import corpus, public
 from tests.recipes.seeds import about, rules
 
@@ -323,9 +323,11 @@ def test_adapters_on_quantized_weights_fit_where_those_of_16_bits_do(quantized: 
     recipe = read(quantized.replace("finetuning_type: full", "finetuning_type: lora"), tmp_path)
     assert recipe.model == "llama3-8b"
     assert any("priced in 16 bits" in told for told in about(recipe, "upper-bound"))
-    (found,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="h100-sxm-80g"), Gates())
+    (found,) = check_files([str(tmp_path / "x.yaml")], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert found.outcome == "fits"
-    (found,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="h100-sxm-80g", model="llama3-70b"), Gates())
+    (found,) = check_files(
+        [str(tmp_path / "x.yaml")], question_of({"hardware": "h100-sxm-80g", "model": "llama3-70b"}), Gates()
+    )
     assert found.outcome == "not_modelled"  # fewer bits may fit where 16 do not
 
 
@@ -340,7 +342,7 @@ def test_llamafactory_under_ray_has_as_many_devices_as_workers(workers: int, tmp
 
 def test_llamafactory_without_shards_may_be_sharded_by_its_launcher(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(FACTORY.replace("-8B-", "-70B-").replace("-3-", "-3.1-"), encoding="utf-8")
-    (checked,) = check_files([str(tmp_path / "x.yaml")], Asked(hardware="a100-sxm-80g", nodes=1), Gates())
+    (checked,) = check_files([str(tmp_path / "x.yaml")], question_of({"hardware": "a100-sxm-80g", "nodes": 1}), Gates())
     assert checked.outcome != "does_not_fit"
 
 

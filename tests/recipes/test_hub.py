@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.errors import NoRecipeError, UndecidedError, UnsupportedError
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 
 TRL = """model_name_or_path: meta-llama/Llama-3.1-8B
 torch_dtype: bfloat16
@@ -110,7 +110,9 @@ def rules(recipe: Recipe) -> set[str]:
 
 
 def outcome(folder: Path, name: str = "x.yaml", nodes: int = 1) -> str:
-    (found,) = check_files([str(folder / name)], Asked(hardware="h100-sxm-80g", nodes=nodes), Gates(), root=folder)
+    (found,) = check_files(
+        [str(folder / name)], question_of({"hardware": "h100-sxm-80g", "nodes": nodes}), Gates(), root=folder
+    )
     return found.outcome
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import UnsupportedError
+from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 
 FLAGS = """--tensor-model-parallel-size 2 --num-layers 16 --hidden-size 2048 --num-attention-heads 16 \\
     --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size $MBS \\

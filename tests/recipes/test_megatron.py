@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.errors import InputError, NoRecipeError, UnsupportedError
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.model import ModelSpec
-from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_recipe
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import DATA, about, rules
 
 SHAPE = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
@@ -277,7 +277,7 @@ def test_a_gpt_of_its_own_size_is_priced(tmp_path: Path) -> None:
     """Megatron's defaults alone: no gate, LayerNorm, biases, learned positions."""
     flags = """--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --max-position-embeddings 1024
  --seq-length 1024 --micro-batch-size 4 --global-batch-size 64 --fp16 --vocab-file v --merge-file m"""
-    found = check_recipe(read(flags, tmp_path), Asked(hardware="h100-sxm-80g"), Gates())
+    found = check_recipe(read(flags, tmp_path), question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert found.case is not None
     model = found.case.scenario.model
     assert (model.intermediate_size, model.vocab_size, model.gated, model.tie_word_embeddings) == (
@@ -293,7 +293,7 @@ def test_models_with_an_encoder_are_not_modelled(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
     file.write_text(f"torchrun --nproc_per_node 8 pretrain_bert.py {' '.join(BASE.split())}\n")
     (recipe,) = read_recipe(file)
-    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g"), Gates()).outcome == "not_modelled"
+    assert check_recipe(recipe, question_of({"hardware": "h100-sxm-80g"}), Gates()).outcome == "not_modelled"
 
 
 def test_all_offloaded_layers_and_adam_are_silent(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_a_tokenizer_of_one_vocabulary_whatever_the_weights(load: str, vocabular
 def test_a_model_that_transformers_builds_is_told(kind: str, tmp_path: Path) -> None:
     recipe = read(f"{BASE} --use-distributed-optimizer --transformer-type {kind}", tmp_path)
     assert rules(recipe) == ({"not-modelled"} if kind == "huggingface" else set())
-    result = check_recipe(recipe, Asked(hardware="h200-sxm"), Gates())
+    result = check_recipe(recipe, question_of({"hardware": "h200-sxm"}), Gates())
     assert (result.outcome, result.passed) == (("not_modelled", False) if kind == "huggingface" else ("fits", True))
     assert (result.blame.line if result.blame else None) == (2 if kind == "huggingface" else None)
 
@@ -474,19 +474,19 @@ def test_the_keys_of_verl_are_no_keys_of_nemo(tmp_path: Path) -> None:
 
 def test_tensor_parallel_experts_of_a_model_that_has_none(tmp_path: Path) -> None:
     flags = f"{BASE} --tensor-model-parallel-size 2 --sequence-parallel"
-    plain = check_recipe(read(flags, tmp_path), Asked(hardware="h200-sxm"), Gates())
+    plain = check_recipe(read(flags, tmp_path), question_of({"hardware": "h200-sxm"}), Gates())
     result = check_recipe(
-        read(f"{flags} --expert-tensor-parallel-size 4", tmp_path), Asked(hardware="h200-sxm"), Gates()
+        read(f"{flags} --expert-tensor-parallel-size 4", tmp_path), question_of({"hardware": "h200-sxm"}), Gates()
     )
     assert result.outcome == plain.outcome == "fits"
     assert result.estimate is not None
     assert plain.estimate is not None
     assert result.estimate.memory == plain.estimate.memory
     refused = check_recipe(
-        read(f"{flags} --expert-model-parallel-size 4", tmp_path), Asked(hardware="h200-sxm"), Gates()
+        read(f"{flags} --expert-model-parallel-size 4", tmp_path), question_of({"hardware": "h200-sxm"}), Gates()
     )
     assert refused.outcome == "refused"
-    own = Asked(hardware="h200-sxm", layout={"expert_tensor_parallel": 2})
+    own = question_of({"hardware": "h200-sxm", "expert_tensor_parallel": 2})
     assert check_recipe(read(flags, tmp_path), own, Gates()).outcome == "refused"
 
 
@@ -494,4 +494,4 @@ def test_tensor_parallel_experts_of_a_model_that_has_none(tmp_path: Path) -> Non
 def test_groups_of_experts_without_a_number_for_a_token(more: str, groups: tuple[int, int], tmp_path: Path) -> None:
     recipe = read(f"{BASE} --num-experts 64 --moe-router-topk 4 --moe-router-num-groups 8 {more}", tmp_path)
     assert (recipe.model_fields["n_group"], recipe.model_fields["topk_group"]) == groups
-    assert check_recipe(recipe, Asked(hardware="h200-sxm"), Gates()).outcome != "unreadable"
+    assert check_recipe(recipe, question_of({"hardware": "h200-sxm"}), Gates()).outcome != "unreadable"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_recipe
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import rules
 from tests.recipes.test_megatron import BASE, read
 
@@ -51,7 +51,9 @@ def test_old_cores_warm_up_a_whole_batch(paths: str, script: str, whole: bool, t
 def test_later_ranks_hold_a_whole_batch(tmp_path: Path) -> None:
     held = []
     for core in ("0.10.0", "0.9.0"):
-        result = check_recipe(launched(tmp_path, f"/opt/core_v{core}"), Asked(hardware="h100-sxm-80g"), Gates())
+        result = check_recipe(
+            launched(tmp_path, f"/opt/core_v{core}"), question_of({"hardware": "h100-sxm-80g"}), Gates()
+        )
         assert result.estimate is not None
         held.append([stage.parts_bytes["activations"] for stage in result.estimate.memory.stages])
     (new_first, *_, new_last), (old_first, *_, old_last) = held
@@ -148,7 +150,7 @@ def test_what_fits_under_megatrons_own_sharding_does(tokens: int, outcome: str, 
     recipe = launched(tmp_path, flags=f"{flags} --seq-length {tokens} --max-position-embeddings {tokens}")
     # A table of 128,256 x 4,096: two gradients, one gathered copy; 1e9 gradients in fp32, half as many weights.
     assert recipe.unpriced_bytes == 10 * 128256 * 4096 + 5e9
-    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g", nodes=2), Gates()).outcome == outcome
+    assert check_recipe(recipe, question_of({"hardware": "h100-sxm-80g", "nodes": 2}), Gates()).outcome == outcome
 
 
 def test_post_training_that_nothing_switches_on_is_silent(tmp_path: Path) -> None:

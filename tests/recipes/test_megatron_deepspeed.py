@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.errors import InputError
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_recipe
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import rules
 
 FLAGS = """--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048
@@ -52,7 +52,7 @@ def test_the_configuration_counts(config: str, flags: str, stage: int, gradients
     assert ("gradient_copies" in recipe.options) == (gradients == "fp32")
     # The stack has no fused attention of its own, and recomputes whole layers where it is told to.
     assert (recipe.options["flash_attention"], recipe.layout.recompute) == ("false", "full")
-    assert check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates()).outcome == "fits"
+    assert check_recipe(recipe, question_of({"hardware": "a100-sxm-80g"}), Gates()).outcome == "fits"
 
 
 def read_without(folder: Path, word: str) -> Recipe:
@@ -68,7 +68,7 @@ def test_stages_that_shard_more_are_bounds(tmp_path: Path) -> None:
     assert recipe.layout.zero_stage == 1
     assert "device-bound" in rules(recipe)
     outcomes = [
-        check_recipe(recipe, Asked(hardware="a100-sxm-80g", seq_length=length), Gates()).outcome
+        check_recipe(recipe, question_of({"hardware": "a100-sxm-80g", "seq_length": length}), Gates()).outcome
         for length in (2048, 262144)
     ]
     assert outcomes == ["fits", "not_modelled"]
@@ -78,7 +78,7 @@ def test_stages_that_shard_more_are_bounds(tmp_path: Path) -> None:
 def test_a_host_that_is_too_small_is_so_with_every_stage(offload: str, outcome: str, tmp_path: Path) -> None:
     config = f'{{"zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "{offload}"}}}}}}'
     recipe = read(tmp_path, config, "--num-layers 128 --hidden-size 25600 --num-attention-heads 160")
-    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g", devices=8), Gates()).outcome == outcome
+    assert check_recipe(recipe, question_of({"hardware": "h100-sxm-80g", "devices": 8}), Gates()).outcome == outcome
 
 
 def test_the_optimizer_on_the_host(tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_table_and_head_count_as_layers(tmp_path: Path) -> None:
     config = '{"zero_optimization": {"stage": 0}}'
     recipe = read(tmp_path, config, "--num-layers 22 --pp-partition-method 'type:transformer|embedding'")
     assert recipe.layout is not None
-    found = check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates())
+    found = check_recipe(recipe, question_of({"hardware": "a100-sxm-80g"}), Gates())
     assert found.case is not None
     assert found.case.layout.stage_layers == (11, 11)
     assert "not-modelled" in rules(read(tmp_path, config, "--pp-partition-method uniform"))
     # One part a rank: the first holds the table alone, the last the head.
     alone = "--num-layers 2 --pipeline-model-parallel-size 4 --pp-partition-method 'type:transformer|embedding'"
-    found = check_recipe(read(tmp_path, config, alone), Asked(hardware="a100-sxm-80g"), Gates())
+    found = check_recipe(read(tmp_path, config, alone), question_of({"hardware": "a100-sxm-80g"}), Gates())
     assert (found.outcome, found.case and found.case.layout.stage_layers) == ("fits", (0, 1, 1, 0))
 
 
@@ -116,7 +116,7 @@ def test_flags_of_bigsciences_branches(flag: str, tmp_path: Path) -> None:
     recipe = read(tmp_path, '{"zero_optimization": {"stage": 1}}', flag)
     assert "unknown-flag" not in rules(recipe)
     assert ("upper-bound" in rules(recipe)) == (flag == "--bitfit")
-    assert check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates()).outcome == "fits"
+    assert check_recipe(recipe, question_of({"hardware": "a100-sxm-80g"}), Gates()).outcome == "fits"
 
 
 def test_flags_that_ascends_stack_has_too_do_not_make_it_that_stack(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_one_row_a_head_of_position_bias_is_nothing(tmp_path: Path) -> None:
     recipe = read(tmp_path, '{"zero_optimization": {"stage": 1}}', "--position-embedding-type alibi --embed-layernorm")
     assert recipe.model_fields["learned_positions"] == 0
     assert recipe.model_fields["embedding_norm"] is True
-    assert check_recipe(recipe, Asked(hardware="a100-sxm-80g"), Gates()).outcome == "fits"
+    assert check_recipe(recipe, question_of({"hardware": "a100-sxm-80g"}), Gates()).outcome == "fits"
 
 
 @pytest.mark.parametrize(("size", "exchange"), [(1, None), (2, "all_to_all")])

@@ -4,17 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
+from simulator.answers.models import recipe_model
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError
 from simulator.evidence.calibration.coverage import coverage_of
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.stacks import releases
-from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_recipe
-from simulator.recipes.check.model import recipe_model
-from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import about, rules
 
 SHAPE = """--use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32
@@ -52,7 +53,7 @@ def layout(flags: str, folder: Path) -> Layout:
 
 
 def judged(flags: str, folder: Path, hardware: str = "ascend-910b-64g") -> Checked:
-    return check_recipe(read(f"{BASE} {flags}", folder), Asked(hardware=hardware), Gates())
+    return check_recipe(read(f"{BASE} {flags}", folder), question_of({"hardware": hardware}), Gates())
 
 
 def test_base_is_read_whole(tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_latent_attention_and_experts_by_both_names(names: str, layers: str, tmp
     recipe = read(f"{LATENT} {names} {layers.replace('[0]+[1]*26', repr('[0]+[1]*26'))}", tmp_path)
     assert (recipe.model, recipe.model_fields) == ("deepseek-v2-lite", {})
     assert "not-modelled" not in rules(recipe)
-    assert check_recipe(recipe, Asked(hardware="ascend-910b-64g"), Gates()).outcome == "does_not_fit"
+    assert check_recipe(recipe, question_of({"hardware": "ascend-910b-64g"}), Gates()).outcome == "does_not_fit"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_experts_in_other_layers(freq: str, layers: str | None, tmp_path: Path) 
         return
     expected = tuple("experts" if digit == "1" else "gated" for digit in layers)
     assert recipe.model_fields["feed_forwards"] == expected
-    found = check_recipe(recipe, Asked(hardware="ascend-910b-64g"), Gates())
+    found = check_recipe(recipe, question_of({"hardware": "ascend-910b-64g"}), Gates())
     assert found.case is not None
     assert found.case.scenario.model.num_moe_layers == layers.count("1")
 

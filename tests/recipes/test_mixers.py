@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
+from simulator.answers.models import recipe_model
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model
-from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.model import recipe_model
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 
 COMMON = """torchrun --nproc_per_node 8 pretrain_hybrid.py --hidden-size 1024 --num-attention-heads 16 \\
  --group-query-attention --num-query-groups 8 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 4 \\
@@ -137,7 +137,7 @@ def test_a_flag_that_is_off_and_a_size_alone_build_no_layers(off: str, tmp_path:
 )
 def test_a_pattern_agrees_with_the_experts(flags: str, said: str, tmp_path: Path) -> None:
     assert refused(read(HYBRID + flags, tmp_path)) == [said]
-    (found,) = check_files([str(tmp_path / "train.sh")], Asked(hardware="h100-sxm-80g"), Gates())
+    (found,) = check_files([str(tmp_path / "train.sh")], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert found.outcome == "not_modelled"
 
 
@@ -222,5 +222,5 @@ def test_nemo_fills_the_same_stack(pattern: str, mixers: tuple[str, ...], tmp_pa
     model, _ = recipe_model(recipe, None, {}, None)
     assert model is not None
     assert tuple(kind.mixer for kind in model.layers) == mixers
-    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
+    (found,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert found.outcome == "fits"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_recipe
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import about, rules
 
 SHAPE = """  num_layers: 32
@@ -155,7 +155,7 @@ def test_other_runs_are_told_by_what_only_they_have(more: str, said: str, tmp_pa
     recipe = read(TEXT.replace("TP", "2") + more, tmp_path)
     assert any(said in text for text in about(recipe, "not-modelled"))
     assert "unknown-flag" not in rules(recipe)
-    assert check_recipe(recipe, Asked(hardware="h100-sxm-80g"), Gates()).outcome == "not_modelled"
+    assert check_recipe(recipe, question_of({"hardware": "h100-sxm-80g"}), Gates()).outcome == "not_modelled"
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.cases import Case, case_of_recipe
+from simulator.answers.gates import Gates
 from simulator.errors import InputError
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Case, case_of
 from simulator.recipes.check.judge import check_files, check_recipe
-from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from simulator.search.build import bare_estimate
 from tests.recipes.seeds import DATA, about, rules
 
@@ -132,7 +133,9 @@ def test_a_reference_takes_a_forward_pass(flags: str, again: str | None, tmp_pat
 def test_every_pipeline_rank_holds_the_frozen_copy_of_its_stage(tmp_path: Path) -> None:
     flags = f"{DENSE.replace('--tensor_parallel_degree 2', '')} --pipeline_parallel_degree 2 --sharding stage1"
     found = [
-        check_recipe(read(f"{flags} --stage {stage}", tmp_path), Asked(hardware="a100-sxm-80g", nodes=1), Gates())
+        check_recipe(
+            read(f"{flags} --stage {stage}", tmp_path), question_of({"hardware": "a100-sxm-80g", "nodes": 1}), Gates()
+        )
         for stage in ("SFT", "DPO")
     ]
     plain, frozen = (checked.estimate for checked in found)
@@ -425,7 +428,7 @@ def whole_heads(model: str, tensor: int, folder: Path, *, asked: int | None = No
     launch = f"python -m paddle.distributed.launch --nnodes 2 --devices 0,1,2,3,4,5,6,7 run_pretrain.py {flags}"
     file.write_text(f"{launch} --tensor_parallel_degree {tensor}\n")
     layout = {} if asked is None else {"tensor_parallel": asked}
-    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g", layout=layout), Gates())
+    (found,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g", **layout}), Gates())
     return found
 
 
@@ -442,11 +445,11 @@ def test_key_value_heads_that_stay_whole_are_priced_on_every_rank(
     assert f"Paddle's {name} keeps them whole on every rank, {shared * tensor} in all" in said
     # A rank's part of what is priced is all that the model has.
     (recipe,) = read_recipe(tmp_path / "run.sh")
-    case = case_of(recipe, Asked(hardware="h100-sxm-80g"))
+    case = case_of_recipe(recipe, question_of({"hardware": "h100-sxm-80g"}))
     assert isinstance(case, Case)
     assert case.scenario.model.num_key_value_heads / tensor == shared
     # A case like it starts from the model's own heads.
-    again = case_of(recipe, Asked(hardware="h100-sxm-80g", layout={"tensor_parallel": 2 * tensor}), case)
+    again = case_of_recipe(recipe, question_of({"hardware": "h100-sxm-80g", "tensor_parallel": 2 * tensor}), case)
     assert isinstance(again, Case)
     assert again.scenario.model.num_key_value_heads == 2 * tensor * shared
 
@@ -467,7 +470,7 @@ def test_changes_are_priced_with_the_heads_of_their_own_degree(tensor: int, tmp_
     """Of 2 heads for all; what a change says is what its own question says."""
     file = tmp_path / "run.sh"
     file.write_text(f"{GLM_TOO_LARGE} --tensor_parallel_degree {tensor}\n")
-    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates())
+    (found,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates())
     heads = set()
     for change in found.changes:
         assert change.case is not None

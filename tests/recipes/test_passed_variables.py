@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError, UndecidedError
+from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.test_megatron import BASE
 
 FLAGS = " ".join(BASE.replace("--micro-batch-size 1", "").split())

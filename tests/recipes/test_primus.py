@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.models import recipe_model
 from simulator.errors import NoRecipeError, UnsupportedError
-from simulator.recipes.check.model import recipe_model
+from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.test_formats import PRIMUS
 
 EXPERIMENT = PRIMUS.partition("\n")[2]

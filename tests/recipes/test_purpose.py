@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.errors import NoRecipeError, UnsupportedError
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
 from tests.recipes.test_megatron import BASE
 
@@ -62,7 +62,9 @@ def titles(text: str, folder: Path, name: str = "run.sh") -> list[str]:
 )
 def test_programs_that_train_nothing(program: str, does: str, tmp_path: Path) -> None:
     assert passed(f"{program} {FLAGS} --micro-batch-size 1\n", tmp_path) == f":1: starts no training: {does}"
-    (found,) = check_files([str(tmp_path / "run.sh")], Asked(hardware="h100-sxm-80g"), Gates(skip_non_recipes=True))
+    (found,) = check_files(
+        [str(tmp_path / "run.sh")], question_of({"hardware": "h100-sxm-80g"}), Gates(skip_non_recipes=True)
+    )
     assert found.outcome == "skipped"
 
 
@@ -101,7 +103,7 @@ def test_training_beside_what_trains_nothing(tmp_path: Path) -> None:
 def test_programs_of_no_framework_are_named_first(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
     file.write_text("python preprocess_data.py\npython my_training.py --epochs 3\n", encoding="utf-8")
-    (found,) = check_files([str(file)], Asked(hardware="h100-sxm-80g"), Gates(skip_non_recipes=True))
+    (found,) = check_files([str(file)], question_of({"hardware": "h100-sxm-80g"}), Gates(skip_non_recipes=True))
     assert found.outcome == "not_modelled"
     assert "my_training.py" in found.reasons[0]
 

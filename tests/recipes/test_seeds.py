@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
-from simulator.recipes.recipe import Recipe
 from tests.recipes.seeds import about, read_script_of, rules, scripts
 
 ERNIE = {"seq_length": 8192, "framework": "paddle", "dialect": "paddle-shell", "precision": "bf16"}

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.errors import InputError
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from tests.recipes.test_megatron import BASE
 
 TRAIN = f"python -u pretrain_gpt.py {' '.join(BASE.split())} --recompute-activations"
@@ -46,7 +46,7 @@ def test_processes(text: str, nodes: int, devices: int, tmp_path: Path) -> None:
 def test_one_of_many_processes_that_are_started_elsewhere(flags: str, tmp_path: Path) -> None:
     recipe = read(f"{TRAIN} {flags} --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", tmp_path)
     assert (recipe.nodes, recipe.devices_per_node) == (None, None)
-    (found,) = check_files([str(tmp_path / "run.sh")], Asked(hardware="h100-sxm-80g"), Gates())
+    (found,) = check_files([str(tmp_path / "run.sh")], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert found.outcome == "fits"
     assert found.estimate is not None
     assert found.estimate.devices == 8
@@ -57,7 +57,7 @@ def test_a_number_of_processes_alone(tmp_path: Path) -> None:
     assert (recipe.nodes, recipe.devices_per_node) == (None, None)
     assert recipe.layout is not None
     assert recipe.layout.devices == 32
-    (found,) = check_files([str(tmp_path / "run.sh")], Asked(hardware="h100-sxm-80g"), Gates())
+    (found,) = check_files([str(tmp_path / "run.sh")], question_of({"hardware": "h100-sxm-80g"}), Gates())
     assert found.estimate is not None
     assert found.estimate.layout.devices == 32
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import NoRecipeError, SimulateError, UndecidedError, UnsupportedError
+from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.launch import TrainingCommand
 from simulator.recipes.shell.script import read_script
 from tests.recipes.test_megatron import BASE

@@ -2,15 +2,16 @@
 
 import pytest
 
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
 from simulator.question.units import GIB
-from simulator.recipes.check.asked import Asked
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.check.verdict import Checked
 from tests.recipes.corpus import public
 
 
 def judged(family: str, end: str, hardware: str) -> Checked:
-    (checked,) = check_files([str(public(family, end))], Asked(hardware=hardware, nodes=1), Gates())
+    (checked,) = check_files([str(public(family, end))], question_of({"hardware": hardware, "nodes": 1}), Gates())
     return checked
 
 

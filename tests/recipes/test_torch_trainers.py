@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from simulator.answers.gates import Gates
 from simulator.frameworks.models import by_name
-from simulator.recipes.check.asked import Asked
+from simulator.question.question import question_of
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Gates
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 
 OUMI = """model: {model_name: meta-llama/Llama-3.1-8B, model_max_length: 32768}
 data: {train: {datasets: [{dataset_name: DATA}]}}
@@ -81,7 +81,7 @@ def test_hybrid_shards_are_those_of_a_node(tmp_path: Path) -> None:
         recipe = oumi(tmp_path, shards=shards)
         assert recipe.layout is not None
         assert (recipe.options["sharding_degree"], recipe.layout.zero_stage) == ("node", stage)
-    asked = (Asked(hardware="h100-sxm-80g", nodes=nodes) for nodes in (1, 4))
+    asked = (question_of({"hardware": "h100-sxm-80g", "nodes": nodes}) for nodes in (1, 4))
     judged = [check_files([str(tmp_path / "train.yaml")], one, Gates())[0].case for one in asked]
     assert [case and case.scenario.framework.sharding_degree for case in judged] == [8, 8]
 
@@ -212,7 +212,7 @@ def test_deepspeed_differs_from_the_trainer(
     keys = f'"train_micro_batch_size_per_gpu": {batch},\n"gradient_accumulation_steps": {steps},'
     (tmp_path / "ds.json").write_text(f'{{\n{keys}\n"zero_optimization": {{"stage": 3}}}}\n', encoding="utf-8")
     (tmp_path / "run.sh").write_text(DEEPSPEED, encoding="utf-8")
-    (checked,) = check_files([str(tmp_path / "run.sh")], Asked(hardware="h100-sxm-80g", nodes=1), Gates())
+    (checked,) = check_files([str(tmp_path / "run.sh")], question_of({"hardware": "h100-sxm-80g", "nodes": 1}), Gates())
     assert checked.outcome == outcome
     remarks = [remark for remark in checked.remarks if remark.rule == "contradiction"]
     assert [remark.place and remark.place.line for remark in remarks] == lines
@@ -256,5 +256,5 @@ def test_oumi_loads_weights_in_the_type_of_their_checkpoint(stored: str, outcome
         "meta-llama/Llama-3.1-8B, model_max_length: 32768", f"mistralai/Mistral-7B-v0.1, model_max_length: 2048{stored}"
     )
     read(tmp_path, "train.yaml", text, DATA="x", OPTIMIZER="adamw_torch")
-    (found,) = check_files([str(tmp_path / "train.yaml")], Asked(hardware="a100-sxm-80g"), Gates())
+    (found,) = check_files([str(tmp_path / "train.yaml")], question_of({"hardware": "a100-sxm-80g"}), Gates())
     assert found.outcome == outcome

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from simulator.recipes.check.asked import Asked
+from simulator.answers.gates import Gates
+from simulator.question.question import question_of
 from simulator.recipes.check.judge import check_files
-from simulator.recipes.check.verdict import Checked, Gates
+from simulator.recipes.check.verdict import Checked
 from simulator.recipes.readers.read import read_recipe
 from tests.check.bare import without_advice
 
@@ -34,7 +35,9 @@ def written(folder: Path, pipeline: int, keys: str) -> Path:
 
 
 def judged(folder: Path, pipeline: int, keys: str) -> Checked:
-    (result,) = check_files([str(written(folder, pipeline, keys))], Asked(hardware="h100-sxm-80g", nodes=2), Gates())
+    (result,) = check_files(
+        [str(written(folder, pipeline, keys))], question_of({"hardware": "h100-sxm-80g", "nodes": 2}), Gates()
+    )
     return result
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError, NoRecipeError
+from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 
 SWIFT = "NPROC_PER_NODE=8 PROGRAM sft --model Qwen/Qwen2.5-7B --dataset x --max_length 8192"
 PREDICT = """model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
+from simulator.question.recipe import Recipe
 from simulator.recipes.readers.read import read_recipe
-from simulator.recipes.recipe import Recipe
 from simulator.recipes.shell.script import read_script
 from tests.recipes.seeds import rules
 

@@ -10,6 +10,7 @@ from simulator import api
 from simulator.cost.pricing.estimate import Estimate
 from simulator.lab.runner.engine import Command, Pick
 from simulator.lab.runner.reference import ReferenceEngine
+from simulator.question.question import question_of
 from simulator.question.scenario.layout import Layout
 
 HERE = Path(__file__).resolve().parent
@@ -47,8 +48,7 @@ def pick(**changes: Any) -> Pick:
     plain = Pick(
         scenario=scenario,
         layout=Layout(),
-        model=str(TINY),
-        hardware="local-cpu",
+        question=question_of({"model": str(TINY), "hardware": "local-cpu"}),
         steps=3,
         table="own",
     )

@@ -21,6 +21,7 @@ from simulator.lab.runner.engines.launched import launched_row
 from simulator.lab.runner.engines.megatron import MegatronEngine
 from simulator.lab.runner.engines.paddle import PaddleEngine
 from simulator.lab.runner.reference import ReferenceEngine
+from simulator.question.question import question_of
 from simulator.question.scenario.complete import complete_layout
 from tests.cli.running import refusal
 from tests.cli.running import run as command_line
@@ -42,8 +43,7 @@ def pick_of(framework: str = "megatron", layout: dict[str, Any] | None = None, *
     return Pick(
         scenario=scenario,
         layout=complete_layout(scenario, **sizes),
-        model=question.get("model", CLUSTER["model"]),
-        hardware=question.get("hardware", CLUSTER["hardware"]),
+        question=question_of({name: question.get(name, CLUSTER[name]) for name in ("model", "hardware")}),
     )
 
 

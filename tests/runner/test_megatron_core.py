@@ -18,6 +18,7 @@ from simulator.lab.runner.engine import Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.megatron import MegatronEngine
 from simulator.lab.runner.processes import run_guarded
 from simulator.question.coefficients import Coefficients
+from simulator.question.question import question_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.units import MIB
 
@@ -60,9 +61,7 @@ def launched(layout: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPat
     pick = Pick(
         scenario=scenario,
         layout=complete_layout(scenario, **layout),
-        model=str(QUESTION["model"]),
-        hardware="local-cpu",
-        options=LAUNCHED,
+        question=question_of({"model": str(QUESTION["model"]), "hardware": "local-cpu", "options": LAUNCHED}),
         steps=4,
     )
     (folder / "pretrain_gpt.py").symlink_to(HERE / "megatron_shim.py")

@@ -10,7 +10,7 @@ import pytest
 import simulator
 from simulator import InputError, Layout, Space
 from simulator.api import scenario_of
-from simulator.cluster import cluster
+from simulator.evidence.cluster import cluster
 from simulator.question.scenario.layout import default_cut
 from simulator.search.build import estimate_layout
 

@@ -54,4 +54,4 @@ def test_measured_rows_have_a_column_for_each_field() -> None:
     kinds = get_type_hints(MeasuredRow)
     for field in FIELDS:
         if field.kind == "word":
-            assert set(field.asked) <= set(str(kinds[field.name]).replace("'", " ").split())
+            assert set(field.named_choices) <= set(str(kinds[field.name]).replace("'", " ").split())

@@ -109,43 +109,43 @@ def _input(setting: InputSetting) -> str:
 
 
 def _inputs() -> str:
-    workload, all_inputs = (
-        [f"    {one.name}: {_input(one)}" for one in some]
-        for some in (WORKLOAD, [one for one in INPUTS if one not in WORKLOAD])
-    )
-    first = ["class WorkloadFields(TypedDict, total=False):", f'    """{(Workload.__doc__ or "").strip()}"""', ""]
-    then = [
-        "class QuestionFields(WorkloadFields, total=False):",
-        '    """Inputs of a question; see `scenario_of`."""',
-        "",
-    ]
-    last = [
-        "class EstimateFields(QuestionFields, LayoutFields, total=False):",
-        '    """Inputs of a question, and its layout."""',
-    ]
-    over = [
-        "class OpenFields(WorkloadFields, LayoutFields, total=False):",
-        '    """Inputs of a question and its layout that replace those of an estimate or a recipe; all optional."""',
-        "",
-        *(line.replace("Required[", "").replace("]]", "]") for line in all_inputs),
-    ]
-    search = [
-        "class RankFields(QuestionFields, SearchedFields, total=False):",
-        '    """Inputs of a question, and the values that its layouts may have."""',
-    ]
+    workload = [f"    {one.name}: {_input(one)}" for one in WORKLOAD]
     shared = [f"    {one.name}: {_input(one)}" for one in INPUTS if one.name not in OF_OFFERS]
-    plan = [
-        "class PlanFields(TypedDict, total=False):",
-        '    """Inputs that all offers of a plan share."""',
-        "",
-        *shared,
-    ]
-    stated = ["@dataclass(frozen=True, slots=True, kw_only=True)", "class StatedWorkload:"]
-    stated += ['    """Workload as a file or a user states it; None for what neither states."""', ""]
-    stated += [
-        f"    {one.name}: {'str' if one.kind == 'word' else _OF_KIND[one.kind]} | None = None" for one in WORKLOAD
-    ]
-    classes = (stated, [*first, *workload], [*then, *all_inputs], last, over, search, plan)
+    machines = [f"    {one.name}: {_input(one)}" for one in INPUTS if one.name in OF_OFFERS]
+    classes = (
+        (
+            "class WorkloadFields(TypedDict, total=False):",
+            f'    """{(Workload.__doc__ or "").strip()}"""',
+            "",
+            *workload,
+        ),
+        (
+            "class SharedFields(TypedDict, total=False):",
+            '    """Inputs of a question that all offers of a plan share."""',
+            "",
+            *shared,
+        ),
+        (
+            "class QuestionFields(SharedFields, total=False):",
+            '    """Inputs of a question; see `simulator.estimate`."""',
+            "",
+            *machines,
+        ),
+        (
+            "class EstimateFields(QuestionFields, LayoutFields, total=False):",
+            '    """Inputs of a question, and its layout."""',
+        ),
+        (
+            "class OpenFields(SharedFields, LayoutFields, total=False):",
+            '    """Inputs and layout that replace those of an estimate or a recipe; all optional."""',
+            "",
+            *(line.replace("Required[", "").replace("]]", "]") for line in machines),
+        ),
+        (
+            "class RankFields(QuestionFields, SearchedFields, total=False):",
+            '    """Inputs of a question, and the values that its layouts may have."""',
+        ),
+    )
     return "\n\n\n".join("\n".join(lines) for lines in classes)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.answers.timeline import timeline
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.pricing.price import price
 from simulator.cost.schedule.dual_pipe import DualPipe, DualPipeV
@@ -22,7 +23,6 @@ from simulator.question.scenario.block import block_of
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import bare_estimate
-from simulator.show.answers.timeline import timeline
 from tests.scenario.cases import scenario_of, small_dense, small_moe
 
 SCHEDULES: list[tuple[Schedule, int]] = [

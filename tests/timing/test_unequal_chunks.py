@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simulator import api
+from simulator.answers.timeline import timeline
 from simulator.cost.derived import Pricing, pricing_of
 from simulator.cost.memory.rank_activations import activations_in_flight
 from simulator.cost.pricing.estimate import ThroughputEstimate
@@ -19,7 +20,6 @@ from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import balanced_chunks, model_chunks
 from simulator.search.build import bare_estimate
 from simulator.search.space import Space
-from simulator.show.answers.timeline import timeline
 from tests.scenario.cases import scenario_of, small_dense, small_moe
 
 LISTS = {

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from simulator.cost.pricing.violation import Violation
 from simulator.cost.schedule.one_forward_one_backward import OneForwardOneBackward
 from simulator.cost.schedule.schedule import Schedule
+from simulator.question.question import Question
 from simulator.question.scenario.inputs import Workload
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.units import to_gib
@@ -280,6 +281,8 @@ class Estimate(Workload, Tabular):
     provenance: Provenance
     stack: str = "default"
     """Named stack of the switches."""
+    question: Question = field(default_factory=Question, compare=False)
+    """Values that were said of the question, with who said each; empty in estimates of a bare scenario."""
     assumed: tuple[AssumedSwitch, ...] = field(default=(), compare=False)
     """Unset switches that matter, the largest effect on speed first; only in answers on a single layout."""
 

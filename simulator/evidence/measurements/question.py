@@ -1,4 +1,4 @@
-"""Question of a measured row, and devices and speed that its figures imply. Never alters a figure."""
+"""Question of a measured row, and devices and speed that its figures imply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from simulator.evidence.measurements.shapes import model_of
 from simulator.question.coefficients import Coefficients
 from simulator.question.frameworks.profile import FrameworkProfile
 from simulator.question.frameworks.stacks import framework, stack_for
+from simulator.question.origin import Input, Origin
+from simulator.question.question import Question
 from simulator.question.scenario.complete import NAMES, Wording, resolve
+from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Cluster, Scenario, scenario_on
 from simulator.question.specs.catalogue import load_hardware
@@ -21,25 +24,42 @@ from simulator.question.units import TERA
 from simulator.question.vocabulary import StackName
 
 
-def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tuple[Scenario, Layout]:
-    """Return the question of a row: the scenario, and the layout with its cut.
+def row_question(row: MeasuredRow) -> Question:
+    """Return the question that a row's run answers; each value was said by the row's table.
 
-    Devices are those the row's figures imply where that is annotated, else the stated ones; model chunks come from
-    the table, else from the annotation. Raises InputError when the row's layout is none, with the row's name.
+    Blank columns mean the plain run: ZeRO 1, one chunk a rank. Devices are those the row's figures imply where that is
+    annotated, else the stated ones; model chunks come from the table, else from the annotation.
     """
-    scenario = _scenario_of(row, coefficients or Coefficients())
+    origin = Origin("file", row.key)
+    stated = {name: getattr(row, name) for name in ("model", "hardware", "num_layers", "framework", "stack")}
+    stated |= {"devices": row.run_devices, **{name: getattr(row, name) for name in WORKLOAD_COLUMNS}}
+    layout = {name: value for name, value in _layout_settings(row).items() if value not in (None, ())}
+    return Question(
+        inputs={name: Input(value, origin) for name, value in stated.items() if value is not None},
+        layout={name: Input(value, origin) for name, value in layout.items()},
+        switches={name: Input(text, origin) for name, text in row.options},
+    )
+
+
+def question(row: MeasuredRow, coefficients: Coefficients | None = None) -> tuple[Scenario, Layout]:
+    """Return the scenario of a row's question, and its layout with its cut.
+
+    Raises InputError when the row's layout is none, with the row's name.
+    """
+    stated = row_question(row)
+    scenario = _scenario_of(row, stated, coefficients or Coefficients())
     layers = scenario.model.num_hidden_layers
     if row.stage_layers and sum(row.stage_layers) != layers:
         raise InputError(f"{row.key}: stage_layers add up to {sum(row.stage_layers)}, not to the model's {layers}")
     try:
-        return resolve(scenario, _layout_settings(row), Wording(spell=NAMES.spell, where=f"{row.key}: "))
+        return resolve(scenario, stated.layout_values, Wording(spell=NAMES.spell, where=f"{row.key}: "))
     except SimulateError as error:
         raise _named(row, error) from error
 
 
 def flops_per_token(row: MeasuredRow) -> float:
     """Return the model FLOPs of one token by which TFLOP/s are counted. Raises InputError without a model spec."""
-    return flops.model_flops_per_token(_scenario_of(row, Coefficients()))
+    return flops.model_flops_per_token(_scenario_of(row, row_question(row), Coefficients()))
 
 
 def figures_devices(row: MeasuredRow) -> float | None:
@@ -91,16 +111,17 @@ def _profile(name: str, options: tuple[tuple[str, str], ...], stack: StackName) 
     return framework(name, dict(options), stack)
 
 
-def _scenario_of(row: MeasuredRow, coefficients: Coefficients) -> Scenario:
+def _scenario_of(row: MeasuredRow, stated: Question, coefficients: Coefficients) -> Scenario:
     if not row.model:
         raise InputError(f"{row.key}: no spec for model '{row.model_as_stated}'; name one in column model")
     try:
-        hardware = _hardware(row.hardware)
+        hardware, framework = _hardware(stated.value("hardware")), stated.value("framework")
+        stack = stack_for(framework, stated.stated("stack"), hardware.stack)
         return scenario_on(
-            Cluster(hardware=hardware, devices=row.run_devices, coefficients=coefficients),
-            _model(row.model, row.num_layers),
-            _profile(row.framework, row.options, stack_for(row.framework, row.stack, hardware.stack)),
-            **{name: getattr(row, name) for name in WORKLOAD_COLUMNS},
+            Cluster(hardware=hardware, devices=stated.value("devices"), coefficients=coefficients),
+            _model(stated.value("model"), stated.stated("num_layers")),
+            _profile(framework, tuple(stated.options.items()), stack),
+            **{setting.name: stated.value(setting.name) for setting in WORKLOAD},
         )
     except SimulateError as error:
         raise _named(row, error) from error

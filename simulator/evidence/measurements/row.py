@@ -10,8 +10,8 @@ from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.scenario.layout import FIELDS
 from simulator.question.units import GIB, MIB
 from simulator.question.vocabulary import (
-    AskedRecomputeMethod,
     FrameworkName,
+    NamedRecomputeMethod,
     Offload,
     Precision,
     RecomputeMode,
@@ -144,7 +144,7 @@ class MeasuredRow:
     """What the backward pass computes again, in the simulator's words."""
     recompute_modules: tuple[RecomputeModule, ...] = ()
     """For selective recompute: parts of a layer, joined by `|`; blank for `core_attn`."""
-    recompute_method: AskedRecomputeMethod | None = None
+    recompute_method: NamedRecomputeMethod | None = None
     """For full recompute: every layer in units, or the first layers of each chunk; blank for `uniform`."""
     recompute_layers: int | None = None
     """For full recompute: layers per unit or per chunk, a count; blank for 1."""

@@ -14,6 +14,7 @@ from typing import Any, Final, get_args, get_type_hints
 from simulator.errors import InputError, did_you_mean
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.files import write_file
+from simulator.question.frameworks.renamed import current_switches
 from simulator.question.specs.folders import data_folder
 from simulator.question.units import MIB
 from simulator.question.vocabulary import RECOMPUTE_MODULES, RecomputeModule
@@ -237,7 +238,7 @@ def _read_options(where: str, _name: str, text: str) -> tuple[tuple[str, str], .
         if not (name and equals and value) or name in options:
             raise InputError(f"{where}: '{part[:60]}' must be NAME=VALUE, each name once, joined by ';'")
         options[name] = value
-    return tuple(options.items())
+    return tuple(current_switches(options).items())
 
 
 def _word_reader(words: tuple[str, ...]) -> Reader:

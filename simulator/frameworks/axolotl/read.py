@@ -17,9 +17,9 @@ from simulator.frameworks.configuration import take_files
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.trl.read import purposed_run
 from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.recipe import Recipe
 
 _MODULE: Final = "axolotl.cli.train"
 _DEFAULTS: Final = ("per_device_train_batch_size=1", "disable_gradient_checkpointing=true")
@@ -63,20 +63,20 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
         arguments.add(key.dotted, values, key.line, file)
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a command line."""
     if launch.launcher == "accelerate":
         take_accelerate(arguments, launch)
     return _run(arguments, launch)
 
 
-def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
     return _run(arguments, None)
 
 
-def _run(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
+def _run(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     adapter = (arguments.text("lora_rank", "adapter") or "").lower()
     arguments.forget("lora_rank")
     if adapter not in ("", "none", "lora", "qlora"):

@@ -17,7 +17,7 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.home import require_inside
 from simulator.frameworks.nemo.read import read_nemo
-from simulator.frameworks.run import AskedRun
+from simulator.question.recipe import Recipe
 
 
 def is_experiment(names: Collection[str]) -> bool:
@@ -25,7 +25,7 @@ def is_experiment(names: Collection[str]) -> bool:
     return "defaults" in names and any(name.startswith("experiment.task") for name in names)
 
 
-def read_experiment(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+def read_experiment(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     """Return the run of an experiment with the configuration that it names; None where it names none.
 
     Raises UnsupportedError for trainers other than Megatron-LM, and InputError where the configuration is missing.
@@ -39,7 +39,7 @@ def read_experiment(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | Non
     return read_nemo(arguments, [*_of_file(file, read_document(file)), *keys])
 
 
-def read_fragment(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+def read_fragment(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     """Return the run of a training configuration with the experiment that names it; None outside `conf/train`.
 
     Where every experiment beside it names another configuration, the first one states the trainer but no machines.

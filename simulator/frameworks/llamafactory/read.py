@@ -19,9 +19,9 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import note_fewer_bits
 from simulator.frameworks.purpose import require_training_switches
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
 from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import Recipe
 
 _OWN: Final = frozenset(["finetuning_type", "cutoff_len", "dataset_dir", "lora_target"])
 _SECOND: Final = frozenset(["dist_config", "peft_config", "kernel_config", "model_class", "quant_config"])
@@ -60,13 +60,13 @@ def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None
     return count("NNODES", 1), count("NPROC_PER_NODE", None)
 
 
-def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
     return _read(arguments, None)
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
     return _read(arguments, launch)
 
@@ -85,7 +85,7 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
             arguments.add(name, key.values, key.line, file)
 
 
-def _read(arguments: Arguments, launch: LaunchCommand | None) -> AskedRun:
+def _read(arguments: Arguments, launch: LaunchCommand | None) -> Recipe:
     require_training_switches(arguments)
     arguments.add_defaults(_DEFAULTS, 1)
     if (workers := arguments.integer("devices", "ray_num_workers") or 0) > 1:  # each has a device under Ray

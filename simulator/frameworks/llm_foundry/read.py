@@ -18,10 +18,10 @@ from simulator.frameworks.interpolation import Interpolation
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.named import named_model
 from simulator.frameworks.optimizer import read_optimizer
-from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
 from simulator.frameworks.values import PlainValue
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 
 _PLATFORM: Final = "parameters"
@@ -75,7 +75,7 @@ def cluster(arguments: Arguments, launch: LaunchCommand) -> tuple[int | None, in
     return 1, int(processes.text)
 
 
-def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     _add_keys(arguments, keys, "")
     devices = arguments.integer("devices", "compute.gpus", high=2**20)
@@ -86,12 +86,12 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     return _read(arguments)
 
 
-def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, _: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
     return _read(arguments)
 
 
-def _read(arguments: Arguments) -> AskedRun:
+def _read(arguments: Arguments) -> Recipe:
     targets = take(arguments)
     kind = arguments.text("model", "model.name") or ""
     if kind not in _MODELS:
@@ -107,7 +107,7 @@ def _read(arguments: Arguments) -> AskedRun:
         message = "allow_pad_trimming: a batch is as long as its longest sample, and full ones are priced"
         arguments.remark("activations-bound", "warning", message, "train_loader.dataset.allow_pad_trimming")
     arguments.forget("padding")
-    return AskedRun(
+    return Recipe(
         framework="torch",
         model=name,
         model_fields=shape,

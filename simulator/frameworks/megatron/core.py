@@ -11,7 +11,7 @@ from typing import Final
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.run import AskedRun
+from simulator.question.recipe import Recipe
 
 _CORE: Final = re.compile(r"(?<![A-Za-z0-9])core[-_]([rv])0\.([0-9]{1,2})(?:\.([0-9]{1,2}))?(?![0-9])", re.ASCII)
 """Names of Megatron-LM's branches and tags: core_r0.8.0, core_v0.12.1."""
@@ -57,7 +57,7 @@ def _needed(arguments: Arguments) -> int:
     return max((int(core[2]) for core in releases if core), default=0)
 
 
-def with_core(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) -> AskedRun:
+def with_core(arguments: Arguments, run: Recipe, launch: LaunchCommand | None) -> Recipe:
     """Return the run with the behaviour of an older core; MindSpeed's releases have their own."""
     if launch is None or run.stack is not None:
         return run

@@ -16,7 +16,7 @@ from simulator.frameworks.megatron.core import with_core
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.write import megatron_script, megatron_words
 from simulator.frameworks.purpose import encoder_task
-from simulator.frameworks.run import AskedRun
+from simulator.question.recipe import Recipe
 
 _NO_DECODER: Final = re.compile(r"bert|t5|retro|vision|vlm|multimodal|mimo|biencoder|ict\b")
 """Parts of the names of Megatron's scripts that train more than a decoder."""
@@ -30,7 +30,7 @@ def is_megatron(launch: LaunchCommand) -> bool:
     return launch.launcher not in ("accelerate", "other") and any(mark in flags for mark in _MARKS)
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
     script = PurePath(launch.script.text)
     folder = script.parent.name

@@ -9,8 +9,8 @@ from typing import Final
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import table_of
-from simulator.frameworks.run import AnyRun
 from simulator.frameworks.values import known_value
+from simulator.question.recipe import Recipe
 
 _ANY_SHAPE: Final = ("no-vocabulary", "not-modelled")
 """Rules whose remarks a named model makes obsolete, where they name no line."""
@@ -37,7 +37,7 @@ def add_layers(arguments: Arguments, model: str | None, line: int, file: str = "
         arguments.add("--num-layers", [known_value(str(layers), line)], line, file)
 
 
-def with_model(run: AnyRun, model: str | None) -> AnyRun:
+def with_model(run: Recipe, model: str | None) -> Recipe:
     """Return the run with a named model; shapes that the run states replace the model's."""
     if model is None:
         return dataclasses.replace(run, model=None, model_fields={})
@@ -47,7 +47,7 @@ def with_model(run: AnyRun, model: str | None) -> AnyRun:
     return dataclasses.replace(run, model=model, model_fields=models.differing(model, own), remarks=remarks)
 
 
-def take_model(arguments: Arguments, run: AnyRun, model: str | None) -> AnyRun:
+def take_model(arguments: Arguments, run: Recipe, model: str | None) -> Recipe:
     """Return `with_model` of a run whose remarks and places are still with its arguments."""
     whole = dataclasses.replace(run, places=arguments.places, remarks=tuple(arguments.remarks))
     settled = with_model(whole, model)

@@ -26,9 +26,9 @@ from simulator.frameworks.logs import (
     parse_count,
 )
 from simulator.frameworks.megatron.read import read
-from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 from simulator.question.units import GIB, MIB
 
 _BEGIN: Final = re.compile("---- arguments ----")
@@ -279,6 +279,6 @@ def _note_devices(run: _RunLines, arguments: Arguments) -> None:
 _REPLICA: Final = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size")
 
 
-def read_dump(arguments: Arguments) -> AskedRun:
+def read_dump(arguments: Arguments) -> Recipe:
     """Return the run that a dump describes."""
     return read(arguments, None, own=True)

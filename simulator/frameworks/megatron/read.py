@@ -14,13 +14,13 @@ from simulator.frameworks.megatron import special
 from simulator.frameworks.megatron.cut import cut_of
 from simulator.frameworks.megatron.mixers import count_layers
 from simulator.frameworks.megatron.model import fields_of, model_of
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
 from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 
 
-def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> AskedRun:
+def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, own: bool = False) -> Recipe:
     """Return the run that Megatron's flags describe, without remarks on unread ones.
 
     `environment` is None where the recipe does not state it; `own` says that Megatron-LM itself reads the flags, so
@@ -51,7 +51,7 @@ def read(arguments: Arguments, environment: Mapping[str, PlainValue] | None, *, 
     special.set_options(arguments, targets, environment, layout)
     special.remark_contradictions(arguments, layout)
     stated = shape | ({"vocab_size": spec.vocab_size} if spec else {}) | fields
-    return AskedRun(
+    return Recipe(
         framework="megatron",
         model=model,
         model_fields=fields,

@@ -15,9 +15,9 @@ from simulator.frameworks.configuration import SUFFIXES
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.remarks import Remark
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import Cause, known_value
+from simulator.question.origin import Remark
+from simulator.question.recipe import Recipe
 
 _BATCHES: Final = {"train_micro_batch_size_per_gpu": "micro-batch-size", "train_batch_size": "global-batch-size"}
 """Keys of the engine, which counts micro batches by them, and the flags by which Megatron loads its samples.
@@ -50,7 +50,7 @@ def prepare(arguments: Arguments) -> None:
         arguments.not_modelled(message, "pp-partition-method")
 
 
-def extended(arguments: Arguments, run: AskedRun, launch: LaunchCommand | None) -> AskedRun:
+def extended(arguments: Arguments, run: Recipe, launch: LaunchCommand | None) -> Recipe:
     """Return the run as the engine's configuration or `--zero-stage` sets it; runs without the engine unchanged."""
     if not arguments.has("deepspeed"):
         return run

@@ -15,7 +15,7 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.run import AskedRun
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.stacks import releases
 
@@ -36,7 +36,7 @@ Options = dict[str, str]
 """Switches as text, by name."""
 
 
-def extended(arguments: Arguments, run: AskedRun, _: LaunchCommand | None) -> AskedRun:
+def extended(arguments: Arguments, run: Recipe, _: LaunchCommand | None) -> Recipe:
     """Return the run with MindSpeed's behaviour; runs of other stacks unchanged."""
     if not is_mindspeed(arguments) or run.layout is None:
         return run
@@ -145,7 +145,7 @@ def _gathers(arguments: Arguments) -> bool:
     return kind == "allgather" and arguments.switch("indexed_dispatch", "moe-permutation-async-comm")
 
 
-def _exchange(facts: _Facts, run: AskedRun, options: Options) -> Options:
+def _exchange(facts: _Facts, run: Recipe, options: Options) -> Options:
     """Return the default exchange of context parallelism, and whether key-value heads are repeated for it.
 
     Tokens for heads up to v2.0, later a ring: `--context-parallel-algo` of MindSpeed v1.0.RC2 to v2.1.0_core_r0.8.0,

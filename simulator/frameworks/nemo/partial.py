@@ -18,8 +18,8 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.nemo.recipes import PythonRecipe, keys_of
 from simulator.frameworks.python import PythonReader
 from simulator.frameworks.python_values import Instance, OpenValue, Outside, PythonFunction, RaisedError
-from simulator.frameworks.remarks import Place
 from simulator.frameworks.values import known_value
+from simulator.question.origin import Place
 
 _FUNCTIONS: Final = ("pretrain_recipe", "finetune_recipe")
 _FUSED_LOSS: Final = "cross_entropy_loss_fusion"

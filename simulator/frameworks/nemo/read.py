@@ -18,10 +18,10 @@ from simulator.frameworks.megatron.framework import no_decoder
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.names import plain
 from simulator.frameworks.nemo.runs import RESTORED, note_part, other_run, restored_sizes, reward_options
-from simulator.frameworks.remarks import Place, Remark
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.origin import Place, Remark
+from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
 
 _OWN: Final = table_of("nemo", "bridge")
@@ -57,7 +57,7 @@ def is_nemo(names: Collection[str]) -> bool:
     return _PADDLE.isdisjoint(names) and any(name.endswith(".tensor_model_parallel_size") for name in names)
 
 
-def read_nemo(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read_nemo(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     filled = Interpolation([*restored_sizes(Path(arguments.file), keys), *keys], arguments.settings)
     run, chosen = read_filled(arguments, filled, None)
@@ -84,7 +84,7 @@ _PARTS: Final = {
 
 def read_filled(
     arguments: Arguments, filled: Interpolation, environment: Mapping[str, PlainValue] | None
-) -> tuple[AskedRun, list[Key]]:
+) -> tuple[Recipe, list[Key]]:
     """Return the run of keys with resolved references, and the keys that count; only a launch has an environment."""
     shared = True
     target = ""
@@ -218,7 +218,7 @@ def _lora(arguments: Arguments, keys: Iterable[Key]) -> int | None:
     return (rank or _LORA_RANK) if scheme == "lora" else None
 
 
-def _in_wide_weights(run: AskedRun, keys: Iterable[Key]) -> AskedRun:
+def _in_wide_weights(run: Recipe, keys: Iterable[Key]) -> Recipe:
     """Return the run with fp32 weights where O2 is off: NeMo then casts them for each product."""
     off = any(key.name == "megatron_amp_O2" and key.values and key.values[0].text.lower() in OFF for key in keys)
     if not off or run.precision in (None, "fp32"):
@@ -227,21 +227,21 @@ def _in_wide_weights(run: AskedRun, keys: Iterable[Key]) -> AskedRun:
     return dataclasses.replace(run, options={**run.options, **wide})
 
 
-def _in_full_precision(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> AskedRun:
+def _in_full_precision(arguments: Arguments, run: Recipe, keys: Iterable[Key]) -> Recipe:
     """Return the run as fp32 only where a key says 32; otherwise the script decides the precision."""
     in_full = any(key.name in _PRECISIONS and "32" in key.values[0].text for key in keys if key.values)
     arguments.remarks = [remark for remark in arguments.remarks if remark.rule != "full-precision"]
     return dataclasses.replace(run, precision="fp32" if in_full else None)
 
 
-def _as_restored(arguments: Arguments, run: AskedRun, keys: Iterable[Key]) -> AskedRun:
+def _as_restored(arguments: Arguments, run: Recipe, keys: Iterable[Key]) -> Recipe:
     """Return the run with the model of the restored weights, if the launcher's name for them identifies it."""
     name = next((key.values[0].text for key in keys if key.path == RESTORED and key.values), "")
     known = run.model is not None or "num_hidden_layers" in run.model_fields
     return run if known else with_named_model(arguments, run, name)
 
 
-def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
+def _with_model(arguments: Arguments, run: Recipe, target: str) -> Recipe:
     """Return the run with the model that a class name means, if nothing else identifies one."""
     match = _CLASS.search(target)
     if run.model is not None or match is None:
@@ -254,7 +254,7 @@ def _with_model(arguments: Arguments, run: AskedRun, target: str) -> AskedRun:
     return with_named_model(arguments, run, *names)
 
 
-def with_named_model(arguments: Arguments, run: AskedRun, *names: str) -> AskedRun:
+def with_named_model(arguments: Arguments, run: Recipe, *names: str) -> Recipe:
     """Return the run with the first model that a name means; its experts are split like its other layers.
 
     Megatron-Bridge 067f987 sets no dropout in its providers (models/llama/llama_bridge.py and its neighbours).

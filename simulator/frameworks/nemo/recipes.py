@@ -28,9 +28,9 @@ from simulator.frameworks.nemo.read import read_filled, with_named_model
 from simulator.frameworks.nemo.vision import VisionTower, sample_pixels, tower_of
 from simulator.frameworks.python import PythonReader
 from simulator.frameworks.python_values import Instance, Module, OpenValue, Outside, PythonFunction, RaisedError
-from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import Cause, PlainValue, known_value, unknown_value
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 from simulator.question.units import GIGA
 
 _FOLLOWED: Final = re.compile(
@@ -316,7 +316,7 @@ _HYBRID: Final = frozenset(
 """Keys that restate a shipped hybrid model with the same layers and width."""
 
 
-def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
+def read_python(arguments: Arguments, recipe: PythonRecipe) -> Recipe:
     """Return the run of one recipe, with its model from Hugging Face and the devices in its name."""
     keys, model = _with_sizes(recipe)
     filled = Interpolation([key for key in keys if key.values], arguments.settings)
@@ -334,7 +334,7 @@ def read_python(arguments: Arguments, recipe: PythonRecipe) -> AskedRun:
     return run if tower is None else _with_tower(arguments, run, tower, recipe)
 
 
-def _with_tower(arguments: Arguments, run: AskedRun, tower: VisionTower, recipe: PythonRecipe) -> AskedRun:
+def _with_tower(arguments: Arguments, run: Recipe, tower: VisionTower, recipe: PythonRecipe) -> Recipe:
     """Return the run with a bound for its vision tower; refused where only the run knows its images."""
     if recipe.sample_pixels is None or run.layout is None:
         message = f"{recipe.hub}: how many pixels a batch has is not in the recipe; its vision tower is not priced"

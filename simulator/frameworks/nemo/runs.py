@@ -13,7 +13,7 @@ from simulator.errors import InputError
 from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
-from simulator.frameworks.run import AskedRun
+from simulator.question.recipe import Recipe
 
 _SECTIONS: Final[Mapping[tuple[str, ...], str]] = {
     ("model", "mm_cfg"): "models with a vision encoder are not modelled",
@@ -65,7 +65,7 @@ def reward_options(keys: Iterable[Key]) -> dict[str, str]:
     return {"score_head": "true", **pairs}
 
 
-def note_part(arguments: Arguments, run: AskedRun, sections: set[str]) -> None:
+def note_part(arguments: Arguments, run: Recipe, sections: set[str]) -> None:
     """Remark a file of Megatron-Bridge that states neither a model nor sizes: it is only part of a recipe."""
     sized = run.model is not None or {"num_hidden_layers", "hidden_size"} & run.model_fields.keys()
     if not sized and {"train", "model"} <= sections:

@@ -16,9 +16,9 @@ from simulator.frameworks.documents import Key, read_document
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.names import plain
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.unread import remark_keys
 from simulator.frameworks.values import Cause, known_value
+from simulator.question.recipe import Recipe
 
 Keys = Mapping[str, Key]
 """Keys by dotted path, with underscores."""
@@ -43,7 +43,7 @@ def is_neox(names: Collection[str]) -> bool:
     return "pipe_parallel_size" in own or ({"num_layers", "hidden_size"} <= own and bool(own & _OWN))
 
 
-def read_neox(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read_neox(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file.
 
     GPT-NeoX merges several files; the user's settings state keys of the others, by their names.
@@ -213,7 +213,7 @@ def _add_attention(arguments: Arguments, own: Keys) -> None:
         arguments.add("transformer-impl", [known_value("local", line)], line)
 
 
-def _with_deepspeed(run: AskedRun, own: Keys, arguments: Arguments) -> AskedRun:
+def _with_deepspeed(run: Recipe, own: Keys, arguments: Arguments) -> Recipe:
     """Return the run with GPT-NeoX' and DeepSpeed's differences from Megatron."""
     wide = _text(own.get("data_types.grad_accum_dtype")) == "fp32"
     options = {**run.options, "gradient_dtype": "fp32" if wide or run.precision == "fp32" else "bf16"}

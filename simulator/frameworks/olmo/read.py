@@ -16,9 +16,9 @@ from simulator.frameworks.configuration import take_file
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.optimizer import read_optimizer
-from simulator.frameworks.run import A_NODE, AskedRun
 from simulator.frameworks.take import Targets, part, take
 from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 
 _EMBEDDING: Final = 50304
@@ -56,12 +56,12 @@ def _add_keys(arguments: Arguments, keys: Sequence[Key], file: str) -> None:
         arguments.add(key.dotted, key.values, key.line, file)
 
 
-def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, _: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
     return _read(arguments)
 
 
-def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     _add_keys(arguments, keys, "")
     message = (
@@ -71,12 +71,12 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
     return _read(arguments)
 
 
-def _read(arguments: Arguments) -> AskedRun:
+def _read(arguments: Arguments) -> Recipe:
     targets = take(arguments)
     shape = _shape(arguments, targets)
     layers = shape.get("num_hidden_layers")
     sizes = {"zero_stage": _zero_stage(arguments), **_recompute(arguments, layers), **part(targets, "layout")}
-    return AskedRun(
+    return Recipe(
         framework="torch",
         model=models.by_shape(shape),
         model_fields=shape,

@@ -13,9 +13,9 @@ from typing import Final
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.trl.read import purposed_run
 from simulator.frameworks.trl.read import read as read_trainer
+from simulator.question.recipe import Recipe
 
 _OWN: Final = frozenset(["use_slow_tokenizer", "with_tracking", "dataset_mix_dir"])
 _STARTED: Final = ("bf16=true", "zero_optimization.stage=3", "torch_dtype=bfloat16")
@@ -41,13 +41,13 @@ def is_launch(launch: LaunchCommand) -> bool:
     return PurePath(launch.script.text).parts[-2:] in _SCRIPTS
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
     arguments.add_defaults(("torch_dtype=bfloat16",), launch.line)
     return read_trainer(arguments, launch)
 
 
-def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     for key in keys:
         if key.path[0] not in _SECTIONS:

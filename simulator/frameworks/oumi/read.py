@@ -15,11 +15,11 @@ from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.configuration import configuration, need_written, replaced
 from simulator.frameworks.documents import Key, beside, keys_of, read_document
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.samples import with_longest_sample
 from simulator.frameworks.trl.read import purposed_run
 from simulator.frameworks.values import known_value
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 
 _TRAINERS: Final = {"trl_sft": "", "trl_dpo": "dpo", "trl_kto": "kto", "hf": ""}
 _STARTED: Final = re.compile(r"oumi\s+train\b[^\n;&|]*?\s(?:-c|--config)[ =]+[\"']?(?:oumi://)?([^\s\"';]+)", re.DOTALL)
@@ -56,13 +56,13 @@ def cluster(_: Arguments, launch: LaunchCommand) -> tuple[int | None, int | None
     return (1, 1) if launch.script.text == "train" else (None, None)
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a command line; flags override the file's keys."""
     named = arguments.entry("config") or arguments.entry("c")
     flags, arguments.entries = arguments.entries, {}
     if named is None or not named.values or not named.values[0].known:
         arguments.need(named.causes if named is not None else (), "model")
-        return AskedRun(framework="torch")
+        return Recipe(framework="torch")
     document = configuration(launch, arguments.file, named.values[0].text, named.value_line)
     if document is None:
         need_written(arguments, launch, named.values[0].text, "model")
@@ -71,7 +71,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     return read(arguments, keys, document.file if document else "")
 
 
-def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+def read_job(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     """Return the run of the configuration that a job's command names, on the job's machines; None for other jobs."""
     texts = {key.dotted: key for key in keys if key.values}
     command = texts["run"].values[0].text if "run" in texts else ""
@@ -94,7 +94,7 @@ def read_job(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
     return run
 
 
-def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> AskedRun:
+def read(arguments: Arguments, keys: Sequence[Key], file: str = "") -> Recipe:
     """Return the run of a training configuration."""
     for key in keys:
         if not key.dotted.startswith(_DROPPED):

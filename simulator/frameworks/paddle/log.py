@@ -28,9 +28,9 @@ from simulator.frameworks.logs import (
     parse_count,
 )
 from simulator.frameworks.paddle.read import paddle_run
-from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.values import known_value
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 from simulator.question.units import GIB, MIB
 
 _HEADING: Final = re.compile(r"([A-Z][A-Za-z ]{0,30}) Configuration Arguments")
@@ -183,7 +183,7 @@ def _arguments(run: _PaddleLines, table: FlagTable) -> Arguments:
     return arguments
 
 
-def read_dump(arguments: Arguments) -> AskedRun:
+def read_dump(arguments: Arguments) -> Recipe:
     """Return the run that a dump describes, with the batch of all replicas."""
     run = paddle_run(arguments, "", whole_sends=False)
     layout, steps = run.layout, run.gradient_accumulation_steps

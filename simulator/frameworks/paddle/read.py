@@ -21,9 +21,9 @@ from simulator.frameworks.named import QUANTIZED, known_model, note_fewer_bits
 from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.paddle.special import layout_of, options_of, pipeline_config, usual_options
 from simulator.frameworks.purpose import require_training_switches
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
 from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.model import ModelSpec
 
@@ -85,25 +85,25 @@ def _add_keys(arguments: Arguments, keys: Iterable[Key], file: str) -> None:
         arguments.add(key.name, key.values, key.line, file)
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
     title = PurePath(launch.script.text).name
     return _recipe(arguments, title, whole_sends=launch.program == "erniekit")
 
 
-def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     _add_keys(arguments, keys, arguments.file)
     return _recipe(arguments, "", whole_sends=False)
 
 
-def _recipe(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedRun:
+def _recipe(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe:
     """Return the run of a recipe, with the trainer's defaults for words that it omits."""
     run = paddle_run(arguments, title, whole_sends=whole_sends)
     return replace(run, options={**usual_options(arguments), **run.options})
 
 
-def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedRun:
+def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> Recipe:
     """Return the run; `whole_sends` says that its trainer fails where a pipeline sends partial tensors."""
     arguments.complete_names()
     require_training_switches(arguments)
@@ -117,7 +117,7 @@ def paddle_run(arguments: Arguments, title: str, *, whole_sends: bool) -> AskedR
     workload = part(targets, "workload")
     if "global_batch_size" not in workload and "gradient_accumulation_steps" not in arguments.incomplete:
         workload.setdefault("gradient_accumulation_steps", 1)
-    run = AskedRun(
+    run = Recipe(
         framework="paddle",
         model=model,
         model_fields=part(targets, "model"),

@@ -24,11 +24,11 @@ from simulator.frameworks.megatron.model import LATENT
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.megatron.special import sharding_room
 from simulator.frameworks.named import named_model
-from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.torchtitan.read import add_keys, torchtitan_run
 from simulator.frameworks.values import known_value
 from simulator.frameworks.variables import Variables
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 from simulator.question.specs.documents import read_yaml
 
 _MEGATRON: Final = (
@@ -69,7 +69,7 @@ def is_primus(names: Collection[str]) -> bool:
     return {"framework", "config"} <= parts
 
 
-def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     """Return the run of an experiment on Megatron-LM; None for another framework.
 
     Raises UnsupportedError for a model of another kind, and InputError for a file outside the repository.
@@ -78,7 +78,7 @@ def read_megatron(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
     return _megatron(arguments, experiment) if experiment and experiment.framework == "megatron" else None
 
 
-def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> AskedRun | None:
+def read_torchtitan(arguments: Arguments, keys: Sequence[Key]) -> Recipe | None:
     """Return the run of an experiment on torchtitan; None for a file that is no experiment.
 
     Raises UnsupportedError for another framework, and InputError for a file outside the repository.
@@ -165,7 +165,7 @@ def _last(keys: Iterable[Key]) -> list[Key]:
     return list({key.path: key for key in keys}.values())
 
 
-def _megatron(arguments: Arguments, experiment: _Experiment) -> AskedRun:
+def _megatron(arguments: Arguments, experiment: _Experiment) -> Recipe:
     heads, overrides = experiment.heads, experiment.overrides
     _refuse_other_models(arguments.file, heads)
     arguments.table = _TABLE
@@ -231,7 +231,7 @@ def _hybrid(arguments: Arguments, key: Key | None) -> Mapping[str, Any]:
     }
 
 
-def _as_hybrid(arguments: Arguments, run: AskedRun, fields: Mapping[str, Any], *, plain: bool) -> AskedRun:
+def _as_hybrid(arguments: Arguments, run: Recipe, fields: Mapping[str, Any], *, plain: bool) -> Recipe:
     """Return the run with those layers and a loss in as many parts as it says; `plain` norms may be torch's."""
     options = dict(run.options)
     chunks = arguments.integer("cross_entropy", "fused_ce_chunks") or _LOSS_CHUNKS
@@ -250,7 +250,7 @@ def _as_hybrid(arguments: Arguments, run: AskedRun, fields: Mapping[str, Any], *
     return dataclasses.replace(run, model=None, model_fields=whole, options=options, unpriced_bytes=room)
 
 
-def _whole_heads(run: AskedRun) -> dict[str, object]:
+def _whole_heads(run: Recipe) -> dict[str, object]:
     """Return the fields of a model without its latent attention: whole heads with norms, as in its file.
 
     `models/megatron/deepseek_v*.yaml`: `kv_channels` is the width of a value, `qk_layernorm` is on.
@@ -277,7 +277,7 @@ def _model(arguments: Arguments, key: Key) -> str | None:
     return model
 
 
-def _torchtitan(arguments: Arguments, experiment: _Experiment) -> AskedRun:
+def _torchtitan(arguments: Arguments, experiment: _Experiment) -> Recipe:
     heads = experiment.heads
     _refuse_other_models(arguments.file, heads)
     base, modelled = _files(arguments.file, experiment)
@@ -296,7 +296,7 @@ def _torchtitan(arguments: Arguments, experiment: _Experiment) -> AskedRun:
     return dataclasses.replace(run, options={**run.options, **turbo}, model_fields=_depth(layers, run))
 
 
-def _depth(layers: int | None, run: AskedRun) -> dict[str, object]:
+def _depth(layers: int | None, run: Recipe) -> dict[str, object]:
     """Return the model's fields with the layers of `model.n_layers` (patches/model_override_patches.py)."""
     if layers is None or run.model is None:
         return dict(run.model_fields)

@@ -22,10 +22,10 @@ from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.megatron.keys import add_layers, normalize_flags, take_model
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.named import QUANTIZED, named_model, note_fewer_bits
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.samples import with_longest_sample
 from simulator.frameworks.transformers.read import note_samples, trainer_run
 from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import Recipe
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 _RENAMED: Final = {
@@ -101,7 +101,7 @@ def _pack(arguments: Arguments, length: str) -> None:
         arguments.entries[length] = arguments.entries.pop("packing_length")
 
 
-def _bounded(arguments: Arguments, run: AskedRun) -> AskedRun:
+def _bounded(arguments: Arguments, run: Recipe) -> Recipe:
     """Return the run with padded samples bounded by those of its data sets, `name:subset#count`."""
     entry = arguments.entry("dataset")
     if entry is None or entry.causes or arguments.switch("packing", "packing") or "seq_length" in arguments.incomplete:
@@ -147,7 +147,7 @@ def _task(arguments: Arguments) -> dict[str, str]:
     return {"score_head": "true"} if task == "seq_cls" else {}
 
 
-def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_megatron(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of `megatron sft`, by Megatron's flags."""
     stated = frozenset(arguments.entries)
     normalize_flags(arguments, _RENAMED)
@@ -172,7 +172,7 @@ def read_megatron(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     return replace(run, lora_rank=rank, options={**run.options, **task})
 
 
-def read_trainer(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_trainer(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of `swift sft`, by the Trainer's words."""
     arguments.add_defaults(_TRAINER_DEFAULTS, launch.line)
     kind = arguments.text("precision", "torch_dtype")

@@ -19,12 +19,12 @@ from simulator.frameworks.configuration import configuration_path
 from simulator.frameworks.documents import Key, keys_of, read_document
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.optimizer import read_optimizer
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.take import part, take
 from simulator.frameworks.torchtitan.cut import cut_of
 from simulator.frameworks.torchtitan.flavors import shape_of
 from simulator.frameworks.torchtitan.write import LAUNCH
 from simulator.frameworks.values import PlainValue
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.documents import read_limited
 from simulator.question.specs.model import ModelSpec
@@ -65,12 +65,12 @@ def take_words(arguments: Arguments, launch: LaunchCommand, _: Sequence[PlainVal
     arguments.entries |= flags
 
 
-def read_launch(arguments: Arguments, _: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, _: LaunchCommand) -> Recipe:
     """Return the run of a launch."""
     return torchtitan_run(arguments)
 
 
-def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a configuration file."""
     add_keys(arguments, arguments.file, keys)
     return _as_commented(torchtitan_run(arguments), arguments)
@@ -79,7 +79,7 @@ def read(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
 _COMMENT: Final = re.compile(rf"^# {LAUNCH}(.*)$", re.MULTILINE)
 
 
-def _as_commented(run: AskedRun, arguments: Arguments) -> AskedRun:
+def _as_commented(run: Recipe, arguments: Arguments) -> Recipe:
     """Return the run with the allocator and nodes from the comment that `simulate emit` writes."""
     comment = _COMMENT.search(read_limited(Path(arguments.file)))
     if comment is None:
@@ -100,7 +100,7 @@ def add_keys(arguments: Arguments, file: str, keys: Iterable[Key]) -> None:
         arguments.add(name, key.values, key.line, key.file or file)
 
 
-def torchtitan_run(arguments: Arguments, layers: int | None = None) -> AskedRun:
+def torchtitan_run(arguments: Arguments, layers: int | None = None) -> Recipe:
     """Return the run of torchtitan's keys; `layers` overrides the model's number of layers."""
     targets = take(arguments)
     model, shape = _model(arguments)
@@ -108,7 +108,7 @@ def torchtitan_run(arguments: Arguments, layers: int | None = None) -> AskedRun:
     layout, steps = _layout(arguments, layers)
     batch = arguments.integer("global_batch_size", "training.global_batch_size", low=-1, high=2**27)
     batch = batch if batch and batch > 0 else None
-    return AskedRun(
+    return Recipe(
         framework="torch",
         model=model,
         model_fields=shape,

@@ -18,11 +18,11 @@ from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
 from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.purpose import no_training
-from simulator.frameworks.remarks import Place
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.samples import with_longest_sample
 from simulator.frameworks.take import part, take
 from simulator.frameworks.values import known_value
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.specs.documents import read_yaml
 
@@ -56,7 +56,7 @@ def is_launch(launch: LaunchCommand) -> bool:
     return launch.program == "tune"
 
 
-def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read_launch(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a command line; `key=value` overrides the keys of the file that it names.
 
     A name without a suffix means a file that torchtune ships, where its checkout is at hand.
@@ -64,7 +64,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     named = arguments.entry("config")
     if named is None or not named.values or not named.values[0].known:
         arguments.need(named.causes if named is not None else (), "model")
-        return AskedRun(framework="torch")
+        return Recipe(framework="torch")
     name = named.values[0].text
     file = name if name.endswith((".yaml", ".yml")) else f"{_SHIPPED}/{name}.yaml"
     document = configuration(launch, arguments.file, file, named.value_line)
@@ -77,7 +77,7 @@ def read_launch(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     return read(arguments, keys, launch.script.text)
 
 
-def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> AskedRun:
+def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> Recipe:
     """Return the run of a configuration file; `recipe` names the torchtune recipe that a launch starts."""
     for key in keys:
         arguments.add(key.dotted, key.values, key.line, key.file)
@@ -92,7 +92,7 @@ def read(arguments: Arguments, keys: Sequence[Key], recipe: str = "") -> AskedRu
     options = _types(arguments) | _optimizer(arguments) | _loss(arguments, adapters=adapters) | part(targets, "option")
     if quantised and adapters:
         options["quantised_base"] = "true"
-    run = AskedRun(
+    run = Recipe(
         framework="torch",
         model=model,
         seq_length=_sequence(arguments, longest),

@@ -11,9 +11,9 @@ from simulator.frameworks import models
 from simulator.frameworks.arguments import Arguments, half_precision
 from simulator.frameworks.named import QUANTIZED, named_model
 from simulator.frameworks.optimizer import read_optimizer
-from simulator.frameworks.run import A_NODE, AskedRun
 from simulator.frameworks.take import part, take
 from simulator.question.frameworks.stacks import stacks_of
+from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import RecomputeMode
 
@@ -29,7 +29,7 @@ _FSDP_STAGES: Final = {"hybrid_shard_zero2": 2, "hybrid_shard": 3, "full_shard":
 """ZeRO stage by FSDP strategy; names that contain another one come first."""
 
 
-def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
+def trainer_run(arguments: Arguments, *, deepspeed: bool) -> Recipe:
     """Return the run of a trainer's words, DeepSpeed's configuration included."""
     _refuse_stage(arguments)
     targets = take(arguments)
@@ -49,7 +49,7 @@ def trainer_run(arguments: Arguments, *, deepspeed: bool) -> AskedRun:
     for name in ("zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"):
         if arguments.text("offload", name) == "nvme":
             arguments.not_modelled("offload to nvme is not modelled", name)
-    return AskedRun(
+    return Recipe(
         framework="torch",
         model=model,
         seq_length=sequence,

@@ -19,9 +19,9 @@ from simulator.frameworks.configuration import SUFFIXES, take_file
 from simulator.frameworks.deepspeed.configuration import add_deepspeed
 from simulator.frameworks.documents import Key
 from simulator.frameworks.launch import LaunchCommand
-from simulator.frameworks.run import AskedRun
 from simulator.frameworks.transformers.read import note_samples, note_unsharded, trainer_run
 from simulator.frameworks.values import PlainValue, known_value
+from simulator.question.recipe import Recipe
 
 OWN_MODULES: Final = "trl.scripts."
 _SECTIONS: Final = frozenset(
@@ -83,7 +83,7 @@ def as_accelerate(launch: LaunchCommand) -> LaunchCommand:
     return replace(launch, launcher="accelerate", options=options)
 
 
-def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
+def read(arguments: Arguments, launch: LaunchCommand) -> Recipe:
     """Return the run of a script that trains with the Trainer."""
     launch = as_accelerate(launch)
     if launch.launcher == "accelerate":
@@ -95,7 +95,7 @@ def read(arguments: Arguments, launch: LaunchCommand) -> AskedRun:
     return _with_purpose(arguments, PurePath(launch.script.text).name, deepspeed=deepspeed or nested, padded=False)
 
 
-def read_file(arguments: Arguments, keys: Sequence[Key]) -> AskedRun:
+def read_file(arguments: Arguments, keys: Sequence[Key]) -> Recipe:
     """Return the run of a file of keys; options of `accelerate launch` are not known."""
     _add_keys(arguments, keys, arguments.file)
     deepspeed = add_deepspeed(arguments, None)
@@ -114,7 +114,7 @@ def _add_defaults(arguments: Arguments) -> None:
         arguments.remark("activations-bound", "warning", message)
 
 
-def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:
+def _with_purpose(arguments: Arguments, title: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
     """Return the run with its loss, recognised by the name of script or folder; else the next-token loss."""
     _add_mode(arguments)
     named = _PREFERENCE.search((arguments.text("task_type", "task_type") or title).lower())
@@ -144,7 +144,7 @@ def _add_mode(arguments: Arguments) -> None:
         arguments.add(name, [known_value(text, line)], line)
 
 
-def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> AskedRun:
+def purposed_run(arguments: Arguments, kind: str, *, deepspeed: bool, padded: bool = True) -> Recipe:
     """Return the run of a trainer's words with a preference loss, or the next-token loss where `kind` is empty.
 
     `padded` says that batches are padded only to their longest sample.

@@ -30,6 +30,7 @@ from simulator.lab.runner.local import LocalLauncher
 from simulator.lab.runner.record import Record, identity
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.coefficients.values import Coefficients, priors
+from simulator.question.question import question_of
 from simulator.search.build import estimate_layout
 
 UNDETERMINED: Final = 0.95
@@ -127,8 +128,7 @@ def pick_of(ready: Prepared, candidate: Candidate, table: str) -> Pick:
     return Pick(
         scenario=replace(candidate.scenario, coefficients=ready.base),
         layout=candidate.layout,
-        model=candidate.model,
-        hardware=str(ready.spec_file),
+        question=question_of({"model": candidate.model, "hardware": str(ready.spec_file)}),
         steps=TIMED_STEPS,
         warmup_steps=WARM_UP_STEPS,
         table=table,

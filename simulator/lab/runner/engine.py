@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from simulator.answers.cases import Case
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.trainer.job import RankResult
+from simulator.question.question import Question
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 
@@ -29,12 +31,8 @@ class Pick:
     scenario: Scenario
     layout: Layout
     """Layout with its cut (`stage_layers`)."""
-    model: str
-    """Name or path of the model spec, as a measured row names it."""
-    hardware: str
-    """Name or path of the hardware spec, as a measured row names it."""
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Switches of the framework's profile that the user set."""
+    question: Question
+    """Question that the layout answers; its model and hardware are named as a measured row names them."""
     steps: int = 8
     """Timed optimizer steps, a count."""
     warmup_steps: int = 2
@@ -43,6 +41,27 @@ class Pick:
     """Table that the measured row is for."""
     row: int = 1
     """Number of the measured row in it."""
+
+    @property
+    def model(self) -> str:
+        """Name or path of the model spec."""
+        return str(self.question.value("model"))
+
+    @property
+    def hardware(self) -> str:
+        """Name or path of the hardware spec."""
+        return str(self.question.value("hardware"))
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Switches of the framework's profile that the user set."""
+        return self.question.options
+
+    @property
+    def case(self) -> Case:
+        """The layout as a case of its question."""
+        question = self.question.with_layout(self.layout)
+        return Case(question=question, model=self.scenario.model, scenario=self.scenario, layout=self.layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from simulator.errors import UnsupportedError, one_line
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.evidence.measurements.steady import Step, steady
 from simulator.lab.runner.diagnosis import diagnosis
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
@@ -24,6 +23,7 @@ from simulator.lab.runner.launch import ARRIVE_SECONDS, NODE_LOG_NAME
 from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, write_whole
 from simulator.lab.trainer.limits import refused
 from simulator.question.units import MIB
+from simulator.recipes.logs import Step, steady
 
 JOB_NAME: Final = "job.json"
 WORKER: Final = "simulator.lab.trainer"

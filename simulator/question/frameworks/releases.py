@@ -111,18 +111,18 @@ def recipe_of_case(stack: str, case: ReleaseCase, fp8_recipe: str) -> ReleaseRec
 def usual_profile(  # noqa: PLR0913, PLR0917  what a question says of its stack
     name: str,
     options: Mapping[str, str],
-    asked: str | None,
+    named: str | None,
     usual: Collection[str],
     case: tuple[str, str, str],
     family: str,
 ) -> FrameworkProfile:
-    """Return the profile of a question: on the stack `asked` for, else on the framework's first `usual` one.
+    """Return the profile of a question: on the `named` stack, else on the framework's first `usual` one.
 
     Else on the newest release for the family of devices, where it has a recipe of this `case`: model, device and
     precision. Nobody books such devices to run the framework's bare defaults on them.
     """
-    stack = stack_for(name, asked, *usual)
-    if asked is None and stack == DEFAULT:
+    stack = stack_for(name, named, *usual)
+    if named is None and stack == DEFAULT:
         for newest in suggested(name, set(), {family}):
             if _recipes_of(newest.name, case):
                 return replace(framework(name, options, newest.name), stack_assumed=True)
@@ -138,15 +138,15 @@ def with_release(profile: FrameworkProfile, case: ReleaseCase) -> FrameworkProfi
     """Return a release's profile with the switches it sets for one case; those that the question names stay."""
     if profile.case == case or not release_recipes(profile.stack):
         return profile
-    chosen = {name: getattr(profile, name) for name in profile.asked}
+    chosen = {name: getattr(profile, name) for name in profile.stated}
     usual = framework(profile.name, stack=profile.stack)
     fp8_recipe = chosen.get(_RECIPE) or usual_fp8_recipe(case.family)
     recipe = recipe_of_case(profile.stack, case, fp8_recipe)
     values, whose = (recipe.switches, recipe.recipe) if recipe else _usual(profile.stack, case, fp8_recipe)
     typed = {name: switch_value(_SWITCHES[name], text, getattr(usual, name)) for name, text in values.items()}
     where = f" ({recipe.source})" if recipe else ""
-    asked: dict[str, Any] = {"asked": profile.asked, "stack_assumed": profile.stack_assumed}
-    changed = replace(usual, **{**typed, **chosen}, **asked, case=case, release_source=f"{whose}{where}")
+    marks: dict[str, Any] = {"stated": profile.stated, "stack_assumed": profile.stack_assumed}
+    changed = replace(usual, **{**typed, **chosen}, **marks, case=case, release_source=f"{whose}{where}")
     scaled = f", fp8 by {changed.fp8_recipe}" if case.precision == "fp8" else ""
     assumed = " (assumed; --stack default for none)" if profile.stack_assumed else ""
     return replace(changed, release=f"{profile.stack}{assumed}: {whose}{scaled}")

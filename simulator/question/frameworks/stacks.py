@@ -79,18 +79,18 @@ def suggested(framework: str, makers: set[str], families: set[str]) -> tuple[Sta
     return tuple(stack for stack in tuned if not stack.families)
 
 
-def stack_for(framework: str, asked: str | None, *usual: str | None) -> StackName:
-    """Return the stack of a question: the one asked for, else the first usual one of this framework, else `default`.
+def stack_for(framework: str, named: str | None, *usual: str | None) -> StackName:
+    """Return the stack of a question: the named one, else the first usual one of this framework, else `default`.
 
     Raises InputError for an unknown one, or one of another framework.
     """
     allowed = (DEFAULT, *(stack.name for stack in stacks_of(framework)))
-    if asked is not None:
+    if named is not None:
         for name in allowed:
-            if name == asked:
+            if name == named:
                 return name
         raise InputError(
-            f"stack '{asked}'{did_you_mean(asked, list(allowed))}; framework {framework} has: "
+            f"stack '{named}'{did_you_mean(named, list(allowed))}; framework {framework} has: "
             + ", ".join((DEFAULT, *sorted(allowed[1:])))
         )
     return next((name for known in usual for name in allowed if name == known), DEFAULT)
@@ -127,7 +127,7 @@ def framework(name: str, options: Mapping[str, str] | None = None, stack: str | 
 @lru_cache(maxsize=256)  # changes to a recipe need the same few profiles repeatedly
 def _framework(name: str, options: tuple[tuple[str, str], ...], stack: str | None) -> FrameworkProfile:
     chosen = switched(on_stack(profile_of(name), stack_for(name, stack)), dict(options))
-    return replace(chosen, asked=frozenset(name for name, _ in options)) if RELEASE in chosen.stack else chosen
+    return replace(chosen, stated=frozenset(name for name, _ in options)) if RELEASE in chosen.stack else chosen
 
 
 def set_by_stacks(framework_name: str) -> Mapping[str, tuple[Any, ...]]:

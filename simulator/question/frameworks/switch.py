@@ -9,28 +9,28 @@ from operator import attrgetter
 from typing import Any, Literal, get_args
 from zlib import crc32
 
-from simulator.question.specs.tables import TableRow, number_of, value_of, words_of
-
 SwitchEffect = Literal["memory", "host", "passes", "step", "rules"]
 """Part of an answer that a switch may change: memory of a device or of a node's host, time of a micro batch's passes or
 of the rest of a step, rules."""
 SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
 
 
-def switch_of_row(row: TableRow, annotation: str) -> Any:
-    """Return the profile field of a row of `switches.csv`: default, meaning, allowed words or range.
+def switch(  # noqa: PLR0913  what is known of a switch
+    *,
+    default: Any,
+    about: str,
+    choices: tuple[Any, ...] = (),
+    low: float = 0,
+    high: float = 1,
+    moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
+    concerns: Literal["every", "experts", "fp8"] = "every",
+) -> Any:
+    """Return the profile field of a switch: its default, meaning, allowed words or range.
 
-    Column `moves` lists the effects that it may have, `of` the questions (`experts`, `fp8`); empty means all.
+    `moves` lists the effects that it may have, `concerns` the questions that it applies to.
     """
-    meta = {
-        "about": row["about"],
-        "choices": words_of(row["choices"]),
-        "low": number_of(row["low"] or "0"),
-        "high": number_of(row["high"] or "1"),
-        "moves": words_of(row["moves"]) or SWITCH_EFFECTS,
-        "of": row["of"] or "every",
-    }
-    return field(default=value_of(row["default"], annotation), metadata=meta)
+    meta = {"about": about, "choices": choices, "low": low, "high": high, "moves": moves, "concerns": concerns}
+    return field(default=default, metadata=meta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -74,7 +74,7 @@ _ONLY_WITH: Mapping[str, tuple[str, ...]] = {
 """Fields that belong to one recompute mode."""
 
 
-def asked_layout(answers: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:
+def layout_fields(answers: Mapping[str, Any], words: Wording = NAMES, *, many: bool = False) -> dict[str, Any]:
     """Return the layout fields that a user asks for, by name, with those they imply.
 
     `many`: values are sets to search. Raises InputError for a field stated twice and for contradictions.

@@ -1,6 +1,6 @@
 """Layout: the cut of a model over devices, with recomputation and offload. Judges no layout; rules do.
 
-The fields of `Layout` and their rows in `specs/layout.csv` are the one place of layout fields. Columns of blocks, axes
+The fields of `Layout` are the one place of layout fields. Columns of blocks, axes
 of a search, options, keys of JSON, columns of CSV and of measured rows, and texts derive from them; `typed` is written
 from them for type checkers.
 """
@@ -21,9 +21,13 @@ from simulator.question.scenario.settings import (
     input_field,
     settings_of,
 )
-from simulator.question.specs.tables import TABLED, TableRow, fields_from, rows_of, value_of, words_of
 from simulator.question.vocabulary import (
+    NAMED_RECOMPUTE_METHODS,
+    OFFLOADS,
+    RECOMPUTE_METHODS,
+    RECOMPUTE_MODES,
     RECOMPUTE_MODULES,
+    SCHEDULES,
     Offload,
     RecomputeMethod,
     RecomputeMode,
@@ -32,58 +36,192 @@ from simulator.question.vocabulary import (
 )
 
 
-def _input(row: TableRow, annotation: str) -> Any:
-    """Return the dataclass field of a layout's row: its default, and the row's cells as metadata."""
-    about: dict[str, Any] = {column: cell for column, cell in row.items() if cell and column not in ("name", "default")}
-    about |= {column: words_of(about[column]) for column in ("choices", "asked", "searched") if column in about}
-    about |= {column: about[column] == "true" for column in ("split", "per_block", "of_work") if column in about}
-    about |= {column: int(about[column]) for column in ("low", "high") if column in about}
-    return input_field(value_of(row["default"], annotation), **about)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-@fields_from(rows_of("layout"), _input)
 class Layout:
     """Layout of a training run over its devices; counts are of the whole run unless stated."""
 
-    tensor_parallel: int = TABLED
+    tensor_parallel: int = input_field(
+        default=1,
+        help="Tensor parallel size.",
+        key="tp",
+        label="TP",
+        group="size",
+        split=True,
+        search="every divisor of the devices up to 64",
+    )
     """Ranks that share every weight matrix."""
-    pipeline_parallel: int = TABLED
+    pipeline_parallel: int = input_field(
+        default=1,
+        help="Pipeline parallel size.",
+        key="pp",
+        label="PP",
+        group="size",
+        split=True,
+        per_block=True,
+        search="every divisor of the devices up to the layers",
+    )
     """Pipeline ranks; each holds one stage, or `virtual_stages` chunks of one."""
-    context_parallel: int = TABLED
+    context_parallel: int = input_field(
+        default=1,
+        help="Context parallel size.",
+        key="cp",
+        label="CP",
+        group="size",
+        split=True,
+        search="every divisor of the devices up to 64",
+    )
     """Ranks that share one sequence."""
-    expert_parallel: int = TABLED
+    expert_parallel: int = input_field(
+        default=1,
+        help="Expert parallel size.",
+        key="ep",
+        label="EP",
+        group="size",
+        split=True,
+        search="every divisor of the experts up to the devices",
+    )
     """Ranks over which whole routed experts are spread."""
-    expert_tensor_parallel: int = TABLED
+    expert_tensor_parallel: int = input_field(
+        default=1,
+        help="Expert tensor parallel size.",
+        key="etp",
+        label="ETP",
+        group="size",
+        split=True,
+        search="1 and the tensor-parallel size",
+    )
     """Ranks that share every routed expert's matrices."""
-    data_parallel: int = TABLED
+    data_parallel: int = input_field(
+        default=1,
+        help="Data parallel size; follows from the devices.",
+        key="dp",
+        label="DP",
+        group="size",
+        search="what is left of the devices",
+    )
     """Replicas: devices / (tensor x pipeline x context)."""
-    virtual_stages: int = TABLED
+    virtual_stages: int = input_field(
+        default=1,
+        help="Model chunks per pipeline rank; 1 is none.",
+        key="vpp",
+        label="VP",
+        group="size",
+        search="every number that divides the layers of a rank",
+    )
     """Model chunks per pipeline rank; 1 is plain 1F1B, more is the interleaved schedule."""
-    schedule: ScheduleName = TABLED
+    schedule: ScheduleName = input_field(
+        default="1f1b",
+        help="Order of the passes of a pipeline; with virtual stages 1f1b is the interleaved one.",
+        label="schedule ",
+        per_block=True,
+        choices=SCHEDULES,
+        search="1f1b",
+    )
     """Order of the passes of a pipeline."""
-    micro_batch_size: int = TABLED
+    micro_batch_size: int = input_field(
+        default=1,
+        help="Sequences in a micro batch.",
+        label="mbs",
+        group="size",
+        searched=(1, 2, 4, 8),
+        search="1, 2, 4, 8",
+    )
     """Sequences per micro batch on one replica."""
-    zero_stage: int = TABLED
+    zero_stage: int = input_field(
+        default=1,
+        help="What data parallelism shards: 1 optimizer, 2 gradients, 3 parameters.",
+        label="ZeRO ",
+        of_work=False,
+        choices=(0, 1, 2, 3),
+        low=0,
+        high=3,
+        search="what the framework uses, 1 or (torch) 3",
+    )
     """0 none, 1 optimizer state (Megatron's distributed optimizer), 2 also gradients, 3 also parameters."""
-    sequence_parallel: bool = TABLED
+    sequence_parallel: bool = input_field(
+        default=False,
+        help="Split activations over the tensor-parallel group; on where that is larger than one.",
+        search="on where tensor parallel is above 1",
+    )
     """Split the activations between the tensor-parallel regions over the tensor-parallel group."""
-    recompute: RecomputeMode = TABLED
+    recompute: RecomputeMode = input_field(
+        default="none",
+        help="What the backward pass computes again.",
+        label="recompute ",
+        group="recompute",
+        of_work=False,
+        choices=RECOMPUTE_MODES,
+        searched=("none", "selective", "full"),
+        search="none, selective (torch: operations), full",
+    )
     """Recomputation in the backward pass: nothing, the attention core, whole layers, the attention block, or all
     operations but attention and every second matrix product (torchtitan's per-operation checkpointing)."""
-    recompute_modules: tuple[RecomputeModule, ...] = TABLED
+    recompute_modules: tuple[RecomputeModule, ...] = input_field(
+        default=("core_attn",),
+        help="What selective recompute does again, such as moe_act,layernorm.",
+        kind="words",
+        group="recompute",
+        of_work=False,
+        choices=RECOMPUTE_MODULES,
+        search="core_attn; with experts or latent attention two or three sets more",
+    )
     """Recomputed parts of a layer, for selective recompute."""
-    recompute_method: RecomputeMethod = TABLED
+    recompute_method: RecomputeMethod = input_field(
+        default="uniform",
+        help="Layers that full recompute covers: all, or the first.",
+        group="recompute",
+        of_work=False,
+        choices=RECOMPUTE_METHODS,
+        named_choices=NAMED_RECOMPUTE_METHODS,
+        search="uniform; Megatron: block too, where not all layers have to be",
+    )
     """Recomputed layers, for full recompute: all in units (`uniform`), the first of each chunk (`block`), or a list."""
-    recompute_layers: int = TABLED
+    recompute_layers: int = input_field(
+        default=1,
+        help="Layers in a unit (uniform) or in a chunk (block).",
+        group="recompute",
+        of_work=False,
+        high=10000,
+        search="uniform: 1; block: the fewest that fit",
+    )
     """Layers per unit (`uniform`) or recomputed layers per chunk (`block`)."""
-    recompute_layer_list: tuple[int, ...] = TABLED
+    recompute_layer_list: tuple[int, ...] = input_field(
+        default=(),
+        help="Layers to recompute, counted from 0, such as 4,5,9.",
+        group="recompute",
+        per_block=True,
+        of_work=False,
+        low=0,
+        high=9999,
+        search="none; explicit layers replace the two above",
+    )
     """Indices of the recomputed layers (`list`)."""
-    offload: Offload = TABLED
+    offload: Offload = input_field(
+        default="none",
+        help="What is kept in host memory.",
+        label="offload ",
+        of_work=False,
+        choices=OFFLOADS,
+        search="none",
+    )
     """Tensors kept in host memory between uses."""
-    stage_layers: tuple[int, ...] = TABLED
+    stage_layers: tuple[int, ...] = input_field(
+        default=(),
+        help="Uneven cut: layers on each stage, such as 18,21,21,20.",
+        per_block=True,
+        low=0,
+        high=10000,
+        search="an even cut; an explicit one fixes the pipeline size",
+    )
     """Layers on each pipeline rank, first to last; empty means the default cut."""
-    chunk_layers: tuple[int, ...] = TABLED
+    chunk_layers: tuple[int, ...] = input_field(
+        default=(),
+        help="Unequal model chunks: layers of each, in the order of the model; 0 leaves one to embedding or loss.",
+        per_block=True,
+        low=0,
+        high=10000,
+        search="equal chunks; where layers do not divide, embedding and loss counted as layers",
+    )
     """Layers of every model chunk in the order of the model, chunk c of rank i at `c p + i`; empty: equal chunks.
 
     A chunk without layers holds the embedding or the loss alone."""

@@ -38,7 +38,7 @@ class InputSetting(NamedTuple):
     """Label before the value in a text."""
     choices: tuple[Any, ...] = ()
     """All allowed values of a number or word."""
-    asked: tuple[Any, ...] = ()
+    named_choices: tuple[Any, ...] = ()
     """Choices that a user may name; the others follow from another field."""
     low: int = 1
     high: int = 2**20
@@ -110,7 +110,7 @@ def settings_of(kind: type) -> tuple[InputSetting, ...]:
                 "key": field.name,
                 "kind": _kind(field.default, field.metadata),
                 "default": field.default,
-                "asked": field.metadata.get("choices", ()),
+                "named_choices": field.metadata.get("choices", ()),
                 **field.metadata,
             }
         )

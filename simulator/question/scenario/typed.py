@@ -169,16 +169,6 @@ class SearchedFields(TypedDict, total=False):
     chunk_layers: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatedWorkload:
-    """Workload as a file or a user states it; None for what neither states."""
-
-    seq_length: int | None = None
-    global_batch_size: int | None = None
-    precision: str | None = None
-    lora_rank: int | None = None
-
-
 class WorkloadFields(TypedDict, total=False):
     """Workload of one optimizer step, the same in all layouts of a question."""
 
@@ -188,46 +178,8 @@ class WorkloadFields(TypedDict, total=False):
     lora_rank: int | None
 
 
-class QuestionFields(WorkloadFields, total=False):
-    """Inputs of a question; see `scenario_of`."""
-
-    model: Required[str | Mapping[str, Any]]
-    hardware: str
-    nodes: int | str | None
-    devices: int | None
-    num_layers: int | None
-    framework: FrameworkName
-    stack: StackName | None
-    optimizer: OptimizerName | None
-    options: Mapping[str, str] | None
-    calibration: str | None
-
-
-class EstimateFields(QuestionFields, LayoutFields, total=False):
-    """Inputs of a question, and its layout."""
-
-
-class OpenFields(WorkloadFields, LayoutFields, total=False):
-    """Inputs of a question and its layout that replace those of an estimate or a recipe; all optional."""
-
-    model: str | Mapping[str, Any]
-    hardware: str
-    nodes: int | str | None
-    devices: int | None
-    num_layers: int | None
-    framework: FrameworkName
-    stack: StackName | None
-    optimizer: OptimizerName | None
-    options: Mapping[str, str] | None
-    calibration: str | None
-
-
-class RankFields(QuestionFields, SearchedFields, total=False):
-    """Inputs of a question, and the values that its layouts may have."""
-
-
-class PlanFields(TypedDict, total=False):
-    """Inputs that all offers of a plan share."""
+class SharedFields(TypedDict, total=False):
+    """Inputs of a question that all offers of a plan share."""
 
     seq_length: int
     global_batch_size: int
@@ -238,3 +190,31 @@ class PlanFields(TypedDict, total=False):
     optimizer: OptimizerName | None
     options: Mapping[str, str] | None
     calibration: str | None
+
+
+class QuestionFields(SharedFields, total=False):
+    """Inputs of a question; see `simulator.estimate`."""
+
+    model: Required[str | Mapping[str, Any]]
+    hardware: str
+    nodes: int | str | None
+    devices: int | None
+    precision: Precision
+
+
+class EstimateFields(QuestionFields, LayoutFields, total=False):
+    """Inputs of a question, and its layout."""
+
+
+class OpenFields(SharedFields, LayoutFields, total=False):
+    """Inputs and layout that replace those of an estimate or a recipe; all optional."""
+
+    model: str | Mapping[str, Any]
+    hardware: str
+    nodes: int | str | None
+    devices: int | None
+    precision: Precision
+
+
+class RankFields(QuestionFields, SearchedFields, total=False):
+    """Inputs of a question, and the values that its layouts may have."""

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Blocked, Case, case_of
+from simulator.answers.cases import Blocked, Case, case_of
+from simulator.question.origin import OPTION, Input, Remark
+from simulator.question.question import Question
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.machines import Reread
 from simulator.recipes.check.verdict import Checked
-from simulator.recipes.recipe import Recipe, Remark
 
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 1 << 15, 1 << 18
 """Bounds of language models' vocabularies, Llama's 32,000 entries to Gemma's 262,144; both divide well."""
@@ -20,13 +21,14 @@ _WIDE: Final = {"gradient_dtype": "fp32"}
 """The most that a configuration's `grad_accum_dtype` asks for."""
 
 
-def of_any_vocabulary(recipe: Recipe, asked: Asked, judge: Callable[[Case], Checked]) -> Checked | None:
+def of_any_vocabulary(question: Question, judge: Callable[[Case], Checked]) -> Checked | None:
     """Return the verdict where only the vocabulary is missing and both bounds have the same one; else None."""
-    if "vocab_size" in asked.model_fields:
+    if question.by_user("vocab_size"):
         return None
     cases: list[Case] = []
     for size in (SMALLEST_VOCABULARY, LARGEST_VOCABULARY):
-        case = case_of(recipe, replace(asked, model_fields={**asked.model_fields, "vocab_size": size}))
+        fields = {"vocab_size": Input(size, OPTION)}
+        case = case_of(Question(model_fields=fields).over(question))
         if isinstance(case, Blocked):
             return None
         cases.append(case)
@@ -44,7 +46,7 @@ def of_any_vocabulary(recipe: Recipe, asked: Asked, judge: Callable[[Case], Chec
 
 
 def of_any_stage(
-    recipe: Recipe, asked: Asked, reread: Reread, judge: Callable[[Recipe, Asked], Checked]
+    recipe: Recipe, options: Question, reread: Reread, judge: Callable[[Recipe, Question], Checked]
 ) -> Checked | None:
     """Return the verdict where only DeepSpeed's configuration is missing and every ZeRO stage passes; else None.
 
@@ -56,9 +58,10 @@ def of_any_stage(
     ):
         return None
     judged: list[Checked] = []
-    for stage, options in (*((stage, {}) for stage in _STAGES), (_STAGES[0], _WIDE)):
-        other = reread({missing[0].name: stage}, asked)
-        if other is None or not (verdict := judge(other, replace(asked, options={**options, **asked.options}))).passed:
+    for stage, switches in (*((stage, {}) for stage in _STAGES), (_STAGES[0], _WIDE)):
+        other = reread({missing[0].name: stage}, options)
+        wider = options.with_switches({**switches, **options.options}, OPTION)
+        if other is None or not (verdict := judge(other, wider)).passed:
             return None
         judged.append(verdict)
     message = (

@@ -4,65 +4,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from simulator.answers.gates import OUTCOMES
 from simulator.errors import InputError
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import MIB
-from simulator.recipes.check.verdict import OUTCOMES, Checked
+from simulator.recipes.check.verdict import Changed, ChangeKind, Checked, Stored, figure_ratio
 
-ChangeKind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
 NOTICED = 0.001
 """Relative change of memory or step time that counts as drift."""
 _MOST_BYTES = 100_000_000
 _LARGEST = 1e15
 """Upper limit of a stored figure, in MiB or seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """A result in a baseline file."""
-
-    outcome: str
-    """The verdict."""
-    passed: bool
-    """Whether it passed the gates."""
-    device_bytes: float | None
-    """Need of the fullest device."""
-    step_seconds: float | None
-    """Time of a step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """A recipe whose result has changed."""
-
-    file: str
-    """Name of the file."""
-    title: str
-    """Name of the launch within the file."""
-    kind: ChangeKind
-    """Kind of change."""
-    before: Stored | None
-    after: Stored | None
-
-    @property
-    def name(self) -> str:
-        """File and launch, for display."""
-        return f"{self.file} ({self.title})" if self.title else self.file
-
-    @property
-    def memory_ratio(self) -> float | None:
-        """New over old device memory."""
-        return _of_both(self.before, self.after, lambda stored: stored.device_bytes)
-
-    @property
-    def time_ratio(self) -> float | None:
-        """New over old step time."""
-        return _of_both(self.before, self.after, lambda stored: stored.step_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +145,6 @@ def _kind(old: Stored | None, new: Stored | None) -> ChangeKind | None:
         return "fixed"
     if old.outcome != new.outcome:
         return "outcome"
-    ratios = (_ratio(old.device_bytes, new.device_bytes), _ratio(old.step_seconds, new.step_seconds))
+    ratios = (figure_ratio(old.device_bytes, new.device_bytes), figure_ratio(old.step_seconds, new.step_seconds))
     moved = any(ratio is not None and abs(ratio - 1) > NOTICED for ratio in ratios)
     return "drift" if moved else None
-
-
-def _of_both(before: Stored | None, after: Stored | None, figure: Callable[[Stored], float | None]) -> float | None:
-    return None if before is None or after is None else _ratio(figure(before), figure(after))
-
-
-def _ratio(before: float | None, after: float | None) -> float | None:
-    return after / before if before and after else None

@@ -11,18 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.api import answer
-from simulator.cluster import cluster
+from simulator.answers.cases import Blocked, Case, OtherHardwareError, case_of
+from simulator.answers.changes import changes_for
+from simulator.answers.gates import FIRM, CheckOutcome, Gates
+from simulator.answers.models import ContradictionError
+from simulator.answers.ranking import estimate_of
+from simulator.answers.rules import READER_RULES, findings
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import AbsentFileError, InputError, NoRecipeError, SimulateError, UndecidedError, UnsupportedError
+from simulator.evidence.cluster import cluster
 from simulator.question.frameworks.stacks import framework as framework_profile
+from simulator.question.origin import Place, Remark, Severity
+from simulator.question.question import Question
+from simulator.question.recipe import UNREAD, Recipe
 from simulator.question.specs.catalogue import load_model
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import FRAMEWORKS, NARROW
 from simulator.recipes.check.any_value import of_any_stage, of_any_vocabulary
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Blocked, Case, OtherHardwareError, case_of
-from simulator.recipes.check.changes import changes_for
 from simulator.recipes.check.folders import expanded, require_file, require_size
 from simulator.recipes.check.machines import (
     Reread,
@@ -32,15 +37,11 @@ from simulator.recipes.check.machines import (
     unstated,
 )
 from simulator.recipes.check.marks import marks_of
-from simulator.recipes.check.model import ContradictionError
 from simulator.recipes.check.peaks import peaks_of
 from simulator.recipes.check.positional import arguments_line
 from simulator.recipes.check.reading import Reading
 from simulator.recipes.check.room import room_of
-from simulator.recipes.check.verdict import FIRM, Checked, CheckOutcome, Gates
-from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Severity
-from simulator.recipes.rules.frameworks import findings
-from simulator.recipes.rules.rule import READER_RULES
+from simulator.recipes.check.verdict import Checked, graded
 from simulator.search.build import estimate_layout
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ _SEVERITIES = ("error", "warning", "note")
 
 def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made of
     files: Iterable[str],
-    asked: Asked,
+    options: Question,
     gates: Gates,
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -65,15 +66,15 @@ def check_files(  # noqa: PLR0913, PLR0917  what a question about files is made 
     repository of each file, is read. `progress` is called with the number of judged files and of all. Raises InputError
     for errors of the question itself, whatever the file.
     """
-    _check_asked(asked)
-    reading = Reading(asked=asked, settings=settings or {}, environment=environment, root=root)
+    _check_options(options)
+    reading = Reading(options=options, settings=settings or {}, environment=environment, root=root)
     every = list(expanded(files))
     results: list[Checked] = []
     for number, (file, walked) in enumerate(every):
         results += _checked(file, reading, gates, skips=walked or gates.skip_non_recipes)
         if progress is not None:
             progress(number + 1, len(every))
-    return tuple(gates.graded(result) for result in _with_unused_once(results))
+    return tuple(graded(result, gates) for result in _with_unused_once(results))
 
 
 def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Iterator[Checked]:
@@ -83,7 +84,7 @@ def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Itera
         if skips:
             require_size(file)
         for recipe, reread in reading.launches(file):
-            yield check_recipe(recipe, reading.asked, gates, reread)
+            yield check_recipe(recipe, reading.options, gates, reread)
     except NoRecipeError as error:
         failed = _failed(file, "", error)
         yield replace(failed, outcome="skipped", passed=True) if skips else failed
@@ -93,14 +94,15 @@ def _checked(file: str, reading: Reading, gates: Gates, *, skips: bool) -> Itera
         yield _failed(file, "", _defect(file, error))
 
 
-def _check_asked(asked: Asked) -> None:
+def _check_options(options: Question) -> None:
     """Raise InputError for unknown hardware, an unknown model or an invalid switch."""
-    cluster(asked.hardware, asked.nodes, asked.devices, asked.calibration)
-    if asked.model is not None:
-        load_model(asked.model)
-    for name in asked.options:
-        known = (asked.framework,) if asked.framework else FRAMEWORKS
-        errors = [error for each in known if (error := _switch_error(each, name, asked.options[name])) is not None]
+    cluster(options.value("hardware"), *(options.stated(name) for name in ("nodes", "devices", "calibration")))
+    if (model := options.stated("model")) is not None:
+        load_model(model)
+    framework = options.stated("framework")
+    known = (framework,) if framework else FRAMEWORKS
+    for name, text in options.options.items():
+        errors = [error for each in known if (error := _switch_error(each, name, text)) is not None]
         if len(errors) == len(known):
             raise errors[0]
 
@@ -142,20 +144,22 @@ UNUSED_SETTING = "unused-setting"
 """Rule of the remark on a `--set` that the file does not use."""
 
 
-def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = lambda _values, _asked: None) -> Checked:
+def check_recipe(
+    recipe: Recipe, options: Question, gates: Gates, reread: Reread = lambda _values, _options: None
+) -> Checked:
     """Judge one launch; `reread` reads it again with other settings and machines."""
-    judged = _judged_alone(recipe, asked, gates)
+    judged = _judged_alone(recipe, options, gates)
     if judged.outcome == "cannot_tell":
         anyway = of_any_stage(
-            recipe, asked, reread, lambda other, with_options: _judged_alone(other, with_options, gates)
+            recipe, options, reread, lambda other, with_options: _judged_alone(other, with_options, gates)
         )
         judged = judged if anyway is None else replace(anyway, remarks=_ordered(anyway.remarks))
     if judged.passed or (judged.outcome not in FIRM and not _is_bound(judged)):
         return _advised(judged, gates)
-    missing = unstated(recipe, asked, reread)
-    devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, asked)
+    missing = unstated(recipe, options, reread)
+    devices = judged.estimate.devices if judged.estimate else launched_devices(recipe, options)
     bound: str | None = None
-    for option, other in other_machines(recipe, asked, missing, devices) if missing else ():
+    for option, other in other_machines(recipe, options, missing, devices) if missing else ():
         on_other = _judged_alone((reread({}, other) if missing.counted else None) or recipe, other, gates)
         if on_other.passed:
             return _elsewhere(judged, recipe, nodes_remark(f"with {option} it passes", _on(devices, judged), missing))
@@ -169,7 +173,7 @@ def check_recipe(recipe: Recipe, asked: Asked, gates: Gates, reread: Reread = la
 def _elsewhere(judged: Checked, recipe: Recipe, remark: Remark) -> Checked:
     """Return the answer for a recipe whose verdict depends on unstated machines."""
     remarks = judged.case.remarks if judged.case else recipe.remarks
-    return _blocked(Blocked(recipe=recipe, missing=(remark,), remarks=remarks))
+    return _blocked(recipe, (remark,), remarks)
 
 
 def _on(devices: int, judged: Checked) -> str:
@@ -194,15 +198,18 @@ def _failure(judged: Checked) -> str:
     return f"it does not pass ({need:.2f} of {usable:.2f} GiB)"
 
 
-def _judged_alone(recipe: Recipe, asked: Asked, gates: Gates) -> Checked:
+def _judged_alone(recipe: Recipe, options: Question, gates: Gates) -> Checked:
     """Return the verdict on a launch on the assumed machines, stated or not."""
     if recipe.dialect == UNREAD:
-        return _blocked(Blocked(recipe=recipe, missing=(), remarks=recipe.remarks))
+        return _blocked(recipe, (), recipe.remarks)
     try:
-        case = case_of(recipe, asked)
+        question = options.over(Question.of_recipe(recipe))
+        case = case_of(question)
         if isinstance(case, Blocked):
-            judged = of_any_vocabulary(recipe, asked, lambda each: _with_or_without_weight_cache(each, gates))
-            return _blocked(case) if judged is None else replace(judged, remarks=_ordered(judged.remarks))
+            judged = of_any_vocabulary(question, lambda each: _with_or_without_weight_cache(each, gates))
+            if judged is None:
+                return _blocked(recipe, case.missing, case.remarks)
+            return replace(judged, remarks=_ordered(judged.remarks))
         return _with_or_without_weight_cache(case, gates)
     except Exception as unexpected:  # noqa: BLE001  no launch may hide the verdicts of the others
         error = unexpected if isinstance(unexpected, SimulateError) else _defect(recipe.file, unexpected)
@@ -228,7 +235,7 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
     ROCm's `ENABLE_TRANSPOSE_CACHE`). What fits with them fits without them.
     """
     judged, profile = _judged(case, gates), case.scenario.framework
-    stated = case.recipe.is_question or "fp8_weight_cache" in {**case.recipe.options, **case.asked.options}
+    stated = "fp8_weight_cache" in case.question.switches
     narrow = case.scenario.precision in NARROW and profile.fp8_weight_cache and not stated
     if judged.passed or judged.estimate is None or judged.outcome == "refused" or not narrow:
         return judged
@@ -251,24 +258,18 @@ def _with_or_without_weight_cache(case: Case, gates: Gates) -> Checked:
     return replace(judged, outcome="cannot_tell", reasons=(_sentence(remark), *judged.reasons), remarks=remarks)
 
 
-def estimate_of(case: Case) -> Estimate:
-    """Return the estimate of a case, with intervals if calibrated; a question's as `simulate estimate` does."""
-    if case.recipe.is_question:
-        return answer(case.scenario, case.layout, case.asked.options)
-    return estimate_layout(case.scenario, case.layout)
-
-
 def _judged(case: Case, gates: Gates) -> Checked:
     """Return the verdict of a case."""
+    recipe = case.recipe
     estimate = estimate_of(case)
-    marks = marks_of(case.recipe.file)
+    marks = marks_of(recipe.file)
     refusals = (*findings(case.launch(marks), estimate.violations), *_errors(case.remarks), *_loose(case, estimate))
     # Unpriced and unknown parts come before the framework's refusals.
     refusals = tuple(sorted(refusals, key=lambda remark: remark.rule not in _UNREAD))
     outcome: CheckOutcome = "refused" if refusals else estimate.verdict
     outcome = _unread(refusals) or outcome
     firm = outcome in ("fits", "starved", "does_not_fit")
-    device = () if _starts(case, estimate) else _unsure(estimate, case.recipe.unpriced_bytes)
+    device = () if _starts(case, estimate) else _unsure(estimate, recipe.unpriced_bytes)
     unsure = (*device, *_unsure_host(estimate)) if firm else ()
     broken = gates.broken(estimate)
     passed = outcome in ("fits", "starved") and not broken and not unsure
@@ -276,10 +277,10 @@ def _judged(case: Case, gates: Gates) -> Checked:
     reasons = tuple(remark.message for remark in (*refusals, *unsure, *_failing(host))) or broken
     priced = outcome not in _UNREAD.values()
     return Checked(
-        file=case.recipe.file,
-        title=case.recipe.title,
+        file=recipe.file,
+        title=recipe.title,
         framework=case.scenario.framework.name,
-        dialect=case.recipe.dialect,
+        dialect=recipe.dialect,
         outcome="cannot_tell" if unsure else outcome,
         passed=passed,
         reasons=reasons,
@@ -431,10 +432,10 @@ _DECIDES: dict[str, tuple[str, ...]] = {
 }
 
 
-def _blocked(blocked: Blocked) -> Checked:
-    recipe = blocked.recipe
-    line = arguments_line(recipe, blocked.missing)
-    lines = blocked.missing if line is None else (line, *blocked.missing)
+def _blocked(recipe: Recipe, missing: tuple[Remark, ...], remarks: tuple[Remark, ...]) -> Checked:
+    """Return the answer for a recipe that lacks values."""
+    line = arguments_line(recipe, missing)
+    lines = missing if line is None else (line, *missing)
     return Checked(
         file=recipe.file,
         title=recipe.title,
@@ -443,8 +444,8 @@ def _blocked(blocked: Blocked) -> Checked:
         outcome=_unread(recipe.remarks) or "cannot_tell",
         passed=False,
         reasons=(*_unread_messages(recipe), *(_sentence(remark) for remark in lines)),
-        remarks=_ordered((*lines, *blocked.remarks)),
-        blame=next((remark.place for remark in blocked.missing if remark.place), None),
+        remarks=_ordered((*lines, *remarks)),
+        blame=next((remark.place for remark in missing if remark.place), None),
     )
 
 

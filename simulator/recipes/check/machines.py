@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from simulator.cluster import cluster
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.recipe import Recipe, Remark
+from simulator.evidence.cluster import cluster
+from simulator.question.origin import OPTION, Remark
+from simulator.question.question import Question
+from simulator.question.recipe import Recipe
 
 _LISTED: Final = r"nvidia-smi\s+(?:-L|--list-gpus|--query-gpu=\w+ --format=csv,noheader)\s*\|\s*wc -l"
 _TORCH: Final = r"python3?\s+-c\s+[\"']import torch; ?print\(torch\.cuda\.device_count\(\)\)[\"']"
@@ -68,13 +69,13 @@ class Unstated:
         return self.nodes or self.devices_per_node
 
 
-Reread = Callable[[Mapping[str, str], Asked], Recipe | None]
+Reread = Callable[[Mapping[str, str], Question], Recipe | None]
 """Reads the same launch with other settings, on other machines; None where the file then has no such launch."""
 
 
-def unstated(recipe: Recipe, asked: Asked, reread: Reread) -> Unstated:
+def unstated(recipe: Recipe, options: Question, reread: Reread) -> Unstated:
     """Return which numbers of machines neither recipe nor user state."""
-    if recipe.is_question or asked.nodes or asked.devices or ":" in asked.hardware:
+    if options.is_sized:
         return Unstated(nodes=False, devices_per_node=False)
     sized = recipe.layout is not None and "dp" in recipe.places and recipe.nodes is None
     counted = [remark.message for remark in recipe.remarks if remark.rule == COUNTED]
@@ -84,13 +85,13 @@ def unstated(recipe: Recipe, asked: Asked, reread: Reread) -> Unstated:
         devices_per_node=(recipe.devices_per_node is None and not sized) or bool(counted),
         counted=bool(counted),
     )
-    return missing if missing.nodes else _defaulted(recipe, asked, missing, reread)
+    return missing if missing.nodes else _defaulted(recipe, options, missing, reread)
 
 
-def _defaulted(recipe: Recipe, asked: Asked, missing: Unstated, reread: Reread) -> Unstated:
+def _defaulted(recipe: Recipe, options: Question, missing: Unstated, reread: Reread) -> Unstated:
     """Return `missing` with the numbers that defaults of environment variables decide, nodes first."""
     for name in _defaults(recipe):
-        other = reread({name: "3"}, asked)
+        other = reread({name: "3"}, options)
         if other is None:
             continue
         if other.nodes != recipe.nodes:
@@ -107,27 +108,30 @@ def _defaults(recipe: Recipe) -> Iterator[str]:
             yield from (name for name in re.findall(r"\$(\w+)", remark.message) if _COUNTS_MACHINES.fullmatch(name))
 
 
-def launched_devices(recipe: Recipe, asked: Asked) -> int:
+def launched_devices(recipe: Recipe, options: Question) -> int:
     """Return the devices that a recipe starts on; by default one node and all of its devices."""
-    spec = cluster(asked.hardware, None, None, asked.calibration).hardware
+    spec = cluster(options.value("hardware"), None, None, options.stated("calibration")).hardware
     return (recipe.nodes or 1) * (recipe.devices_per_node or spec.devices_per_node)
 
 
-def other_machines(recipe: Recipe, asked: Asked, missing: Unstated, devices: int) -> Iterator[tuple[str, Asked]]:
+def other_machines(
+    recipe: Recipe, options: Question, missing: Unstated, devices: int
+) -> Iterator[tuple[str, Question]]:
     """Yield other machines, as option text and as options: more nodes, fewer devices, fewer nodes.
 
     `devices` are those on which the recipe fails.
     """
-    spec = cluster(asked.hardware, None, None, asked.calibration).hardware
+    spec = cluster(options.value("hardware"), None, None, options.stated("calibration")).hardware
     per_node = recipe.devices_per_node or spec.devices_per_node
     nodes = max(devices // per_node, 1)
     if missing.nodes:
-        yield from ((f"--nodes {nodes * factor}", replace(asked, nodes=nodes * factor)) for factor in _FACTORS)
+        more = (nodes * factor for factor in _FACTORS)
+        yield from ((f"--nodes {count}", options.changed(OPTION, nodes=count)) for count in more)
     if missing.devices_per_node:
         fewer = (devices // 2**power for power in range(1, devices.bit_length()) if devices % 2**power == 0)
-        yield from ((f"--devices {count}", replace(asked, devices=count)) for count in fewer)
+        yield from ((f"--devices {count}", options.changed(OPTION, devices=count)) for count in fewer)
     if missing.nodes:
-        yield from ((f"--nodes {fewer}", replace(asked, nodes=fewer)) for fewer in _below(nodes))
+        yield from ((f"--nodes {count}", options.changed(OPTION, nodes=count)) for count in _below(nodes))
 
 
 def _below(nodes: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from simulator.recipes.rules.launch import Mark
+from simulator.answers.rules import Mark
 
 _MOST_BYTES = 2_000_000
 _PATTERNS: dict[Mark, re.Pattern[str]] = {

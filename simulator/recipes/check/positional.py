@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from simulator.question.origin import Remark
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.marks import text_of
-from simulator.recipes.recipe import Recipe, Remark
 from simulator.recipes.shell.example import argument_names
 
 _NUMBER = re.compile(r"[0-9]{1,3}")
@@ -15,8 +16,10 @@ _NUMBER = re.compile(r"[0-9]{1,3}")
 
 def arguments_line(recipe: Recipe, missing: Iterable[Remark]) -> Remark | None:
     """Return a note with the options for all missing positional parameters, by the script's names; else None."""
-    asked = {remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"}
-    numbers = sorted(int(name) for name in asked if _NUMBER.fullmatch(name))
+    missing_names = {
+        remark.message.split()[0].removeprefix("$") for remark in missing if remark.rule == "unknown-value"
+    }
+    numbers = sorted(int(name) for name in missing_names if _NUMBER.fullmatch(name))
     if not numbers:
         return None
     names = argument_names(text_of(recipe.file))

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from simulator.cluster import cluster
 from simulator.errors import SimulateError
-from simulator.recipes.check.asked import Asked
+from simulator.evidence.cluster import cluster
+from simulator.question.question import Question
+from simulator.question.recipe import Recipe
 from simulator.recipes.check.machines import Reread, counts, with_counts
-from simulator.recipes.recipe import Recipe
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -22,7 +22,8 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 class Reading:
     """How recipe files are read."""
 
-    asked: Asked
+    options: Question
+    """The user's options, which replace what files say."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values for what files leave to the run (`--set NAME=VALUE`)."""
     environment: Mapping[str, str] | None = None
@@ -31,7 +32,7 @@ class Reading:
     """Folder that reading must stay in; None for the repository of each file."""
 
     def recipes(
-        self, file: str, more: Mapping[str, str] = NOTHING, machines: Asked | None = None
+        self, file: str, more: Mapping[str, str] = NOTHING, machines: Question | None = None
     ) -> tuple[Recipe, ...]:
         """Return the launches of a file; commands that count devices print those of `machines`, by default the user's.
 
@@ -39,11 +40,11 @@ class Reading:
         """
         from simulator.recipes.readers.read import read_recipe  # noqa: PLC0415  brings a parser
 
-        machines = machines or self.asked
+        machines = machines or self.options
         recipes = read_recipe(file, {**more, **self.settings}, self.environment, self.root)
-        spec = cluster(machines.hardware, None, None, machines.calibration).hardware
-        devices = min(machines.devices or spec.devices_per_node, spec.devices_per_node)
-        values = counts(recipes, devices, machines.nodes or 1)
+        spec = cluster(machines.value("hardware"), None, None, machines.stated("calibration")).hardware
+        devices = min(machines.stated("devices") or spec.devices_per_node, spec.devices_per_node)
+        values = counts(recipes, devices, machines.stated("nodes") or 1)
         if not values:
             return recipes
         known = {**more, **self.settings, **values}
@@ -55,7 +56,7 @@ class Reading:
         for number, recipe in enumerate(recipes):
             yield recipe, partial(self._again, file, number, len(recipes))
 
-    def _again(self, file: str, number: int, count: int, more: Mapping[str, str], machines: Asked) -> Recipe | None:
+    def _again(self, file: str, number: int, count: int, more: Mapping[str, str], machines: Question) -> Recipe | None:
         """Return one launch of a file read with other values; None where the file then has more or fewer launches."""
         with suppress(SimulateError):
             recipes = self.recipes(file, more, machines)

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from simulator.answers.cases import Case
 from simulator.cost.derived import pricing_of
 from simulator.cost.pricing.price import FITS, size
 from simulator.cost.stages import usable_bytes
 from simulator.errors import SimulateError
-from simulator.recipes.check.case import Case
 
 _TOKENS = 1024
 """Sequence lengths are tried in multiples of this, and of the parts that the layout splits them into."""

@@ -1,93 +1,24 @@
-"""The verdict on one recipe, the gates that it must pass, and the exit code of many. Prices nothing."""
+"""The verdict on one recipe, and the exit code of many."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal
 
+from simulator.answers.cases import Case
+from simulator.answers.changes import Change
+from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
 from simulator.cost.pricing.estimate import Estimate
-from simulator.recipes.check.case import Case
+from simulator.question.origin import Place, Remark
 from simulator.recipes.check.peaks import Peaks
 from simulator.recipes.check.room import Room
-from simulator.recipes.recipe import Place, Remark
+from simulator.tabular import Tabular
 
-CheckOutcome = Literal[
-    "fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"
-]
-"""`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its
-use is wrong; `skipped`: not a recipe, where such files are passed over."""
-OUTCOMES: tuple[CheckOutcome, ...] = get_args(CheckOutcome)
-FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
-"""Outcomes of judged recipes."""
+ChangeKind = Literal["new_failure", "fixed", "outcome", "drift", "added", "removed"]
 NOT_JUDGED: tuple[CheckOutcome, ...] = ("cannot_tell", "not_modelled", "unreadable")
 """Outcomes of recipes that could not be judged."""
 PASSED, FAILED, WRONG_INPUT, NO_ANSWER = 0, 1, 2, 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gates:
-    """Conditions that a recipe must pass."""
-
-    max_memory_fraction: float | None = None
-    """Largest share of the usable memory that the worst rank may need."""
-    min_fit_probability: float | None = None
-    """Smallest probability to fit; None for any."""
-    fail_on: tuple[CheckOutcome, ...] | None = None
-    """Outcomes that fail; None for all but `fits`, `starved` and `skipped`. `fits` and `starved` always fail where a
-    gate above is broken."""
-    skip_non_recipes: bool = False
-    """Whether to pass over files that start no training, as is always done in folders."""
-    exit_zero: bool = False
-    """Whether recipes that fail or cannot be judged leave the exit code at 0."""
-
-    def broken(self, estimate: Estimate) -> tuple[str, ...]:
-        """Return the gates that an estimate does not pass, one sentence each."""
-        memory = estimate.memory
-        problems: list[str] = []
-        share = memory.device_bytes / memory.capacity_bytes
-        if self.max_memory_fraction is not None and share > self.max_memory_fraction:
-            problems.append(
-                f"needs {share:.1%} of the usable memory; --max-memory-fraction is {self.max_memory_fraction:.1%}"
-            )
-        likely = memory.fit_probability
-        if self.min_fit_probability is not None:
-            if likely is None:
-                problems.append("no calibration tells how probable it is to fit; --min-fit-probability asks for it")
-            elif likely < self.min_fit_probability:
-                problems.append(
-                    f"fits with probability {likely:.1%}; --min-fit-probability is {self.min_fit_probability:.1%}"
-                )
-        if "starved" in (self.fail_on or ()) and estimate.verdict == "starved":
-            problems.append("so near capacity that it would run slowly, if at all; --fail-on starved")
-        return tuple(problems)
-
-    def graded(self, result: Checked) -> Checked:
-        """Return a result with whether it passes these gates."""
-        if self.fail_on is None or result.outcome in ("fits", "starved", "skipped"):
-            return result
-        return replace(result, passed=result.outcome not in self.fail_on)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A set of changes with which the recipe fits."""
-
-    options: tuple[str, ...]
-    """Options as on the command line, such as `--recompute full`."""
-    estimate: Estimate
-    """Estimate of the recipe with the changes."""
-    speed_ratio: float
-    """Tokens per second and device, relative to the unchanged recipe as if it fit."""
-    case: Case
-    """The changed recipe as a question."""
-    patch: str = ""
-    """Unified diff that makes the changes; empty unless requested and possible."""
-
-    @property
-    def text(self) -> str:
-        """The options on one line."""
-        return " ".join(self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +61,13 @@ class Checked:
         return f"{self.file} ({self.title})" if self.title else self.file
 
 
+def graded(result: Checked, gates: Gates) -> Checked:
+    """Return a result with whether it passes the gates' outcomes."""
+    if gates.fail_on is None or result.outcome in ("fits", "starved", "skipped"):
+        return result
+    return replace(result, passed=result.outcome not in gates.fail_on)
+
+
 def exit_code(results: Iterable[Checked], gates: Gates) -> int:
     """Return one code for all results, apart from failures that a baseline has.
 
@@ -147,3 +85,96 @@ def _code(result: Checked) -> int:
     if result.outcome == "unreadable":
         return WRONG_INPUT
     return NO_ANSWER if result.outcome in ("cannot_tell", "not_modelled") else FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A result in a baseline file."""
+
+    outcome: str
+    """The verdict."""
+    passed: bool
+    """Whether it passed the gates."""
+    device_bytes: float | None
+    """Need of the fullest device."""
+    step_seconds: float | None
+    """Time of a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A recipe whose result has changed."""
+
+    file: str
+    """Name of the file."""
+    title: str
+    """Name of the launch within the file."""
+    kind: ChangeKind
+    """Kind of change."""
+    before: Stored | None
+    after: Stored | None
+
+    @property
+    def name(self) -> str:
+        """File and launch, for display."""
+        return f"{self.file} ({self.title})" if self.title else self.file
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """New over old device memory."""
+        return _of_both(self.before, self.after, lambda stored: stored.device_bytes)
+
+    @property
+    def time_ratio(self) -> float | None:
+        """New over old step time."""
+        return _of_both(self.before, self.after, lambda stored: stored.step_seconds)
+
+
+def _of_both(before: Stored | None, after: Stored | None, figure: Callable[[Stored], float | None]) -> float | None:
+    return None if before is None or after is None else figure_ratio(figure(before), figure(after))
+
+
+def figure_ratio(before: float | None, after: float | None) -> float | None:
+    """Return the new over the old figure; None where one is missing or zero."""
+    return after / before if before and after else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checks(Tabular):
+    """Verdicts on recipes."""
+
+    results: tuple[Checked, ...]
+    """Result of each launch of each file."""
+    gates: Gates
+    """Conditions of passing."""
+    changed: tuple[Changed, ...] | None = None
+    """Differences from the baseline; None without one."""
+    patches: bool = False
+    """Whether patches of helpful changes were asked for."""
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of `simulate check`: 0 all pass, 1 some fail, 2 wrong input, 3 something cannot be told."""
+        return exit_code(self.results, self.gates)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each launch: its verdict and, if it was priced, its memory and speed."""
+        return [_row(result) for result in self.results]
+
+    def __repr__(self) -> str:
+        """Return one line: the number of recipes of each verdict."""
+        outcomes = [result.outcome for result in self.results]
+        counts = (f"{outcomes.count(outcome)} {outcome}" for outcome in OUTCOMES if outcome in outcomes)
+        return f"<Checks of {len(outcomes)}: {', '.join(counts) or 'none'}>"
+
+
+def _row(result: Checked) -> dict[str, Any]:
+    priced = result.estimate
+    return {
+        **{name: getattr(result, name) for name in ("file", "title", "framework", "outcome", "passed")},
+        "reasons": "; ".join(result.reasons),
+        "device_bytes": None if priced is None else priced.memory.device_bytes,
+        "capacity_bytes": None if priced is None else priced.memory.capacity_bytes,
+        "fit_probability": None if priced is None else priced.memory.fit_probability,
+        "step_seconds": None if priced is None else priced.throughput.step_seconds,
+    }

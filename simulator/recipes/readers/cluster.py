@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from simulator.errors import InputError, UndecidedError
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.values import Cause, PlainValue
-from simulator.recipes.recipe import Place
+from simulator.question.origin import Place
 from simulator.recipes.shell.launch import TrainingCommand
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from simulator.frameworks.documents import read_text
-from simulator.recipes.recipe import Place, Remark
+from simulator.question.origin import Place, Remark
 from simulator.recipes.shell.launch import TrainingCommand, find_launch
 from simulator.recipes.shell.starts import start_of
 from simulator.recipes.shell.values import text_value

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from simulator.frameworks import registry
-from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.arguments import Arguments, finished
 from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.megatron.read import read
 from simulator.frameworks.names import plain
-from simulator.frameworks.run import finished
 from simulator.frameworks.values import PlainValue, known_value
 from simulator.frameworks.variables import Variables
-from simulator.recipes.recipe import Place, Recipe, recipe_of
+from simulator.question.origin import Place
+from simulator.question.recipe import Recipe
 from simulator.recipes.shell.starts import DocumentedStart, start_of
 
 FLAG_SECTION: Final = "MODEL_ARGS"
@@ -81,7 +81,9 @@ def read_model_args(path: Path, keys: Iterable[Key], settings: Mapping[str, str]
     arguments.note_unset(variables.assumed_unset)
     nodes = int(documented[_NODES]) if _NODES in documented else None
     run = finished(arguments, read(arguments, environment, own=True))
-    recipe = recipe_of(run, arguments.file, dialect="megatron-yaml", nodes=nodes, devices_per_node=devices)
+    recipe = dataclasses.replace(
+        run, file=arguments.file, dialect="megatron-yaml", nodes=nodes, devices_per_node=devices
+    )
     return recipe, variables.used & set(settings)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks import registry
-from simulator.frameworks.arguments import Arguments
+from simulator.frameworks.arguments import Arguments, finished
 from simulator.frameworks.configuration import configuration
 from simulator.frameworks.documents import Key, read_text
 from simulator.frameworks.interpolation import Interpolation
@@ -21,10 +21,9 @@ from simulator.frameworks.nemo import read as nemo
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.partial import is_partial_recipe, is_setting, partial_recipes
 from simulator.frameworks.nemo.recipes import PythonRecipe, is_override, is_python_recipe, python_recipes, read_python
-from simulator.frameworks.run import finished
 from simulator.frameworks.values import EMPTY, PlainValue, known_value
+from simulator.question.recipe import Recipe
 from simulator.recipes.readers.cluster import cluster_of
-from simulator.recipes.recipe import Recipe, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand
 
 _STAGES: Final = ("training", "fine_tuning", "peft")
@@ -42,8 +41,9 @@ def read_nemo(path: Path, keys: Iterable[Key], settings: Mapping[str, str]) -> t
     arguments = Arguments(str(path), registry.table("nemo", FORM))
     arguments.settings = settings
     run = finished(arguments, nemo.read_nemo(arguments, list(keys)))
-    counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
-    return recipe_of(run, str(path), dialect=FORM.dialect, **counts), arguments.used
+    return dataclasses.replace(
+        run, file=str(path), dialect=FORM.dialect, nodes=arguments.nodes, devices_per_node=arguments.devices_per_node
+    ), arguments.used
 
 
 def read_python_file(path: Path, settings: Mapping[str, str]) -> tuple[tuple[Recipe, ...], list[str]]:
@@ -69,8 +69,14 @@ def _python_recipe(path: Path, recipe: PythonRecipe, settings: Mapping[str, str]
     arguments = Arguments(str(path), registry.table("nemo", FORM))
     arguments.settings = settings
     run = finished(arguments, read_python(arguments, recipe))
-    counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
-    return recipe_of(run, str(path), title=recipe.name, dialect="nemo-python", **counts)
+    return dataclasses.replace(
+        run,
+        file=str(path),
+        title=recipe.name,
+        dialect="nemo-python",
+        nodes=arguments.nodes,
+        devices_per_node=arguments.devices_per_node,
+    )
 
 
 def is_nemo_launch(launch: TrainingCommand) -> bool:
@@ -102,7 +108,7 @@ def read_nemo_launch(launch: TrainingCommand, file: str) -> Recipe:
     nodes, devices = _cluster(arguments, launch)
     title = PurePath(launch.script.text).name
     run = finished(arguments, run)
-    return recipe_of(run, file, title=title, dialect="nemo-shell", nodes=nodes, devices_per_node=devices)
+    return dataclasses.replace(run, file=file, title=title, dialect="nemo-shell", nodes=nodes, devices_per_node=devices)
 
 
 def _base(arguments: Arguments, launch: TrainingCommand, file: str) -> tuple[Key, ...]:

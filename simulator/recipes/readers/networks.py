@@ -13,9 +13,10 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.frameworks.documents import Key
+from simulator.question.origin import Place, Remark
+from simulator.question.recipe import Recipe
 from simulator.question.specs.architectures import architectures
 from simulator.question.specs.catalogue import model_names
-from simulator.recipes.recipe import Place, Recipe, Remark
 
 _MIXERS: Final = (
     r"rwkv|recurrent[_-]?gemma|griffin|hawk|retnet|hyena|min[_-]?(?:lstm|gru)|x?lstm|falcon[_-]?mamba|zamba|jamba"

@@ -24,8 +24,11 @@ from simulator.frameworks import registry
 from simulator.frameworks.arguments import Arguments
 from simulator.frameworks.documents import Key, beside, keys_of, read_document, read_text
 from simulator.frameworks.framework import FileForm, LaunchForm
-from simulator.frameworks.home import asking, reading_within, require_inside, used_names
+from simulator.frameworks.home import reading_within, require_inside, used_names
 from simulator.frameworks.purpose import require_training, require_training_keys, require_training_text
+from simulator.question.frameworks.stacks import stack_for
+from simulator.question.origin import Place, Remark, Unknown, option_for
+from simulator.question.recipe import UNREAD, Recipe
 from simulator.recipes.readers.cluster import cluster_of
 from simulator.recipes.readers.command_line import add_words
 from simulator.recipes.readers.documented import documented_launch, documented_settings
@@ -48,7 +51,6 @@ from simulator.recipes.readers.recognition import (
     trainer_of,
     training_flag,
 )
-from simulator.recipes.recipe import UNREAD, Place, Recipe, Remark, Unknown, recipe_of
 from simulator.recipes.shell.launch import TrainingCommand, other_trainer
 from simulator.recipes.shell.script import Script, read_script
 
@@ -77,7 +79,28 @@ def read_recipe(
     path = Path(path)
     settings = dict(settings or {})
     with limited(str(path)), reading_within(root, settings):
-        return _read(path, settings, environment or {})
+        recipes = _read(path, settings, environment or {})
+        return tuple(_with_named_stack(recipe, path) for recipe in recipes)
+
+
+_STACK: Final = re.compile(r"^[ \t]*(?:#|//)[ \t]*simulate:[ \t]*stack=([\w.@-]{1,60})[ \t]*$", re.MULTILINE)
+
+
+def _with_named_stack(recipe: Recipe, path: Path) -> Recipe:
+    """Return the recipe with the stack that a comment `# simulate: stack=NAME` of its file names.
+
+    Raises InputError for a stack that its framework does not have.
+    """
+    text = read_text(path)
+    named = _STACK.search(text)
+    if named is None or recipe.dialect == UNREAD:
+        return recipe
+    line = text.count("\n", 0, named.start(1)) + 1
+    try:
+        stack = stack_for(recipe.framework, named[1])
+    except InputError as error:
+        raise InputError(f"{path}:{line}: {error}") from error
+    return dataclasses.replace(recipe, stack=stack, places={**recipe.places, "stack": Place(recipe.file, line)})
 
 
 def _read(path: Path, settings: Mapping[str, str], environment: Mapping[str, str]) -> tuple[Recipe, ...]:
@@ -197,8 +220,9 @@ def _by_file_form(name: str, form: FileForm, document: _Document) -> _ReadRecipe
     run = registry.read_file(form, arguments, document.keys)
     if run is None:
         return None
-    counts = {"nodes": arguments.nodes, "devices_per_node": arguments.devices_per_node}
-    recipe = recipe_of(run, file, dialect=form.dialect, **counts)
+    recipe = dataclasses.replace(
+        run, file=file, dialect=form.dialect, nodes=arguments.nodes, devices_per_node=arguments.devices_per_node
+    )
     recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *remarks))
     return with_network(recipe, (*document.keys, *arguments.keys_beside)), arguments.used
 
@@ -253,7 +277,7 @@ def _unparsed(path: Path, text: str, error: InputError) -> SimulateError:
 
 _OTHER_KIND: Final = re.compile(
     r"must hold a mapping|more than one YAML document| is not allowed|is not a finite number|duplicate key"
-    r"|not valid YAML|not valid JSON: (?!Exceeds)[A-Z]"
+    r"|not valid YAML(?!: exceeded)|not valid JSON: (?!Exceeds)[A-Z]"
 )
 """Errors of YAML or JSON files that may be no configurations, such as lines of JSON, results, templates."""
 
@@ -328,7 +352,7 @@ def _of_no_framework(file: str, launch: TrainingCommand) -> SimulateError:
     script = PurePath(launch.script.text).name
     unknown = sorted({cause.name for value in launch.arguments for cause in value.causes})
     if unknown and (not flags or _ENTRY.fullmatch(script)):
-        asks = " ".join(asking(name[:60]) for name in unknown[:3])
+        asks = " ".join(option_for(name[:60]) for name in unknown[:3])
         return UndecidedError(f"{where}: what {script[:60]} is started with is not known; {asks}")
     return UnsupportedError(f"{where}: '{shown}': flags of no framework that is read")
 
@@ -446,7 +470,7 @@ def _by_form(name: str, form: LaunchForm, launch: TrainingCommand, file: str) ->
     nodes, devices = form.cluster(arguments, launch) if form.cluster is not None else cluster_of(launch, arguments)
     run = registry.read_launch(name, form, arguments, launch)
     title = f"{launch.program} {launch.script.text}" if form.is_named_by_program else PurePath(launch.script.text).name
-    return recipe_of(run, file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
+    return dataclasses.replace(run, file=file, title=title, dialect=form.dialect, nodes=nodes, devices_per_node=devices)
 
 
 _COMMANDS: Final[tuple[tuple[Callable[[TrainingCommand], bool], Callable[[TrainingCommand, str], Recipe]], ...]] = (

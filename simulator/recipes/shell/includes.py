@@ -10,7 +10,8 @@ from pathlib import PurePath
 from typing import Final
 
 from simulator.errors import InputError
-from simulator.frameworks.home import asking, path_set_by_user
+from simulator.frameworks.home import path_set_by_user
+from simulator.question.origin import option_for
 from simulator.recipes.shell.conditions import Truth
 from simulator.recipes.shell.files import WILD, Files
 from simulator.recipes.shell.machine import MAXIMUM_CALLS, Machine
@@ -92,7 +93,7 @@ def unread(machine: Machine, shown: str, causes: Iterable[Cause], line: int, nam
     """Make the variables unknown that a statement may set whose text is not known; `name` is that of a file."""
     if any(_SURROUNDINGS.search(cause.name) for cause in causes):
         return
-    fix = asking(name, is_file=True) if name else "--set NAME=VALUE"
+    fix = option_for(name, is_file=True) if name else "--set NAME=VALUE"
     machine.remark("not-read", "warning", f"{shown[:100]} is not read: what it sets is not known", line, fix)
     machine.unread = True
     machine.may_be_set(line)

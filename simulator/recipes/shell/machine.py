@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulator.budget import charge
 from simulator.errors import InputError
-from simulator.recipes.recipe import Place, Remark, Severity
+from simulator.question.origin import Place, Remark, Severity
 from simulator.recipes.shell.example import Example
 from simulator.recipes.shell.files import joined_files
 from simulator.recipes.shell.source import Source

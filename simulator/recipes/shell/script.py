@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from simulator.errors import InputError
-from simulator.recipes.recipe import Remark, Severity
+from simulator.question.origin import Remark, Severity
 from simulator.recipes.shell.capture import captured
 from simulator.recipes.shell.example import example_of
 from simulator.recipes.shell.launch import TrainingCommand

@@ -252,10 +252,10 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
         raise click.UsageError(
             "--from-log needs --hardware, which logs do not say; `simulate hardware` lists the names"
         )
-    from simulator.evidence.measurements.log import read_log
     from simulator.evidence.measurements.rows import read_cells
-    from simulator.recipes.emit.stand_in import stand_in
-    from simulator.show.cli.layouts import framework_options
+    from simulator.recipes.logs import read_log
+    from simulator.recipes.stated_rows import stand_in
+    from simulator.show.cli.question import framework_options
 
     inputs = {name: values[name] for name in ("hardware", "model", "warmup")}
     options = framework_options(values)

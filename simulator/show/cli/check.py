@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.question.scenario.inputs import DEFAULT_WORKLOAD
 from simulator.show.cli.options import (
     GATES,
     GENERAL_OPTIONS,
@@ -22,12 +21,12 @@ from simulator.show.cli.options import (
     question_options,
     shown,
 )
+from simulator.show.cli.question import question_on_line, values_by_name
 from simulator.show.cli.streams import note, presentation, progress_bar, verbosity_of, write_answer
 
 if TYPE_CHECKING:
-    from simulator.recipes.check.asked import Asked
-    from simulator.recipes.check.verdict import Gates
-    from simulator.show.answers.program import Checks
+    from simulator.answers.gates import Gates
+    from simulator.recipes.check.verdict import Checks
     from simulator.show.report.presentation import Presentation
 
 
@@ -87,8 +86,7 @@ def _check(**values: Any) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
     from simulator.recipes.check.baseline import compared, ratcheted, read_baseline
     from simulator.recipes.check.judge import check_files
-    from simulator.show.answers.program import Checks
-    from simulator.show.cli.layouts import values_by_name
+    from simulator.recipes.check.verdict import Checks
 
     ctx = click.get_current_context()
     if not values["files"]:
@@ -102,7 +100,7 @@ def _check(**values: Any) -> None:
     settings = values_by_name("--set", values["settings"])
     root = _root(values["root"])
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="files judged") as bar:
-        results = check_files(values["files"], asked(ctx, values), gates, settings, environment, root, progress=bar)
+        results = check_files(values["files"], question_on_line(ctx), gates, settings, environment, root, progress=bar)
     if before is not None:
         results = ratcheted(results, before)
     if values["diff"]:
@@ -141,7 +139,7 @@ def _append_summary(checks: Checks, shown_as: Presentation) -> None:
 
 
 def _gates(values: Mapping[str, Any]) -> Gates:
-    from simulator.recipes.check.verdict import OUTCOMES, Gates
+    from simulator.answers.gates import OUTCOMES, Gates
 
     names = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
     words = {word for group in values["fail_on"] for word in group}
@@ -149,29 +147,3 @@ def _gates(values: Mapping[str, Any]) -> Gates:
         words.add("does-not-fit")
     fail_on = tuple(outcome for outcome in OUTCOMES if outcome.replace("_", "-") in words) if words else None
     return Gates(fail_on=fail_on, **{name: values[name] for name in names})
-
-
-SAME = ("model", "nodes", "devices", *DEFAULT_WORKLOAD, "num_layers")
-"""Inputs whose field of `Asked` has the name of their option."""
-
-
-def asked(ctx: click.Context, values: Mapping[str, Any]) -> Asked:
-    """Return inputs of command line and environment, which replace a recipe's."""
-    from simulator.question.scenario.complete import OPTIONS, asked_layout
-    from simulator.recipes.check.asked import Asked
-    from simulator.recipes.check.model import field_values
-    from simulator.show.cli.layouts import check_cluster, framework_options, layout_values
-    from simulator.show.cli.options import left_to_default
-
-    check_cluster(values)
-    return Asked(
-        hardware=values["hardware"],
-        hardware_assumed=left_to_default(ctx, "hardware"),
-        model_fields=field_values(values["model_field"]),
-        framework=values.get("framework"),
-        options=framework_options(values),
-        stack=values.get("stack"),
-        calibration=values.get("calibration"),
-        layout=asked_layout(layout_values(values), OPTIONS),
-        **{name: values[name] for name in SAME},
-    )

@@ -6,12 +6,11 @@ Reads options; `show.answers` works the answers out, `show.report` writes them.
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from simulator.show.cli.check import SAME, asked, open_options
+from simulator.show.cli.check import open_options
 from simulator.show.cli.options import (
     GENERAL_OPTIONS,
     SURE,
@@ -19,13 +18,13 @@ from simulator.show.cli.options import (
     answer_options,
     batch_in_sequences,
 )
+from simulator.show.cli.question import question_on_line
 from simulator.show.cli.streams import default_text, presentation, write_answer
 
 if TYPE_CHECKING:
-    from simulator.recipes.check.asked import Asked
-    from simulator.recipes.check.case import Case
+    from simulator.answers.cases import Case
+    from simulator.question.question import Question
 
-_SWITCHES = ("framework", "stack", "calibration")
 _SIDES = (
     "an estimate of `simulate estimate --format json`, a launch script or configuration file, or the options of an "
     "estimate in quotes ('--model llama3.1-8b --nodes 1 --tp 2')"
@@ -65,7 +64,7 @@ def explain_command() -> click.Command:
         "explain",
         callback=_explain,
         params=[
-            click.Argument(["what"], required=False, type=str, metavar="[WHAT]"),
+            click.Argument(["subject"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
             SURE,
             *answer_options("explanation"),
@@ -80,49 +79,50 @@ def explain_command() -> click.Command:
 
 def _compare(**values: Any) -> None:
     """Write the comparison."""
-    from simulator.show.answers.compare import compare_cases
+    from simulator.answers.compare import compare
 
     ctx = click.get_current_context()
     if not (values["a"] and values["b"]):
         raise click.UsageError("missing arguments A and B: two estimates, recipes or option strings")
-    own = asked(ctx, values)
-    cases = case_of_text(values["a"], own), case_of_text(values["b"], own)
-    compared = compare_cases(*cases, (values["a"].strip(), values["b"].strip()))
+    options = question_on_line(ctx)
+    cases = case_of_text(values["a"], options), case_of_text(values["b"], options)
+    compared = compare(*cases, (values["a"].strip(), values["b"].strip()))
     write_answer(ctx, "comparison", compared, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
 
 
 def _explain(**values: Any) -> None:
     """Write the explanation."""
-    from simulator.show.answers.explain import explain
+    from simulator.answers.explain import explain
 
     ctx = click.get_current_context()
-    own = asked(ctx, values)
-    case = case_of_options(own) if values["what"] is None else case_of_text(values["what"], own)
+    options = question_on_line(ctx)
+    case = _case_of_options(options) if values["subject"] is None else case_of_text(values["subject"], options)
     explained = explain(case, values["min_fit_probability"])
-    default = default_text(case.scenario.hardware) if values["what"] is None and own.hardware_assumed else ""
+    assumed = values["subject"] is None and "hardware" not in options.inputs
+    default = default_text(case.scenario.hardware) if assumed else ""
     write_answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))
 
 
-def case_of_options(own: Asked) -> Case:
-    """Return the question of options, with an estimate's defaults."""
-    from simulator.recipes.emit.question import question_of_options, target_of
+def _case_of_options(options: Question) -> Case:
+    """Return the case of options alone."""
+    from simulator.answers.cases import case_of, priceable
 
-    if own.model is None:
+    if "model" not in options.inputs:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
-    return question_of_options(own, target_of(own.framework or "megatron"))
+    return priceable(case_of(options))
 
 
-def case_of_text(text: str, own: Asked) -> Case:
-    """Return the question of an estimate's file, a recipe, or options in quotes."""
+def case_of_text(text: str, options: Question) -> Case:
+    """Return the case of an answer's file, a recipe, or options in quotes, with the command's own options over it."""
     if text.lstrip().startswith("-"):
-        return case_of_options(_over(_asked_of(text), own))
-    from simulator.recipes.emit.question import question_of_path
+        return _case_of_options(options.over(_quoted_question(text)))
+    from simulator.recipes.files import case_of_file
 
-    return question_of_path(text, own)
+    return case_of_file(text, options)
 
 
-def _asked_of(text: str) -> Asked:
-    """Return options in quotes, read as on the command line."""
+def _quoted_question(text: str) -> Question:
+    """Return the question of options in quotes, read as on the command line."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -130,14 +130,4 @@ def _asked_of(text: str) -> Asked:
     command = click.Command("options", params=[*open_options()], add_help_option=False)
     with command.make_context("options", words) as ctx:
         batch_in_sequences(ctx)
-        return asked(ctx, ctx.params)
-
-
-def _over(inner: Asked, outer: Asked) -> Asked:
-    """Return the options in quotes, replaced by those of the command itself."""
-    outside = {name: value for name in (*SAME, *_SWITCHES) if (value := getattr(outer, name)) is not None}
-    if not outer.hardware_assumed:
-        outside |= {"hardware": outer.hardware, "hardware_assumed": False}
-    for name in ("model_fields", "options", "layout"):
-        outside[name] = {**getattr(inner, name), **getattr(outer, name)}
-    return replace(inner, **outside)
+        return question_on_line(ctx)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from simulator.question.origin import OPTION
 from simulator.question.vocabulary import RECIPE_FORMATS
-from simulator.show.cli.check import asked, open_options
+from simulator.show.cli.check import open_options
 from simulator.show.cli.options import EMITTED, GENERAL_OPTIONS, RECIPE_FILE, Option, Sectioned, Word
+from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import note, tell, verbosity_of, write
 
 if TYPE_CHECKING:
-    from simulator.recipes.check.case import Case
+    from simulator.answers.cases import Case
 
 _ALSO = {"bridge": "nemo", "deepspeed": "accelerate", "torch": "torchtitan"}
 """Other names of targets; `deepspeed` selects its own stack too."""
@@ -46,24 +47,25 @@ def emit_command() -> click.Command:
 
 def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
-    from simulator.recipes.emit.question import (
-        question_of_file,
-        question_of_options,
-        target_of,
-    )
-    from simulator.recipes.emit.recipe import emit
+    from simulator.answers.cases import case_of, priceable
+    from simulator.answers.saved import saved_case
+    from simulator.frameworks.registry import framework_of
+    from simulator.recipes.emit.write import emit
+    from simulator.recipes.files import recipe_format
 
     ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])
     file = values["layout"]
-    own = asked(ctx, {**values, "framework": None})
+    question = question_on_line(ctx, without=("framework",))
     if file is None:
-        if values["framework"] == "deepspeed":
-            own = replace(own, stack=own.stack or "deepspeed")
-        case = question_of_options(own, target or "megatron")
+        require_model(values)
+        question = question.changed(OPTION, framework=framework_of(target or "megatron"))
+        if values["framework"] == "deepspeed" and "stack" not in question.inputs:
+            question = question.changed(OPTION, stack="deepspeed")
+        case = priceable(case_of(question))
     else:
-        case = question_of_file(file, _stdin() if file == "-" else None, values["rank"], own, target)
-    recipe = emit(case, target or target_of(case.scenario.framework.name))
+        case = saved_case(file, _stdin() if file == "-" else None, values["rank"], question)
+    recipe = emit(case, target or recipe_format(case.scenario.framework.name))
     problem = _problem(case)
     if problem and not values["force"]:
         tell(f"simulate: error: {problem}; --force writes it all the same")
@@ -84,9 +86,9 @@ def _problem(case: Case) -> str:
 
 def _stdin() -> str:
     """Return the text of stdin. Raises InputError if it is closed, too long or no text."""
+    from simulator.answers.saved import MOST_BYTES
     from simulator.errors import InputError
     from simulator.question.units import MEGA
-    from simulator.recipes.emit.question import MOST_BYTES
 
     if sys.stdin is None:
         raise InputError("stdin: is closed")

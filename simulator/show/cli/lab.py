@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
+from simulator.question.origin import ARGUMENT, OPTION
+from simulator.question.scenario.inputs import DEFAULTS
 from simulator.question.scenario.layout import Layout
 from simulator.show.cli.options import (
     BACKEND,
@@ -39,21 +40,22 @@ from simulator.show.cli.options import (
     question_options,
     refuse_options,
 )
+from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
 from simulator.show.forms import ANSWERS, Lazy
 
 if TYPE_CHECKING:
-    from simulator import api
+    from simulator.answers import cases, ranking
     from simulator.cost.pricing.estimate import Estimate
     from simulator.lab.probe.request import ProbeRequest
     from simulator.lab.runner.campaign import LaunchPlan, Planner
     from simulator.lab.runner.engine import Engine, Pick
     from simulator.lab.runner.launch import Launcher
+    from simulator.question.question import Question
     from simulator.question.specs import catalogue
     from simulator.question.specs.hardware import HardwareSpec
-    from simulator.show.cli import layouts
 else:
-    api, catalogue, layouts = map(Lazy, ("api", "question.specs.catalogue", "show.cli.layouts"))
+    cases, ranking, catalogue = map(Lazy, ("answers.cases", "answers.ranking", "question.specs.catalogue"))
 
 _LAUNCH = in_section(
     "Launch",
@@ -162,13 +164,14 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     from simulator.show.report.lab import Validation, dry_run_text
 
     quiet = verbosity_of(ctx) < 0
-    hardware, question = _question(values)
-    ranked = partial(api.rank, space=layouts.space(values), top=_MOST_RANKED, variants=True)
+    hardware, question = _question(ctx, values)
+    space = ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"])
+    rank = partial(ranking.rank, space=space, top=_MOST_RANKED, variants=True)
     _check_options(ctx, values)
     record = Record(Path(values["output"] or _work_folder(values) / f"{hardware.name}.csv"))
     learned_file = record.path.with_suffix(".yaml")
     if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
-        question["calibration"] = str(learned_file)
+        question = question.changed(calibration=str(learned_file))
         note(f"ranked by {learned_file}, of earlier launches", quiet=quiet)
     pick = _pick(values, question, record.table)
     engine, launcher = _engine(values, hardware), _launcher(values, hardware)
@@ -176,11 +179,11 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if not values["dry_run"]:
         engine.check()
         record.check()
-    ranking = ranked(**question)
-    if not ranking.estimates:
+    ranked = rank(question)
+    if not ranked.estimates:
         raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
     planner = partial(Planner, engine=engine, pick=pick, record=record)
-    plan = _planned(ctx, values, planner, ranking.estimates)
+    plan = _planned(ctx, values, planner, ranked.estimates)
     if values["dry_run"]:
         write(dry_run_text(plan, launcher), None)
         return
@@ -191,10 +194,10 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if values["calibrate"] and keeper and any(compared.ran for compared in campaign.comparisons):
         rows = [row for row in record.rows() if row.hardware == values["hardware"]]
 
-        def again(file: str) -> Sequence[Estimate]:
-            return ranked(**question | {"calibration": file}).estimates
+        def ranked_again(file: str) -> Sequence[Estimate]:
+            return rank(question.changed(calibration=file)).estimates
 
-        learned = learn(rows, learned_file, before=ranking.estimates, rank=again, top=values["top"])
+        learned = learn(rows, learned_file, before=ranked.estimates, rank=ranked_again, top=values["top"])
     validation = Validation(campaign=campaign, rows_file=record.path, learned=learned)
     shown = replace(presentation(ctx), colour=colour_of(ctx, None))
     write(ANSWERS["validation"].write(validation, values["format"], shown), None)
@@ -235,33 +238,27 @@ def _work_folder(values: Mapping[str, Any]) -> Path:
     return Path(values["work_folder"] or "simulate-validate")
 
 
-def _question(values: Mapping[str, Any]) -> tuple[HardwareSpec, dict[str, Any]]:
-    """Return the hardware, and the arguments of a ranking."""
-    if not values["model"]:
-        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
+def _question(ctx: click.Context, values: Mapping[str, Any]) -> tuple[HardwareSpec, Question]:
+    """Return the hardware, and the question of a ranking."""
+    require_model(values)
     if ":" in values["hardware"]:
         raise UnsupportedError("--hardware: launches run on one kind of device")
-    layouts.check_cluster(values)
     hardware = catalogue.load_hardware(values["hardware"])
     sizes = _SMALL if hardware.family == "cpu" else _LARGE
-    return hardware, {
-        **{name: values[name] for name in BY_INPUT if name in values},
-        **{name: values[name] or usual for name, usual in sizes.items()},
-        "framework": _FRAMEWORKS[values["engine"]],
-        "options": layouts.framework_options(values),
-    }
+    question = question_on_line(ctx, many=True)
+    usual = {name: size for name, size in sizes.items() if name not in question.inputs}
+    return hardware, question.changed(ARGUMENT, framework=_FRAMEWORKS[values["engine"]], **usual)
 
 
-def _pick(values: Mapping[str, Any], question: Mapping[str, Any], table: str) -> Pick:
+def _pick(values: Mapping[str, Any], question: Question, table: str) -> Pick:
     """Return the question of every launch, with a placeholder for the layout."""
     from simulator.lab.runner.engine import Pick
 
+    question = replace(question, layout={})
     return Pick(
-        scenario=api.scenario_of(**question),
+        scenario=cases.scenario_of(question),
         layout=Layout(),
-        model=values["model"],
-        hardware=values["hardware"],
-        options=question["options"],
+        question=question,
         steps=values["steps"],
         warmup_steps=values["warmup"],
         table=table,
@@ -379,15 +376,11 @@ def trace_command() -> click.Command:
 def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Count the bytes of a stage and show them beside the predicted ones."""
     from simulator.lab.trace.tracing import trace as traced
-    from simulator.question.scenario.complete import OPTIONS
 
-    if not values["model"]:
-        raise click.UsageError("missing option '--model'; `simulate models` lists the names")
-    layouts.check_cluster(values)
-    names = ("model", "hardware", "nodes", "devices", "seq_length", "global_batch_size", "precision", "num_layers")
-    question = {name: values[name] for name in names} | {"framework": "torch", "calibration": "none"}
-    scenario, layout = api.resolved(question, layouts.layout_values(values), OPTIONS, filled=True)
-    write_answer(ctx, "trace", traced(scenario, layout, values["stage"]), presentation(ctx))
+    require_model(values)
+    question = question_on_line(ctx).changed(OPTION, framework="torch", calibration="none")
+    case = cases.priceable(cases.case_of(question))
+    write_answer(ctx, "trace", traced(case.scenario, case.layout, values["stage"]), presentation(ctx))
 
 
 _NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")

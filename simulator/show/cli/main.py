@@ -13,11 +13,12 @@ import errno
 import gc
 import os
 import sys
+import warnings
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
@@ -146,6 +147,8 @@ class MainCommand(Sectioned, click.Group):
     ) -> Any:
         """Run the command and leave the process with its exit code."""
         words = list(sys.argv[1:] if args is None else args)
+        warnings.showwarning = _warned
+        warnings.simplefilter("always", FutureWarning)
 
         def answer() -> Any:
             return super(MainCommand, self).main(
@@ -209,6 +212,20 @@ def _internal(error: Exception, *, debug: bool) -> int:
             print_exception(error, file=sys.stderr)
     _tell(f"internal error: {message[:500]}; --debug shows where, please report it")
     return INTERNAL
+
+
+def _warned(  # noqa: PLR0917  the signature of `warnings.showwarning`
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Tell a warning, such as of an old spelling, in one line."""
+    del filename, lineno, file, line
+    if issubclass(category, FutureWarning):
+        _tell(f"note: {short_line(str(message))}")
 
 
 def _tell(message: str) -> None:

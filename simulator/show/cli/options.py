@@ -500,7 +500,7 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             low, high = setting.low, setting.high
             return WholeList(low, high, distinct=True) if many else Whole(low, high, of_tokens=setting.of_tokens)
         case "word":
-            return (WordSet if many else Word)(setting.asked or setting.choices)
+            return (WordSet if many else Word)(setting.named_choices or setting.choices)
         case "words":
             return WordSet(setting.choices)
         case "layers":

@@ -7,10 +7,12 @@ An offer of several node counts is as many choices; each is ranked, and its fast
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from simulator.question.origin import OPTION
 from simulator.question.vocabulary import PRECISIONS
 from simulator.show.cli.options import (
     GENERAL_OPTIONS,
@@ -30,6 +32,7 @@ from simulator.show.cli.options import (
     percentage,
     question_options,
 )
+from simulator.show.cli.question import question_on_line
 from simulator.show.cli.streams import presentation, progress_bar, verbosity_of, write_answer
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
@@ -38,7 +41,7 @@ _OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes"
 
 
 def _offer(text: str) -> Any:
-    from simulator.show.answers.offers import parse_offer
+    from simulator.answers.offers import parse_offer
 
     return parse_offer(text)
 
@@ -89,27 +92,26 @@ def plan_command() -> click.Command:
 
 def _plan(**values: Any) -> None:
     """Price the offers and write the plan."""
-    from simulator.show.answers.availability import Availability
-    from simulator.show.answers.plan import plan
-    from simulator.show.cli.layouts import framework_options, space
+    from simulator.answers.availability import Availability
+    from simulator.answers.plan import plan
+    from simulator.answers.ranking import space_of
 
     ctx = click.get_current_context()
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
         if not values[name]:
             raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
-    names = (
-        *("model", "lora_rank", "num_layers", "stack", "calibration", *_WITH_DEFAULT),
-        *("train_tokens", "deadline_days", "budget", "min_fit_probability"),
-    )
+    names = ("train_tokens", "deadline_days", "budget", "min_fit_probability")
+    question = question_on_line(ctx, many=True, without=("precision",))
     available = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="choices priced") as progress:
         planned = plan(
+            replace(question, layout={}),
             **{name: values[name] for name in names},
-            options=framework_options(values),
             offers=values["offer"],
             precisions=values["precision"],
+            origin=OPTION,
             availability=Availability(**available) if available or values["availability"] else None,
-            space=space(values),
+            space=space_of(question, across_nodes=values["allow_tp_across_nodes"]),
             progress=progress,
         )
     defaults = {name: values[name] for name in _WITH_DEFAULT if left_to_default(ctx, name)}

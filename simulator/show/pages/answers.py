@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain, takewhile
 
+from simulator.answers.compare import Comparison, PartDifference
+from simulator.answers.plan import Choice, Plan
 from simulator.errors import one_line
 from simulator.evidence.calibration.judged import JudgedRun
 from simulator.evidence.calibration.own import OwnError
 from simulator.question.coefficients.values import CoefficientKind
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.units import GIB
-from simulator.recipes.check.verdict import Checked
-from simulator.show.answers.compare import Comparison, PartDifference
-from simulator.show.answers.plan import Choice, Plan
-from simulator.show.answers.program import Checks
+from simulator.recipes.check.verdict import Checked, Checks
 from simulator.show.pages.figures import (
     Measured,
     PlotlyFigure,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from simulator.answers.compare import PartDifference
+from simulator.answers.plan import Choice
+from simulator.answers.run import TrainingRun
+from simulator.answers.timeline import Timeline
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.units import to_gib
-from simulator.show.answers.compare import PartDifference
-from simulator.show.answers.plan import Choice
-from simulator.show.answers.run import TrainingRun
-from simulator.show.answers.timeline import Timeline
 from simulator.show.report.text import cluster_speed, words
 
 MOST_PARTS = 12

@@ -18,18 +18,22 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
-from simulator import api
+from simulator.answers.cases import case_of, priceable, question_model
+from simulator.answers.command import estimate_command
+from simulator.answers.explain import Explanation
+from simulator.answers.ranking import estimate_of, fastest
+from simulator.answers.ranking import feasible as feasible_layouts
+from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
+from simulator.question.origin import ARGUMENT
+from simulator.question.question import Question
 from simulator.question.scenario.inputs import MOST_DEVICES, MOST_TOKENS
 from simulator.question.scenario.layout import MICRO_BATCH_SIZES
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.specs.catalogue import load_hardware
 from simulator.search.result import Ranking
 from simulator.search.space import Space
-from simulator.show.answers.command import estimate_command
-from simulator.show.answers.explain import Explanation
-from simulator.show.answers.timeline import timeline
 from simulator.show.pages.figures import (
     MOST_RANKS,
     Dot,
@@ -104,15 +108,15 @@ class Curve(NamedTuple):
 def estimate_page(estimate: Estimate, shown: Presentation) -> str:
     """Return the page of one layout, explained if it does not fit. Raises UnsupportedError without plotly."""
     layout, explained = estimate.layout, shown.explanation
-    question = {**shown.question, "layout": layout}
+    question = shown.question.with_layout(layout)
     figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
 
     def of_batch(size: int) -> Estimate | None:
-        priced = api.estimate(**{**question, "layout": replace(layout, micro_batch_size=size)})
+        priced = _estimated(question.with_layout(replace(layout, micro_batch_size=size)))
         return None if priced.violations else priced
 
     def of_length(length: int) -> Estimate:
-        return api.estimate(**{**question, "seq_length": length})
+        return _estimated(question.changed(seq_length=length))
 
     sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
     curves = {
@@ -209,8 +213,8 @@ def _dots(
     """
     risky = [estimate for estimate in ranking.risky if estimate not in estimates]
     known = {(estimate.layout, tuple(estimate.options)) for estimate in (*estimates, *risky)}
-    feasible = api.feasible(space=shown.space, most=MOST_PANELS, drawn=MOST_DOTS, **shown.question)
-    texts_of = partial(_panel_texts, shown=shown, has_experts=_has_experts(shown))
+    feasible = feasible_layouts(shown.question, space=shown.space, most=MOST_PANELS, drawn=MOST_DOTS)
+    texts_of = partial(_panel_texts, has_experts=_has_experts(shown))
     first = "recommended" if ranking.estimates else "nearest"
     others = [priced for priced in feasible.estimates if (priced.layout, tuple(priced.options)) not in known]
     groups: dict[str, list[Dot]] = {}
@@ -234,13 +238,17 @@ def _panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
     return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
 
 
-def _panel_texts(estimate: Estimate, verdict: str, *, shown: Presentation, has_experts: bool) -> dict[str, Any]:
-    command = estimate_command(estimate, shown.question, has_experts=has_experts)
+def _panel_texts(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
+    command = estimate_command(estimate, has_experts=has_experts)
     return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
 
 
 def _has_experts(shown: Presentation) -> bool:
-    return load_model(str(shown.question["model"])).is_moe
+    return question_model(shown.question).is_moe
+
+
+def _estimated(question: Question) -> Estimate:
+    return estimate_of(priceable(case_of(question)))
 
 
 def _priced(curves: Mapping[str, Curve], shown: Presentation) -> dict[str, Points]:
@@ -261,18 +269,21 @@ def _ranking_curves(ranking: Ranking, first: Estimate, shown: Presentation) -> I
     """Yield curves of the best layout over sequence length, nodes and micro batch size."""
     question, space = shown.question, shown.space or Space()
 
-    def best(**changed: Any) -> Estimate | None:
-        return api.fastest(**{"space": space, **question, **changed}).recommended
+    def best(changed: Question, space: Space = space) -> Estimate | None:
+        return fastest(changed, space=space).recommended
 
-    yield "sequence", Curve("sequence length", _around(first.seq_length), lambda length: best(seq_length=length))
+    def of_length(length: int) -> Estimate | None:
+        return best(question.changed(seq_length=length))
+
+    yield "sequence", Curve("sequence length", _around(first.seq_length), of_length)
     nodes = ranking.query.get("nodes")
     if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
         sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-        yield "nodes", Curve("nodes", sizes, lambda size: best(nodes=size, devices=None))
+        yield "nodes", Curve("nodes", sizes, lambda size: best(question.changed(nodes=size)))
     batches = space.micro_batch_size or MICRO_BATCH_SIZES
 
     def of_batch(size: int) -> Estimate | None:
-        return best(space=replace(space, micro_batch_size=(size,)))
+        return best(question, replace(space, micro_batch_size=(size,)))
 
     yield "micro-batch", Curve("micro batch size", batches, of_batch)
 
@@ -379,8 +390,8 @@ def panel_boxes() -> str:
 
 def answer_sources(estimate: Estimate, shown: Presentation) -> Iterator[str]:
     """Yield the sources of the model and the hardware of a page."""
-    yield from sources("model", load_model(str(shown.question["model"])))
-    hardware = str(shown.question.get("hardware", estimate.hardware))
+    yield from sources("model", question_model(shown.question))
+    hardware = str(shown.question.stated("hardware") or estimate.hardware)
     if ":" not in hardware:
         yield from sources("hardware", load_hardware(hardware))
 
@@ -475,10 +486,11 @@ def _priced_cells(knobs: Sequence[Knob], shown: Presentation) -> Cells:
     cells: Cells = {}
     total = prod(len(knob.values) for knob in knobs)
     for values in product(*(knob.values for knob in knobs)):
-        question = {**shown.question, **{knob.name: value for knob, value in zip(knobs, values, strict=True)}}
+        turned = {knob.name: value for knob, value in zip(knobs, values, strict=True)}
+        question = shown.question.changed(ARGUMENT, **turned)
         cells[values] = None
         with suppress(SimulateError):
-            cells[values] = api.fastest(space=shown.space, **question).recommended
+            cells[values] = fastest(question, space=shown.space).recommended
         if shown.progress is not None:
             shown.progress(len(cells), total)
     return cells
@@ -492,7 +504,7 @@ def _cell(
         position = ", ".join(f"{knob.label} {knob.text(value)}" for knob, value in zip(knobs, values, strict=True))
         return {"title": "Nothing is likely enough to fit.", "verdict": position, "command": ""}
     verdict = f"{speed_sentence(estimate, shown)}; {verdict_sentence(estimate, colour=False)}"
-    return _panel(estimate, _panel_texts(estimate, verdict, shown=shown, has_experts=_has_experts(shown)))
+    return _panel(estimate, _panel_texts(estimate, verdict, has_experts=_has_experts(shown)))
 
 
 def _sliders(knobs: Sequence[Knob]) -> Iterator[str]:

@@ -13,15 +13,15 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any, Final
 
+from simulator.answers.compare import Comparison
+from simulator.answers.explain import Explanation
+from simulator.answers.plan import Plan
+from simulator.answers.timeline import timeline
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.units import to_gib
+from simulator.recipes.check.verdict import Checks
 from simulator.search.result import Ranking
-from simulator.show.answers.compare import Comparison
-from simulator.show.answers.explain import Explanation
-from simulator.show.answers.plan import Plan
-from simulator.show.answers.program import Checks
-from simulator.show.answers.timeline import timeline
 from simulator.show.pages.figures import (
     Dot,
     PlotlyFigure,

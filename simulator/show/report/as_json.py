@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args,
 from pydantic import BaseModel, ConfigDict, create_model
 from pydantic.fields import FieldInfo
 
+from simulator.answers.run import TrainingRun
+from simulator.answers.saved import question_object
 from simulator.cost.pricing.estimate import Coverage, Estimate, Interval, Verdict
 from simulator.cost.pricing.violation import Violation
 from simulator.question.scenario.layout import FIELDS, Layout
@@ -30,7 +32,6 @@ from simulator.question.scenario.settings import GROUPS
 from simulator.question.units import TERA
 from simulator.question.vocabulary import Precision, StackName
 from simulator.search.result import FewestNodes, Ranking
-from simulator.show.answers.run import TrainingRun
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
 
@@ -185,6 +186,10 @@ else:
     )
 
 
+_SAID = "Values of the question by group (inputs, model fields, layout, switches), each with who said it and where."
+QuestionJson = Annotated[dict[str, Any], At(lambda answer, _: question_object(answer.question), _SAID)]
+
+
 class EstimateJson(AnswerJson):
     model: str
     hardware: str
@@ -199,6 +204,7 @@ class EstimateJson(AnswerJson):
     violations: list[Violation]
     provenance: ProvenanceJson
     assumed_switches: Annotated[list[AssumedSwitchJson], At("assumed")]
+    question: QuestionJson
     training: Annotated[
         TrainingRun | None, At(lambda e, shown: shown.run_of(e), "The whole run; with `--train-tokens` only.")
     ] = None
@@ -223,6 +229,7 @@ class StackBestJson(Shown):
 
 class RankingJson(AnswerJson):
     query: dict[str, Any]
+    question: QuestionJson
     defaults: list[str]
     counts: CountsJson
     estimates: list[EstimateJson]

@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from simulator.answers.cases import HARDWARE_ASSUMED, NODES_ASSUMED
+from simulator.answers.gates import FIRM, OUTCOMES, CheckOutcome
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import one_line
-from simulator.recipes.check.baseline import Changed
-from simulator.recipes.check.case import HARDWARE_ASSUMED, NODES_ASSUMED
-from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, OUTCOMES, Checked, CheckOutcome
-from simulator.recipes.recipe import Place
-from simulator.show.answers.program import Checks
+from simulator.question.origin import Place
+from simulator.recipes.check.verdict import NOT_JUDGED, Changed, Checked, Checks
 from simulator.show.report.estimate import known_text, speed_sentence
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.tables import BETWEEN, Column, fitting, heading, narrow_line

@@ -15,12 +15,12 @@ from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 from simulator._version import __version__
+from simulator.answers.gates import FIRM
+from simulator.answers.rules import FRAMEWORK_RULES
+from simulator.question.origin import Place
 from simulator.question.specs.tables import read_table
-from simulator.recipes.check.verdict import FIRM, NOT_JUDGED, Checked
-from simulator.recipes.recipe import Place
-from simulator.recipes.rules.rule import FRAMEWORK_RULES
+from simulator.recipes.check.verdict import NOT_JUDGED, Checked, Checks
 from simulator.search.rules import RULES
-from simulator.show.answers.program import Checks
 from simulator.show.report.check import change_lines, check_table, detail_lines, printable, reason, tally, verdict_line
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from simulator.answers.compare import Comparison, InputDifference, PartDifference
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.show.answers.compare import Comparison, Input, PartDifference
 from simulator.show.report.estimate import brief_layout, provenance_lines
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.text import (
@@ -184,7 +184,7 @@ def idle_lines(comparison: Comparison) -> Iterator[str]:
         yield f"Without effect on A alone: {', '.join(idle)}."
 
 
-def _is_idle(differing: Input) -> bool:
+def _is_idle(differing: InputDifference) -> bool:
     """Tell whether an input changes no figure that is shown."""
     if differing.memory_bytes is None or differing.step_seconds is None:
         return False

@@ -50,8 +50,8 @@ from simulator.show.report.text import (
 )
 
 if TYPE_CHECKING:
-    from simulator.show.answers.explain import Explanation
-    from simulator.show.answers.timeline import Timeline
+    from simulator.answers.explain import Explanation
+    from simulator.answers.timeline import Timeline
 
 _MOST_STAGES = 6
 """Most stages of a first screen."""

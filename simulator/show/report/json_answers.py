@@ -10,17 +10,15 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from simulator._version import __version__
+from simulator.answers.availability import Availability, Goodput
+from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
+from simulator.answers.plan import LimitAnswer, LimitCheck, OfferPriced
+from simulator.answers.run import TrainingRun
 from simulator.cost.pricing.estimate import StageMemory
-from simulator.frameworks.remarks import Severity
+from simulator.question.origin import Place, Severity
 from simulator.question.vocabulary import Precision
-from simulator.recipes.check.baseline import ChangeKind
 from simulator.recipes.check.room import Room
-from simulator.recipes.check.verdict import OUTCOMES, CheckOutcome, Gates
-from simulator.recipes.recipe import Place
-from simulator.show.answers.availability import Availability, Goodput
-from simulator.show.answers.plan import LimitAnswer, LimitCheck, OfferPriced
-from simulator.show.answers.program import Checks
-from simulator.show.answers.run import TrainingRun
+from simulator.recipes.check.verdict import ChangeKind, Checks
 from simulator.show.answers.sweep.price import SweepOutcome
 from simulator.show.report.as_json import VERSION, AnswerJson, At, EstimateJson, EstimateLayoutJson, PartSizes, Shown
 from simulator.show.report.text import mib

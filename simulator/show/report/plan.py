@@ -11,10 +11,10 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 
+from simulator.answers.availability import Availability
+from simulator.answers.plan import Choice, LimitCheck, Plan
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import MEGA
-from simulator.show.answers.availability import Availability
-from simulator.show.answers.plan import Choice, LimitCheck, Plan
 from simulator.show.report.estimate import brief_layout, defaults_line, peak_line, stack_name, status_line
 from simulator.show.report.presentation import Presentation, cost_text, days_text, joined
 from simulator.show.report.tables import Column, filled, fitting, heading, narrow_line

@@ -12,18 +12,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.pricing.estimate import Estimate
-from simulator.show.answers.run import TrainingRun, run_of
+from simulator.question.question import Question
 from simulator.show.report.tables import Column, Style, filled, grid, heading, paragraph
 from simulator.show.report.text import amount, money, ranged
 
 if TYPE_CHECKING:
+    from simulator.answers.explain import Explanation
     from simulator.question.scenario.scenario import Scenario
     from simulator.search.rank import Progress
     from simulator.search.space import Space
-    from simulator.show.answers.explain import Explanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,8 @@ class Presentation:
     """Explanation of an estimate that does not fit; None where it was not asked for."""
     command: str = ""
     """Command as it was typed, for pages to name."""
-    question: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of `simulator.rank` or `simulator.estimate` behind an answer, for pages that price other values."""
+    question: Question = field(default_factory=Question)
+    """Question behind an answer, for pages that price other values."""
     space: Space | None = None
     """Space of a ranking's search, for the same pages."""
     progress: Progress | None = None

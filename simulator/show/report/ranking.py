@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from simulator.answers.run import TrainingRun
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profiles import PROFILES
 from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
@@ -18,7 +19,6 @@ from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
 from simulator.search.assumed import MIN_CHANGE
 from simulator.search.result import Ranking
-from simulator.show.answers.run import TrainingRun
 from simulator.show.report.estimate import (
     assumed_lines,
     basis_line,
@@ -293,7 +293,7 @@ def fewest_lines(ranking: Ranking, shown: Presentation) -> Iterator[str]:
         near = f"{grouped(fewest.ranked_nodes)} take {days_text(run)} days"
         yield f"Nothing is in time ({limit}) on up to {grouped(fewest.most_nodes)} nodes: {near}. {first} would fit."
         return
-    from simulator.show.answers.plan import limit_check  # noqa: PLC0415  start-up time
+    from simulator.answers.plan import limit_check  # noqa: PLC0415  start-up time
     from simulator.show.report.plan import limit_text  # noqa: PLC0415  start-up time
 
     sure = limit_text(limit_check(run.days, run.days_interval, fewest.deadline_days))

@@ -18,15 +18,15 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
+from simulator.answers.compare import Comparison
+from simulator.answers.explain import Explanation
+from simulator.answers.plan import Plan
 from simulator.cost.pricing.estimate import Estimate
 from simulator.lab.probe.launches import Probed
 from simulator.lab.probe.prepare import Prepared
 from simulator.lab.trace.result import TraceComparison
+from simulator.recipes.check.verdict import Checks
 from simulator.search.result import Ranking
-from simulator.show.answers.compare import Comparison
-from simulator.show.answers.explain import Explanation
-from simulator.show.answers.plan import Plan
-from simulator.show.answers.program import Checks
 from simulator.show.answers.sweep.run import Sweep
 from simulator.show.report import json_answers, json_lab
 from simulator.show.report.as_json import At, EstimateJson, RankingJson, Shown, at_of, model_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.evidence.measurements.asked import asked_columns, cut_layers
+from simulator.evidence.measurements.columns import case_columns, cut_layers
 from simulator.evidence.measurements.row import MeasuredRow, RunOutcome
 from simulator.lab.runner.engine import Pick
 
@@ -18,7 +18,7 @@ def launched_row(pick: Pick, outcome: RunOutcome, error: str = "", **figures: An
         "model_as_stated": pick.model,
         "hardware_as_stated": pick.hardware,
         "hardware": pick.hardware,
-        **asked_columns(
+        **case_columns(
             pick.scenario,
             pick.layout,
             model=pick.model,

@@ -13,17 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
-from simulator.evidence.measurements.log import read_log
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.frameworks.registry import framework_of
 from simulator.lab.runner.diagnosis import Diagnosis, diagnosis, tail_of
 from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
 from simulator.lab.runner.engines.launched import launched_row
 from simulator.question.vocabulary import RecipeFormat
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Case
-from simulator.recipes.emit.recipe import emit
-from simulator.recipes.recipe import Recipe
+from simulator.recipes.emit.write import emit
+from simulator.recipes.logs import read_log
 
 RECIPE_NAME: Final = "recipe.sh"
 _SAME: Final = (
@@ -99,19 +95,7 @@ def write_recipe(pick: Pick, target: RecipeFormat, folder: Path, environment: Ma
     """
     if pick.layout.recompute_method == "list":
         raise UnsupportedError("--recompute-layer-list: a measured row has no words for it")
-    recipe = Recipe(
-        file=RECIPE_NAME,
-        framework=framework_of(target),
-        dialect="launch",
-        model=pick.model,
-        seq_length=pick.scenario.seq_length,
-        global_batch_size=pick.scenario.global_batch_size,
-        precision=pick.scenario.precision,
-        layout=pick.layout,
-    )
-    asked = Asked(hardware=pick.hardware)
-    case = Case(recipe=recipe, asked=asked, model=pick.scenario.model, scenario=pick.scenario, layout=pick.layout)
-    text = emit(case, target)
+    text = emit(pick.case, target)
     path = folder / RECIPE_NAME
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", newline="\n")

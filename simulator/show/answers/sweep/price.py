@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from simulator._version import __version__
-from simulator.api import fastest, space_of
+from simulator.api import fastest
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import SimulateError, UnsupportedError, short_line
-from simulator.question.scenario.complete import KEYS
 from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
 from simulator.question.scenario.settings import LISTS
 from simulator.show.answers.sweep.questions import KEYWORDS
@@ -69,8 +68,7 @@ def asked(question: Mapping[str, Any]) -> dict[str, Any]:
 def _row(question: Mapping[str, Any], min_fit_probability: float) -> dict[str, Any]:
     arguments = dict(question)
     try:
-        space = space_of(arguments.pop("layout", {}), KEYS)
-        layouts = fastest(space=space, min_fit_probability=min_fit_probability, **arguments)
+        layouts = fastest(min_fit_probability=min_fit_probability, **arguments.pop("layout", {}), **arguments)
     except SimulateError as error:
         return {"outcome": "refused", "reason": str(error)}
     except Exception as error:  # noqa: BLE001  one question in a million stops no sweep

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator._version import __version__
-from simulator.api import space_of
-from simulator.cluster import cluster, device_kinds
 from simulator.errors import InputError, UnsupportedError, did_you_mean
+from simulator.evidence.cluster import cluster, device_kinds
 from simulator.question.frameworks.stacks import framework, stack_for
-from simulator.question.scenario.complete import KEYS
+from simulator.question.scenario.complete import KEYS, layout_fields
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.documents import read_yaml
@@ -170,7 +169,7 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "model": _text(load_model),
     "hardware": _text(device_kinds),
     "calibration": lambda value: value is None or _text(str)(value),
-    "layout": lambda layout: space_of(layout, KEYS),
+    "layout": lambda layout: layout_fields(layout, KEYS, many=True),
 }
 
 

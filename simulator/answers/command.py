@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
@@ -19,21 +19,19 @@ _BELONGS_TO = {
 """The mode of recompute that each field refines."""
 
 
-def estimate_command(estimate: Estimate, question: Mapping[str, Any], *, has_experts: bool) -> str:
-    """Return the command that prices a layout; `question` holds the arguments of `simulator.rank` behind it.
-
-    `has_experts` tells whether its model has experts.
-    """
-    options = {**dict(question.get("options") or {}), **estimate.options}
+def estimate_command(estimate: Estimate, *, has_experts: bool) -> str:
+    """Return the command that prices the layout of an estimate; `has_experts` tells whether its model has experts."""
+    options = {**estimate.question.options, **estimate.options}
     switches = (word for name, value in options.items() for word in ("--option", f"{name}={value}"))
-    return shlex.join([*_question(estimate, question), *_fields(estimate.layout, has_experts=has_experts), *switches])
+    return shlex.join([*_question(estimate), *_fields(estimate.layout, has_experts=has_experts), *switches])
 
 
-def _question(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
+def _question(estimate: Estimate) -> list[str]:
     """Return the options that all layouts of an answer share."""
-    hardware = str(question.get("hardware", estimate.hardware))
+    question = estimate.question
+    hardware = str(question.stated("hardware") or estimate.hardware)
     inputs = {
-        "model": question["model"],
+        "model": question.stated("model") or estimate.model,
         "hardware": hardware,
         "devices": estimate.devices if ":" not in hardware else None,
         "seq_length": estimate.seq_length,
@@ -42,8 +40,8 @@ def _question(estimate: Estimate, question: Mapping[str, Any]) -> list[str]:
         "framework": estimate.framework,
         "stack": estimate.stack,
         "lora_rank": estimate.lora_rank,
-        "num_layers": question.get("num_layers"),
-        "calibration": question.get("calibration"),
+        "num_layers": question.stated("num_layers"),
+        "calibration": question.stated("calibration"),
     }
     options = ((f"--{name.replace('_', '-')}", str(value)) for name, value in inputs.items() if value is not None)
     return ["simulate", "estimate", *(word for pair in options for word in pair)]

@@ -1,4 +1,4 @@
-"""The model of a recipe: its spec, with the fields that recipe or user replace. Prices nothing."""
+"""The model of a question as its spec: a name, a path or a configuration, with the fields that somebody replaces."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pydantic import ValidationError, create_model
 
 from simulator.cost.operations.sums import total_parameters
 from simulator.errors import InputError, did_you_mean
+from simulator.question.origin import Remark
+from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.validation import validated
 from simulator.question.units import GIGA
-from simulator.recipes.recipe import Recipe, Remark
 
 
 class ContradictionError(InputError):
@@ -24,6 +25,22 @@ class ContradictionError(InputError):
         """Store the settings at fault, by option name, the most likely first."""
         super().__init__(message)
         self.settings = settings
+
+
+def model_of(model: Any) -> ModelSpec:
+    """Return the model of a name, a path, or a Hugging Face configuration: a mapping, or an object with `to_dict`.
+
+    Raises InputError, or UnsupportedError for a configuration of unknown make.
+    """
+    if isinstance(model, str):
+        return load_model(model)
+    values = model.to_dict() if hasattr(model, "to_dict") else model
+    if not isinstance(values, Mapping):
+        raise InputError(f"model {str(model)[:60]!r}: must be a name, a path, or a Hugging Face configuration")
+    from simulator.question.specs.huggingface import model_of_config  # noqa: PLC0415  start-up time
+
+    name = str(values.get("_name_or_path") or values.get("name") or "").rpartition("/")[2]
+    return model_of_config(values, "model", name or "own-model")
 
 
 _NOT_SHAPE = ("name", "note", "sources", "provenance", "published")
@@ -66,18 +83,18 @@ def _value(name: str, text: str) -> object:
 
 
 def recipe_model(
-    recipe: Recipe, name: str | None, fields: Mapping[str, object], layers: int | None
+    recipe: Recipe, name: Any, fields: Mapping[str, object], layers: int | None
 ) -> tuple[ModelSpec | None, tuple[Remark, ...]]:
     """Return the model that a recipe trains, None where it does not state one, and remarks on it.
 
     `name` replaces the recipe's model, `fields` replace single shapes. A head size equal to hidden size over heads
     stays so, as the frameworks compute it. Raises InputError for shapes that make no model.
     """
-    asked = name if name is not None else recipe.model
+    named = name if name is not None else recipe.model
     shapes = {**(recipe.model_fields if name is None else {}), **fields}
-    if asked is None and not _describes(shapes):
+    if named is None and not _describes(shapes):
         return None, ()
-    base = None if asked is None else load_model(asked)
+    base = None if named is None else model_of(named)
     start: dict[str, Any] = {"name": "recipe", "architecture": "llama"} if base is None else base.model_dump()
     values = start | dict(shapes)
     if base is not None and _differs(base, shapes):

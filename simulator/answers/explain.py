@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.answers.cases import Case
+from simulator.answers.changes import Change, changes_for
+from simulator.answers.gates import Gates
+from simulator.answers.ranking import estimate_of
 from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import SimulateError
 from simulator.question.scenario.inputs import MOST_TOKENS
 from simulator.question.units import to_gib
-from simulator.recipes.check.case import Case
-from simulator.recipes.check.changes import changes_for
-from simulator.recipes.check.judge import estimate_of
-from simulator.recipes.check.verdict import Change, Gates
 from simulator.search.build import estimate_layout
 from simulator.tabular import Tabular
 

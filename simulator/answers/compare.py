@@ -7,15 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from simulator.api import answer, resolved, scenario_of
+from simulator.answers.cases import Case
+from simulator.answers.ranking import estimate_of
 from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import InputError, SimulateError
+from simulator.errors import SimulateError
 from simulator.question.frameworks.profile import switches
-from simulator.question.scenario.inputs import DEFAULT_WORKLOAD, chosen_options
-from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
+from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
-from simulator.recipes.check.case import Case
-from simulator.recipes.check.judge import estimate_of
 from simulator.search.build import estimate_layout
 from simulator.tabular import Tabular
 
@@ -25,7 +23,7 @@ _INPUTS = ("model", "hardware", "devices", "seq_length", "global_batch_size", "p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class InputDifference:
     """Input that differs."""
 
     name: str
@@ -67,7 +65,7 @@ class Comparison(Tabular):
     """Estimate of A."""
     second: Estimate
     """Estimate of B."""
-    inputs: tuple[Input, ...]
+    inputs: tuple[InputDifference, ...]
     """Inputs that differ."""
     memory: tuple[PartDifference, ...]
     """Parts of the fullest device in bytes; they add up to its need."""
@@ -104,43 +102,11 @@ _Side = tuple[Scenario, Layout]
 """A scenario and its layout."""
 
 
-def compare(first: Mapping[str, Any] | Estimate, second: Mapping[str, Any] | Estimate) -> Comparison:
-    """Compare two estimates, or the arguments of two, in bytes and seconds.
+def compare(first: Case, second: Case, names: tuple[str, str] = ("first", "second")) -> Comparison:
+    """Compare two cases in bytes and seconds.
 
-    The effect of an input is the change of the first question with the value of the second. Raises as `estimate` does,
-    and InputError for an estimate that was priced with options, layers or coefficients of its own.
+    The effect of an input is the change of the first case with the value of the second.
     """
-    mine, theirs = _side(first), _side(second)
-    return _compared((mine[0], theirs[0]), (mine[1], theirs[1]), ("first", "second"))
-
-
-def _side(asked: object) -> tuple[_Side, Estimate]:
-    """Return scenario, layout and estimate of one side."""
-    if isinstance(asked, Estimate):
-        return side_of_estimate(asked)
-    if not isinstance(asked, Mapping):
-        kind = type(asked).__name__
-        raise InputError(f"compare takes estimates, or mappings of the arguments of one, not {kind}")
-    layout = {name: value for name, value in asked.items() if name in BY_NAME and value is not None}
-    question = {name: asked[name] for name in asked if name not in BY_NAME}
-    side = resolved(question, layout)
-    return side, answer(*side, chosen_options(question))
-
-
-def side_of_estimate(asked: Estimate) -> tuple[_Side, Estimate]:
-    """Return the question of an estimate, priced again. Raises InputError where the figures differ."""
-    names = ("model", "hardware", "devices", "framework", "stack", *DEFAULT_WORKLOAD)
-    options = dict(asked.options) or None
-    scenario = scenario_of(**{name: getattr(asked, name) for name in names}, options=options)
-    again = answer(scenario, asked.layout, options)
-    same = again.throughput.step_seconds, again.memory.device_bytes
-    if same != (asked.throughput.step_seconds, asked.memory.device_bytes):
-        raise InputError(f"{asked!r}: was priced with options, layers or coefficients of its own: give its arguments")
-    return (scenario, asked.layout), again
-
-
-def compare_cases(first: Case, second: Case, names: tuple[str, str]) -> Comparison:
-    """Compare two recipes or option strings, as `compare` does questions."""
     sides = (first.scenario, first.layout), (second.scenario, second.layout)
     return _compared(sides, (estimate_of(first), estimate_of(second)), names)
 
@@ -175,11 +141,11 @@ def _parts(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[Par
     return tuple(part for part in parts if part.first or part.second)
 
 
-def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[Input]:
+def _inputs(first: _Side, second: _Side, base: Estimate) -> Iterator[InputDifference]:
     """Yield every input that differs, with its effect on the first question."""
     for name, mine, theirs, changes, layout in _differences(first, second):
         priced = _priced(first[0], layout, changes)
-        yield Input(
+        yield InputDifference(
             name=name,
             first=str(mine),
             second=str(theirs),

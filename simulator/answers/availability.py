@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
+from simulator.answers.run import SECONDS_PER_HOUR
 from simulator.errors import InputError, UnsupportedError
-from simulator.show.answers.run import SECONDS_PER_HOUR
 
 BYTES_PER_PARAMETER = 14.0
 """Bytes of a checkpoint per parameter: a 16-bit weight, and the weight and both moments of Adam in fp32."""

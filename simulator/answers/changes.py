@@ -7,19 +7,41 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from simulator.answers.cases import Case, case_of
+from simulator.answers.gates import Gates
+from simulator.answers.rules import Mark, findings
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
+from simulator.question.origin import OPTION, Input
+from simulator.question.question import Question
 from simulator.question.scenario.layout import default_cut
-from simulator.recipes.check.case import Case, case_of
-from simulator.recipes.check.verdict import Change, Gates
-from simulator.recipes.rules.frameworks import findings
-from simulator.recipes.rules.launch import Mark
 from simulator.search.build import fitting_estimates, with_intervals
 
 MOST_SHOWN, MOST_WIDER = 5, 2
 """Most sets of changes shown, on the same devices and on more."""
 _LARGEST_STEP = 4
 """Number of doublings of a size that are tried, the size itself included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A set of changes with which the recipe fits."""
+
+    options: tuple[str, ...]
+    """Options as on the command line, such as `--recompute full`."""
+    estimate: Estimate
+    """Estimate of the recipe with the changes."""
+    speed_ratio: float
+    """Tokens per second and device, relative to the unchanged recipe as if it fit."""
+    case: Case
+    """The changed recipe as a question."""
+    patch: str = ""
+    """Unified diff that makes the changes; empty unless requested and possible."""
+
+    @property
+    def text(self) -> str:
+        """The options on one line."""
+        return " ".join(self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +74,7 @@ def changes_for(case: Case, base: Estimate, marks: frozenset[Mark], gates: Gates
         recomputed = [x for x in singles if "recompute" in x.axes and x.case.layout.recompute_method == "uniform"]
         changes = fitting(_further(_further(recomputed, 2, marks), 3, marks))
     enough = bool(alone) and base.memory.fits and not gates.broken(base)
-    wider = [] if ":" in case.asked.hardware or enough else list(_nodes(start))
+    wider = [] if case.question.has_groups or enough else list(_nodes(start))
     more = fitting(wider)
     if not more:
         pairs = list(_further(wider, 2, marks))
@@ -158,15 +180,13 @@ def _with(  # noqa: PLR0913  what an option may change
     axes = {axis} if isinstance(axis, str) else set(axis)
     if axes & start.axes:
         return
-    asked = start.case.asked
-    fields = {**asked.layout, **layout}
-    if "virtual_stages" in layout:
-        fields.pop("layers_per_virtual_stage", None)
-    asked = replace(asked, layout=fields, options={**asked.options, **(switches or {})})
-    if nodes is not None:
-        asked = replace(asked, nodes=nodes, devices=None)
+    change = Question(
+        inputs={} if nodes is None else {"nodes": Input(nodes, OPTION)},
+        layout={name: Input(value, OPTION) for name, value in layout.items()},
+        switches={name: Input(text, OPTION) for name, text in (switches or {}).items()},
+    )
     try:
-        case = case_of(start.case.recipe, asked, start.case)
+        case = case_of(change.over(start.case.question), start.case)
     except SimulateError:
         return
     if isinstance(case, Case):
@@ -224,12 +244,11 @@ def _offloads_optimizer(case: Case, marks: frozenset[Mark]) -> bool:
     launch, vendor = case.launch(marks), case.scenario.hardware.vendor
     if launch.flag(*_OFFLOAD_FLAGS) is not None:
         return True
-    if case.recipe.framework == "paddle":
+    if case.scenario.framework.name == "paddle":
         late = launch.flag("tensor-model-parallel-size", "fine-tuning", "stage") is not None
         return late or case.scenario.model.architecture.startswith("ernie")
-    return (
-        case.recipe.dialect == "megatron-shell" and "megatron-before-0.12" not in marks and vendor not in _OWN_MEGATRON
-    )
+    is_script = case.question.recipe is not None and case.question.recipe.dialect == "megatron-shell"
+    return is_script and "megatron-before-0.12" not in marks and vendor not in _OWN_MEGATRON
 
 
 _OFFLOAD_FLAGS = (
@@ -272,7 +291,7 @@ def _sizes(start: _Try) -> Iterator[_Try]:
 
 def _data_parallel(start: _Try, size: int) -> tuple[str, dict[str, Any]]:
     """Return option and field of data parallelism where the user set it; else it follows from the devices."""
-    if "data_parallel" not in start.case.asked.layout:
+    if not start.case.question.by_user("data_parallel"):
         return "", {}
     return f" --dp {size}", {"data_parallel": size}
 
@@ -288,7 +307,7 @@ def _pipelines(start: _Try, size: int, data_parallel: int, nodes: int | None = N
     option = f"{'' if nodes is None else f'--nodes {nodes} '}--pp {size}{more}"
     # Megatron needs to know which stages have fewer layers.
     uneven = start.case.scenario.framework.name == "megatron" and layers % size > 0
-    if uneven or "stage_layers" in start.case.asked.layout:
+    if uneven or start.case.question.by_user("stage_layers"):
         fields["stage_layers"] = default_cut(layers, size)
         option += f" --stage-layers {','.join(map(str, fields['stage_layers']))}"
     yield from _with(start, axes, option, fields, nodes)
@@ -331,7 +350,8 @@ def _chunks(start: _Try) -> Iterator[_Try]:
 def _nodes(start: _Try) -> Iterator[_Try]:
     """Yield more nodes, as more replicas or as a longer pipeline."""
     scenario, layout = start.case.scenario, start.case.layout
-    per_node = start.case.recipe.devices_per_node or scenario.hardware.devices_per_node
+    recipe = start.case.question.recipe
+    per_node = (recipe and recipe.devices_per_node) or scenario.hardware.devices_per_node
     present = max(scenario.devices // per_node, 1)
     for factor in (2, 4, 8, 16):
         nodes = present * factor

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from simulator.answers.cases import Case
+from simulator.answers.ranking import estimate_of
+from simulator.answers.rules import LaunchFacts, findings
 from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.frameworks import registry
 from simulator.frameworks.write import Head
 from simulator.question.scenario.inputs import WORKLOAD
 from simulator.question.units import to_gib
-from simulator.recipes.check.case import Case
-from simulator.recipes.check.judge import estimate_of
-from simulator.recipes.rules.frameworks import findings
-from simulator.recipes.rules.launch import LaunchFacts
 
 _WRITTEN = ("seq_length", "global_batch_size", "precision", "lora_rank")
 """Workload fields that writers support."""
@@ -21,6 +20,12 @@ def emit(case: Case, target: str) -> str:
     if target not in registry.writers():
         names = tuple(registry.writers())
         raise InputError(f"target '{target[:60]}': is not one of {', '.join(names)}{did_you_mean(target, names)}")
+    priced_for = case.scenario.framework.name
+    if priced_for != registry.framework_of(target):
+        raise InputError(
+            f"the layout was priced for {priced_for}, which trains differently: price it with --framework "
+            f"{registry.framework_of(target)} first"
+        )
     if case.scenario.groups:
         raise UnsupportedError(f"hardware {case.scenario.hardware_name}: one recipe launches one kind of device")
     model = case.scenario.model
@@ -45,6 +50,7 @@ def emit(case: Case, target: str) -> str:
         lines=(
             f"Written by `simulate emit`: {case.scenario.model.name} on {case.scenario.devices} x {estimate.hardware}.",
             f"Estimated: {need} GiB usable, {estimate.throughput.step_seconds:.3g} s per step.",
+            f"simulate: stack={case.scenario.framework.stack}",
         ),
     )
     return registry.writers()[target].text(case.scenario, case.layout, head)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from simulator.answers.cases import Case, case_of_recipe, priceable
+from simulator.answers.saved import is_answer, saved_case
 from simulator.errors import InputError
-from simulator.evidence.measurements.asked import asked_columns
-from simulator.evidence.measurements.log import read_log
+from simulator.evidence.measurements.columns import case_columns
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
 from simulator.evidence.measurements.shapes import spec_text
+from simulator.question.origin import Origin
+from simulator.question.question import Question, question_of
 from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.specs.folders import model_names
-from simulator.recipes.check.asked import Asked
-from simulator.recipes.check.case import Case, case_of
-from simulator.recipes.emit.question import MOST_BYTES, priceable, question_of_file, target_of
+from simulator.recipes.logs import read_log
 from simulator.recipes.readers.read import read_recipe
 
 _LOGS: Final = frozenset({".log", ".out", ".err", ".txt"})
@@ -58,48 +57,36 @@ def _asked(file: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a recipe's or a saved estimate's question, with its hardware if stated."""
     case, hardware = _case(file, known)
     scenario = case.scenario
-    name = _model_name(case, str(known.get("model") or case.recipe.model or ""))
+    name = _model_name(case, str(known.get("model") or case.question.stated("model") or ""))
     layers = None
     if not name.startswith("{") and scenario.model.num_hidden_layers != load_model(name).num_hidden_layers:
         layers = scenario.model.num_hidden_layers
-    options = {**case.recipe.options, **case.asked.options}
-    columns = asked_columns(scenario, case.layout, model=name, options=options, num_layers=layers)
+    options = case.question.options
+    columns = case_columns(scenario, case.layout, model=name, options=options, num_layers=layers)
     if hardware:
         columns["hardware"] = hardware
     return {key: value for key, value in columns.items() if value not in (None, ())}
 
 
 def _case(file: Path, known: Mapping[str, Any]) -> tuple[Case, str]:
-    """Return the question of a file, and the hardware that the file names, else empty."""
-    asked = _over(known)
-    value = parse_json(str(file), read_limited(file, MOST_BYTES)) if file.suffix.lower() == ".json" else None
-    if isinstance(value, dict) and ("estimates" in value or {"layout", "throughput"} <= set(value)):
-        first: Any = value if "layout" in value else next(iter(value["estimates"] or ()), {})
-        layout = first.get("layout") if isinstance(first, dict) else None
-        framework = layout.get("framework") if isinstance(layout, dict) else None
-        if framework not in ("megatron", "paddle", "torch"):
-            raise InputError(f"{file}: is no estimate of `simulate --format json`")
-        case = question_of_file(str(file), None, 1, asked, target_of(framework))
+    """Return the case of a file, and the hardware that the file names, else empty."""
+    options = _known_question(known)
+    if file.suffix.lower() == ".json" and is_answer(str(file)):
+        case = saved_case(str(file), None, 1, options)
         return case, case.scenario.hardware_name
     recipes = read_recipe(file)
     if len(recipes) != 1:
         raise InputError(f"{file}: holds {len(recipes)} launches; a row is of one")
-    if asked.hardware_assumed:
+    if "hardware" not in options.inputs:
         raise InputError(f"{file}: recipes do not say the hardware; give it in column hardware or with --hardware")
-    return priceable(case_of(recipes[0], asked)), ""
+    return priceable(case_of_recipe(recipes[0], options)), ""
 
 
-def _over(known: Mapping[str, Any]) -> Asked:
-    """Return a row's own cells as options that override a file."""
-    names = ("model", "devices", *WORKLOAD_COLUMNS, "num_layers", "framework")
-    values = {name: known[name] for name in names if known.get(name)}
-    asked = Asked(**values, layout={name: known[name] for name in LAYOUT_COLUMNS if known.get(name)})
-    asked = replace(asked, options=dict(known.get("options") or ()))
-    return (
-        replace(asked, hardware=str(known["hardware"]))
-        if known.get("hardware")
-        else replace(asked, hardware_assumed=True)
-    )
+def _known_question(known: Mapping[str, Any]) -> Question:
+    """Return a row's own cells as a question, which overrides a file."""
+    names = ("model", "hardware", "devices", *WORKLOAD_COLUMNS, "num_layers", "framework", *LAYOUT_COLUMNS)
+    cells = {name: known[name] for name in names if known.get(name)} | {"options": dict(known.get("options") or ())}
+    return question_of(cells, origin=lambda name: Origin("argument", f"column {name}"))
 
 
 def _model_name(case: Case, name: str) -> str:

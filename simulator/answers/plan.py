@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
-from simulator import api
+from simulator.answers import ranking
+from simulator.answers.availability import Availability, Goodput, goodput
+from simulator.answers.command import estimate_command
+from simulator.answers.offers import Offer, parse_offer
+from simulator.answers.run import TrainingRun, run_of
 from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError
+from simulator.question.origin import ARGUMENT, Origin
+from simulator.question.question import Question
 from simulator.question.scenario.layout import layout_object
 from simulator.question.scenario.settings import check_count
-from simulator.question.scenario.typed import PlanFields
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS, Precision
 from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.rank import Progress
 from simulator.search.space import Space
-from simulator.show.answers.availability import Availability, Goodput, goodput
-from simulator.show.answers.command import estimate_command
-from simulator.show.answers.offers import Offer, parse_offer
-from simulator.show.answers.run import TrainingRun, run_of
 from simulator.tabular import Tabular
 
 LimitAnswer = Literal["yes", "maybe", "no"]
@@ -130,8 +131,8 @@ class Plan(Tabular):
     """Least probability to fit of a recommended layout."""
     choices: tuple[Choice, ...]
     """Offers in the order given, within one by nodes, then by precision."""
-    question: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Arguments of `simulator.rank` that all choices share."""
+    question: Question = field(default_factory=Question, repr=False, compare=False)
+    """Values that all choices share, with who said each."""
 
     @property
     def priced(self) -> tuple[Choice, ...]:
@@ -223,8 +224,7 @@ class Plan(Tabular):
         """Return the command that prices the layout of a choice; empty where it has none."""
         if choice.estimate is None:
             return ""
-        asked = {**self.question, "hardware": self.offers[choice.offer].hardware}
-        return estimate_command(choice.estimate, asked, has_experts=load_model(self.model).is_moe)
+        return estimate_command(choice.estimate, has_experts=load_model(self.model).is_moe)
 
     def _preference(self, choice: Choice) -> tuple[float, ...]:
         doubt = -choice.probability if choice.verdict == "maybe" else 0.0
@@ -242,10 +242,9 @@ class Plan(Tabular):
         return self.deadline_days is not None and _days(choice) <= self.deadline_days
 
 
-@api.spelled(PlanFields)
-def plan(  # noqa: PLR0913  one keyword per input of a question
+def plan(  # noqa: PLR0913  what a plan may be asked for
+    question: Question,
     *,
-    model: str,
     train_tokens: int,
     offers: Sequence[Offer | str],
     deadline_days: float | None = None,
@@ -255,16 +254,15 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
     space: Space | None = None,
     min_fit_probability: float = MIN_FIT_PROBABILITY,
     progress: Progress | None = None,
-    **question: Unpack[PlanFields],
+    origin: Origin = ARGUMENT,
 ) -> Plan:
     """Price the best layout of every offer, number of nodes and precision for a whole training run.
 
-    The run has `train_tokens` tokens; `deadline_days` and `budget` (in the currency of the offers) are its limits. With
-    `availability`, days and cost include failures, checkpoints and evaluation. The rest is as in `rank`, without
-    hardware, size and precision; `progress` is called with the number of priced choices and of all. Raises InputError.
+    The question has no hardware, size or precision: the offers and `precisions` say them, by `origin`. `progress` is
+    called with the number of priced choices and of all; see `simulator.plan`. Raises InputError.
     """
     for name in ("hardware", "nodes", "devices", "precision"):
-        if name in question:
+        if name in question.inputs:
             raise InputError(f"{name}: a plan takes it from its offers" if name != "precision" else "use precisions")
     _check(train_tokens, deadline_days, budget, precisions)
     known = tuple(parse_offer(offer) if isinstance(offer, str) else offer for offer in offers)
@@ -272,11 +270,12 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
         raise InputError("a plan needs at least one offer")
     if budget is not None and all(offer.price_per_device_hour is None for offer in known):
         raise InputError("a budget needs the price of an offer, such as h100-sxm-80g:8,16@2.50")
+    model = question.value("model")
     limits = _Limits(train_tokens, deadline_days, budget, availability, float(total_parameters(load_model(model))))
-    asked = {**question, "model": model, "space": space, "min_fit_probability": min_fit_probability}
+    search = _Search(question, space, min_fit_probability, origin)
     total = sum(len(offer.nodes) for offer in known) * len(dict.fromkeys(precisions))
     choices: list[Choice] = []
-    for choice in _choices(known, precisions, asked):
+    for choice in _choices(known, precisions, search):
         choices.append(_limited(choice, known[choice.offer], limits))
         if progress is not None:
             progress(len(choices), total)
@@ -289,7 +288,7 @@ def plan(  # noqa: PLR0913  one keyword per input of a question
         availability=availability,
         min_fit_probability=min_fit_probability,
         choices=tuple(replace(choice, pareto=_on_front(choice, choices)) for choice in choices),
-        question={**question, "model": model},
+        question=question,
     )
 
 
@@ -303,14 +302,24 @@ def _check(tokens: int, deadline: float | None, budget: float | None, precisions
         raise InputError(f"precisions {list(precisions)}: allowed are {', '.join(PRECISIONS)}")
 
 
-def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], question: dict[str, Any]) -> Iterator[Choice]:
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What all choices share, and who says what the offers say."""
+
+    question: Question
+    space: Space | None
+    min_fit_probability: float
+    origin: Origin
+
+
+def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], search: _Search) -> Iterator[Choice]:
     """Yield every choice with its layout, without the run."""
     for position, offer in enumerate(offers):
         hardware = load_hardware(offer.hardware)
         for nodes in offer.nodes:
             for precision in dict.fromkeys(precisions):
-                asked = question | {"hardware": offer.hardware, "nodes": nodes, "precision": precision}
-                estimate, reason = _fastest(asked)
+                offered = {"hardware": offer.hardware, "nodes": nodes, "precision": precision}
+                estimate, reason = _fastest(replace(search, question=search.question.changed(search.origin, **offered)))
                 yield Choice(
                     offer=position,
                     hardware=hardware.name,
@@ -322,10 +331,10 @@ def _choices(offers: Sequence[Offer], precisions: Sequence[Precision], question:
                 )
 
 
-def _fastest(asked: dict[str, Any]) -> tuple[Estimate | None, str | None]:
+def _fastest(search: _Search) -> tuple[Estimate | None, str | None]:
     """Return the estimate of a choice, or why it has none. Raises InputError for a wrong question."""
     try:
-        layouts = api.fastest(**asked)
+        layouts = ranking.fastest(search.question, space=search.space, min_fit_probability=search.min_fit_probability)
     except UnsupportedError as error:
         return None, str(error)
     if layouts.recommended is not None:

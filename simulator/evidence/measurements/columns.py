@@ -1,4 +1,4 @@
-"""Columns of a measured row from the question of a launch, a recipe or an estimate. Touches no measured figure."""
+"""Columns of a measured row from the question of a launch, a recipe or an estimate."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS
-from simulator.frameworks.run import AskedRun
 from simulator.question.frameworks.stacks import stack_for
+from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import BY_NAME, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
 
 
-def asked_columns(
+def case_columns(
     scenario: Scenario, layout: Layout, *, model: str, options: Mapping[str, str], num_layers: int | None
 ) -> dict[str, Any]:
     """Return the columns of workload and layout; `model` is the spec's name, `num_layers` its layers if they are cut.
@@ -34,7 +34,7 @@ def asked_columns(
     }
 
 
-def run_columns(run: AskedRun, devices: int | None, *, is_moe: bool) -> dict[str, Any]:
+def recipe_columns(run: Recipe, devices: int | None, *, is_moe: bool) -> dict[str, Any]:
     """Return the columns that a logged run's words ask for, without its model."""
     columns = {name: getattr(run, name) for name in ("framework", "stack", *WORKLOAD_COLUMNS)} | {"devices": devices}
     layout = run.layout

@@ -1,0 +1,1 @@
+"""Answers: what is asked above a layout, from a question to a frozen result."""

@@ -1,0 +1,527 @@
+"""Cases: a question with the scenario and the layout that it is priced with, or everything that it lacks.
+
+`--model llama3.1-8b --nodes 1 --tp 2` is a case of one node of the default hardware with its usual stack; a launch
+script is one with the framework's own defaults, and options over it beat its flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from simulator.answers.models import ContradictionError, model_of, needs_vocabulary, recipe_model
+from simulator.answers.rules import LaunchFacts, Mark, replicated_key_value_heads, uneven_stages
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import InputError
+from simulator.evidence.cluster import cluster
+from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.frameworks.releases import usual_profile
+from simulator.question.origin import Remark, Unknown, option_for
+from simulator.question.question import SEARCH, Question
+from simulator.question.recipe import A_NODE, Recipe
+from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD, WORKLOAD
+from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
+from simulator.question.scenario.scenario import Cluster, Scenario, scenario_on
+from simulator.question.scenario.settings import InputSetting
+from simulator.question.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A question that can be priced, with its scenario and layout."""
+
+    question: Question
+    model: ModelSpec
+    """Model of the question; the scenario's counts the key-value heads of all the layout's ranks."""
+    scenario: Scenario
+    layout: Layout
+    remarks: tuple[Remark, ...] = ()
+    """Remarks of the recipe's reader and of this module."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe whose case it is. Raises ValueError for a question without one."""
+        if self.question.recipe is None:
+            raise ValueError("a case of no recipe")
+        return self.question.recipe
+
+    def launch(self, marks: frozenset[Mark] = frozenset()) -> LaunchFacts:
+        """Return the facts that the framework's rules refer to."""
+        question = self.question
+        return LaunchFacts(
+            scenario=self.scenario,
+            layout=self.layout,
+            recipe=question.recipe,
+            marks=marks,
+            replaced=frozenset(question.user_layout),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """A recipe that cannot be priced, with every reason."""
+
+    question: Question
+    missing: tuple[Remark, ...]
+    """Missing values, each with the option that sets it."""
+
+    @property
+    def remarks(self) -> tuple[Remark, ...]:
+        """Remarks of the recipe's reader."""
+        return self.question.recipe.remarks if self.question.recipe else ()
+
+
+class OtherHardwareError(InputError):
+    """A recipe starts more processes on a node than the hardware has devices."""
+
+    settings = ("devices_per_node", "nodes")
+
+
+def case_of(question: Question, like: Case | None = None) -> Case | Blocked:
+    """Return the case of a question with one layout.
+
+    `like` is a case of the same recipe, model and hardware, whose model and cluster are reused. Raises InputError for
+    contradictions (a cluster that the degrees do not fill) and UnsupportedError for what cannot be priced.
+    """
+    if question.recipe is not None:
+        return _recipe_case(question, question.recipe, like)
+    scenario = like.scenario if like is not None and _same_scenario(question, like.question) else scenario_of(question)
+    words = _words(question)
+    scenario, layout = resolve(scenario, question.layout_values, words, filled=words is OPTIONS)
+    return Case(question=question, model=scenario.model, scenario=scenario, layout=layout)
+
+
+def case_of_recipe(recipe: Recipe, options: Question, like: Case | None = None) -> Case | Blocked:
+    """Return the case of a recipe with options over it; see `case_of`."""
+    return case_of(options.over(Question.of_recipe(recipe)), like)
+
+
+def case_of_estimate(estimate: Estimate) -> Case:
+    """Return the case that an estimate answers. Raises InputError for one of a bare scenario."""
+    question = estimate.question
+    if not question.inputs and question.recipe is None:
+        raise InputError(f"{estimate!r}: was priced for a scenario without a question: give its arguments")
+    if question.recipe is None:
+        question = question.with_layout(estimate.layout).with_switches(estimate.options, SEARCH)
+    return priceable(case_of(question))
+
+
+def _same_scenario(first: Question, second: Question) -> bool:
+    return (first.inputs, first.model_fields, first.switches) == (second.inputs, second.model_fields, second.switches)
+
+
+def priceable(case: Case | Blocked) -> Case:
+    """Return the case. Raises one InputError naming everything that it lacks."""
+    if isinstance(case, Blocked):
+        raise InputError("; ".join(f"{remark.message} ({remark.fix})" for remark in case.missing))
+    return case
+
+
+def scenario_of(question: Question) -> Scenario:
+    """Return the scenario of a question without a recipe; without nodes and devices it is what its layout takes.
+
+    Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
+    """
+    if question.stated("model") is None and not question.model_fields:
+        raise InputError("model: name one, give an estimate, or a file")
+    devices = question.stated("devices")
+    if devices is None and question.stated("nodes") is None and not question.has_groups:
+        devices = _devices_taken(question)
+    machines = cluster(question.value("hardware"), question.stated("nodes"), devices, question.stated("calibration"))
+    model, workload = question_model(question), {setting.name: question.value(setting.name) for setting in WORKLOAD}
+    hardware = "" if machines.groups else machines.hardware.name
+    profile = usual_profile(
+        question.value("framework"),
+        question.options,
+        question.stated("stack"),
+        machines.stacks,
+        (model.name, hardware, workload["precision"]),
+        machines.hardware.family,
+    )
+    return scenario_on(machines, model, profile, **workload)
+
+
+def _devices_taken(question: Question) -> int | None:
+    """Return the devices of a layout with `data_parallel`; None without it, or where its sizes are sets."""
+    if any(isinstance(stated.value, tuple) for name, stated in question.layout.items() if name in _DEGREES):
+        return None
+    return devices_taken(question.layout_values)
+
+
+_DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel")
+
+
+def question_model(question: Question) -> ModelSpec:
+    """Return the model of a question without a recipe, its fields and layers replaced. Raises InputError."""
+    name, layers = question.stated("model"), question.stated("num_layers")
+    if not question.model_fields:
+        model = model_of(name)
+        return model if layers is None else model.with_layers(layers)
+    values = {field: stated.value for field, stated in question.model_fields.items()}
+    changed, _ = recipe_model(Recipe(file="options", framework="megatron"), name, values, layers)
+    if changed is None:
+        raise InputError(f"model: {', '.join(values)} alone make no model: name one")
+    return changed
+
+
+def _words(question: Question) -> Wording:
+    """Return the names of a question's settings in errors, by who said it."""
+    kinds = {stated.origin.kind for group in (question.layout, question.inputs) for stated in group.values()}
+    return NAMES if "argument" in kinds else OPTIONS if kinds & {"option", "environment"} else KEYS
+
+
+def _recipe_case(question: Question, recipe: Recipe, like: Case | None) -> Case | Blocked:
+    """Return the case of a recipe: a launch with the framework's own defaults."""
+    if like is None:
+        name = question.stated("model") if question.by_user("model") else None
+        model, remarks = recipe_model(recipe, name, user_fields(question), question.stated("num_layers"))
+    else:
+        model, remarks = like.model, ()
+    missing = tuple(_missing(question, recipe, model)) if like is None else ()
+    base = _stated_layout(question, recipe)
+    if missing or model is None or base is None:
+        return Blocked(question=question, missing=missing)
+    machines = _cluster(question, recipe, like, model)
+    base, more = _as_launched(recipe, _with_experts(question, recipe, base, model))
+    stated = {name: question.stated(name) for name in DEFAULT_WORKLOAD}
+    workload = {name: plain if stated[name] is None else stated[name] for name, plain in DEFAULT_WORKLOAD.items()}
+    options = _options(question, recipe, base, machines)
+    profile = _profile(question, machines, options, model, workload["precision"])
+    steps = None if stated["global_batch_size"] else recipe.gradient_accumulation_steps or 1
+    fields = {field.name: getattr(base, field.name) for field in FIELDS}
+    fields["data_parallel"] = question.layout_values.get("data_parallel")
+    scenario, layout = resolve(
+        scenario_on(machines, model, profile, **workload), fields, _recipe_words(recipe), accumulation_steps=steps
+    )
+    if layout.chunk_layers and not base.chunk_layers:
+        # Only its flags cut a launch's layers.
+        cut = default_cut(scenario.model.num_hidden_layers, layout.pipeline_parallel)
+        layout = replace(layout, stage_layers=cut, chunk_layers=())
+    layout, unsharded = _as_sharded(recipe, _with_virtual_stages(question, recipe, layout))
+    scenario, whole = _with_whole_heads(scenario, layout)
+    remarks = (*recipe.remarks, *remarks, *more, *unsharded, *whole, *_notes(question, recipe, scenario, layout))
+    return Case(question=question, model=model, scenario=scenario, layout=layout, remarks=tuple(remarks))
+
+
+def user_fields(question: Question) -> Mapping[str, object]:
+    """Return the fields of the model that the user replaces."""
+    return {name: stated.value for name, stated in question.model_fields.items() if stated.origin.is_user}
+
+
+def _stated_layout(question: Question, recipe: Recipe) -> Layout | None:
+    """Return the recipe's layout with the user's fields, before data parallelism and the cut are resolved."""
+    if recipe.layout is None:
+        return None
+    fields = question.layout_values
+    return replace(recipe.layout, **{field.name: fields[field.name] for field in FIELDS if field.name in fields})
+
+
+def _profile(
+    question: Question, machines: Cluster, options: Mapping[str, str], model: ModelSpec, precision: str
+) -> FrameworkProfile:
+    """Return the framework's profile: a launch has its stack, else the framework's defaults."""
+    case = model.name, "", precision
+    return usual_profile(
+        question.value("framework"), options, question.stated("stack"), (), case, machines.hardware.family
+    )
+
+
+def _with_whole_heads(scenario: Scenario, layout: Layout) -> tuple[Scenario, tuple[Remark, ...]]:
+    """Return the question with the key-value heads of all ranks, where a network keeps them whole on each."""
+    heads, name = replicated_key_value_heads(scenario, layout)
+    if not heads:
+        return scenario, ()
+    shared = scenario.model.num_key_value_heads
+    message = (
+        f"{shared} key-value heads do not divide by tensor parallel {layout.tensor_parallel}: Paddle's {name} keeps "
+        f"them whole on every rank, {heads} in all"
+    )
+    model = scenario.model.model_copy(update={"num_key_value_heads": heads})
+    return replace(scenario, model=model), (Remark("whole-key-values", "note", message),)
+
+
+def _missing(question: Question, recipe: Recipe, model: ModelSpec | None) -> Iterator[Remark]:
+    """Yield every value that must be set before the recipe can be priced."""
+    open_settings: set[str] = set()
+    for unknown in recipe.unknowns:
+        needing = [name for name in unknown.affects if not _settled(question, recipe, name)]
+        if needing:
+            open_settings |= set(needing)
+            yield _unknown_value(unknown, needing)
+    for name, absent, message, fix, known_by in _absences(question, recipe, model):
+        if absent and not open_settings & known_by:
+            yield Remark(rule=f"unknown-{name}", severity="error", message=message, fix=fix)
+
+
+def _unknown_value(unknown: Unknown, needing: list[str]) -> Remark:
+    name = f"${unknown.name}" if unknown.name.isdigit() or unknown.name in ("@", "*") else unknown.name
+    names = ", ".join(setting.replace("_", " ") for setting in needing)
+    return Remark(
+        rule="unknown-value",
+        severity="error",
+        message=f"{name} is not known before the launch; it decides {names}",
+        place=unknown.place,
+        fix=option_for(unknown.name),
+    )
+
+
+_Absence = tuple[str, bool, str, str, frozenset[str]]
+
+
+def _absences(question: Question, recipe: Recipe, model: ModelSpec | None) -> tuple[_Absence, ...]:
+    """Return what a question needs: (name, whether absent, message, fix, settings that would supply it)."""
+    batch = question.stated("global_batch_size") is None and recipe.gradient_accumulation_steps is None
+    reason = "the recipe does not say"
+    bare = model is None and not question.by_user("model") and needs_vocabulary(recipe, user_fields(question))
+    no_model = ("the recipe names no model that is known", "--model NAME")
+    if bare:
+        no_model = ("the vocabulary is missing: the recipe gives every other size", "--model-field vocab_size=N")
+    length, precision = question.stated("seq_length") is None, question.stated("precision") is None
+    return (
+        ("vocabulary" if bare else "model", model is None, *no_model, _MODEL_SETTINGS),
+        ("layout", recipe.layout is None, f"{reason} how it is spread", "--set NAME=VALUE", LAYOUT_SETTINGS),
+        ("seq-length", length, f"{reason} how long a sequence is", "--seq-length N", _SEQUENCE),
+        ("precision", precision, f"{reason} its precision", "--precision bf16", _PRECISION),
+        ("global-batch-size", batch, f"{reason} how large a step is", "--global-batch-size N", _BATCH),
+    )
+
+
+CLUSTER_SETTINGS = frozenset({"nodes", "devices", "devices_per_node", "dp"})
+LAYOUT_SETTINGS = frozenset(setting.key for setting in SETTINGS) - CLUSTER_SETTINGS
+"""Settings without which a recipe's reader returns no layout; only `--set` supplies them."""
+_MODEL_SETTINGS = frozenset({"model", "tokenizer", *ModelSpec.model_fields})
+_SEQUENCE = frozenset({"seq_length"})
+_PRECISION = frozenset({"precision"})
+_BATCH = frozenset({"global_batch_size", "gradient_accumulation_steps", "micro_batch_size"})
+
+
+def _settled(question: Question, recipe: Recipe, name: str) -> bool:
+    """Whether a setting that the recipe leaves open is set by the user, or does not matter."""
+    if name == "launch":
+        return True
+    if name in CLUSTER_SETTINGS:
+        return question.is_sized
+    if name in LAYOUT_SETTINGS:
+        return recipe.layout is not None and BY_NAME[name].name in question.user_layout
+    if name in _MODEL_SETTINGS:
+        field = "vocab_size" if name == "tokenizer" else name
+        return question.by_user("model") or field in user_fields(question)
+    if name in ("global_batch_size", "gradient_accumulation_steps"):
+        return question.by_user("global_batch_size")
+    return question.by_user(name)
+
+
+def _size(recipe: Recipe) -> int | None:
+    """Return the nodes of the recipe's launch, else the devices that its degrees state; None without either."""
+    if recipe.nodes is not None or recipe.layout is None or "dp" not in recipe.places:
+        return recipe.nodes
+    return recipe.layout.devices
+
+
+def _cluster(question: Question, recipe: Recipe, like: Case | None, model: ModelSpec) -> Cluster:
+    """Return the machines: the user's, else the recipe's nodes, else the fewest nodes that its degrees fill."""
+    if like is not None:
+        return _resized(question, recipe, like)
+    hardware, calibration = question.value("hardware"), question.stated("calibration")
+    nodes, devices = question.stated("nodes"), question.stated("devices")
+    if question.has_groups or devices is not None:
+        return cluster(hardware, nodes, devices, calibration)
+    degrees = None if nodes or recipe.nodes is not None else _size(recipe)
+    if degrees is not None:
+        return cluster(hardware, None, degrees, calibration)
+    spec = cluster(hardware, None, None, calibration).hardware
+    per_node = recipe.devices_per_node or spec.devices_per_node
+    if per_node > spec.devices_per_node:
+        raise OtherHardwareError(
+            f"{recipe.file}: the recipe starts {per_node} processes on a node; "
+            f"{spec.name} has {spec.devices_per_node} devices (--hardware NAME)",
+        )
+    nodes = nodes or recipe.nodes or _fewest_nodes(_stated_layout(question, recipe), model, per_node)
+    return cluster(hardware, None, nodes * per_node, calibration)
+
+
+def _fewest_nodes(layout: Layout | None, model: ModelSpec, per_node: int) -> int:
+    """Return the fewest whole nodes that the degrees fill; 1 where none do."""
+    if layout is None:
+        return 1
+    experts = layout.expert_parallel * layout.expert_tensor_parallel if model.is_moe else 1
+
+    def filled(nodes: int) -> bool:
+        devices = nodes * per_node
+        return devices % layout.replica == 0 and devices // layout.pipeline_parallel % experts == 0
+
+    return next((nodes for nodes in range(1, _MOST_ASSUMED + 1) if filled(nodes)), 1)
+
+
+_MOST_ASSUMED = 1024
+"""Most nodes that are assumed where none are stated."""
+
+
+def _resized(question: Question, recipe: Recipe, like: Case) -> Cluster:
+    """Return the machines of a case with the present number of nodes."""
+    scenario, nodes = like.scenario, question.stated("nodes")
+    devices = scenario.devices
+    if nodes is not None and nodes != like.question.stated("nodes"):
+        devices = nodes * (recipe.devices_per_node or scenario.hardware.devices_per_node)
+    return Cluster(
+        hardware=scenario.hardware,
+        devices=devices,
+        groups=scenario.groups,
+        coefficients=scenario.coefficients,
+        calibration=scenario.calibration,
+        stacks=(scenario.framework.stack,),
+    )
+
+
+def _with_experts(question: Question, recipe: Recipe, layout: Layout, model: ModelSpec) -> Layout:
+    """Return the layout with Megatron's default: experts are split like the other layers, unless a flag decides.
+
+    Without experts their tensor parallel size makes groups that nothing uses (initialize_model_parallel in
+    megatron/core/parallel_state.py of core_r0.12.0); an expert parallel size is refused.
+    """
+    if recipe.framework != "megatron":
+        return layout
+    by_user = question.by_user("expert_tensor_parallel")
+    if not model.is_moe:
+        return layout if by_user else replace(layout, expert_tensor_parallel=1)
+    fixed = recipe.model is not None or "num_experts" in recipe.model_fields or "etp" in recipe.places or by_user
+    return layout if fixed else replace(layout, expert_tensor_parallel=layout.tensor_parallel)
+
+
+def _as_launched(recipe: Recipe, layout: Layout) -> tuple[Layout, list[Remark]]:
+    """Return the layout without sequence parallelism where nothing is tensor parallel, as frameworks do."""
+    if not layout.sequence_parallel or layout.tensor_parallel > 1:
+        return layout, []
+    remark = Remark(
+        rule="sequence-parallel-off",
+        severity="note",
+        message="sequence parallelism with tensor parallel 1: the framework switches it off",
+        place=recipe.places.get("sequence_parallel"),
+    )
+    return replace(layout, sequence_parallel=False), [remark]
+
+
+def _as_sharded(recipe: Recipe, layout: Layout) -> tuple[Layout, list[Remark]]:
+    """Return the layout without sharding over one rank, as in Paddle (training_args.py:922 of paddlenlp 2.8.1)."""
+    alone = layout.data_parallel * layout.context_parallel == 1
+    # Stage 1 over one replica changes nothing; only higher stages would be refused beside a pipeline.
+    if layout.zero_stage < 2 or not alone or recipe.framework != "paddle":
+        return layout, []
+    remark = Remark(
+        rule="sharding-off",
+        severity="note",
+        message=f"ZeRO stage {layout.zero_stage} on one replica: the framework switches it off",
+        place=recipe.places.get("zero_stage"),
+    )
+    return replace(layout, zero_stage=0), [remark]
+
+
+def _recipe_words(recipe: Recipe) -> Wording:
+    """Return the wording of errors: the recipe's file in front, and which sizes to change."""
+
+    def refusal(message: str, *keys: str) -> InputError:
+        if keys[:1] == ("tp",):
+            message += "; change a degree (--pp N) or the cluster (--nodes N)"
+        sizes = _SIZES if "tp" in keys else ("pp",)
+        return ContradictionError(message, *dict.fromkeys((*(key for key in keys if key not in _SIZES), *sizes)))
+
+    def spelled(setting: InputSetting) -> str:
+        return "the cut" if setting.key == "stage_layers" else setting.key
+
+    return Wording(spell=spelled, where=f"{recipe.file}: ", refusal=refusal)
+
+
+_SIZES = ("pp", "tp", "cp", "devices_per_node", "nodes")
+"""Settings that make up the sizes of layout and cluster, the most likely first."""
+
+
+def _with_virtual_stages(question: Question, recipe: Recipe, layout: Layout) -> Layout:
+    """Return a layout with its chunks per rank; of layers that do not divide, a number that their rule refuses."""
+    fields, cut = question.user_layout, layout.stage_layers
+    chunk = fields.get("layers_per_virtual_stage")
+    if chunk is None and "virtual_stages" not in fields:
+        chunk = recipe.virtual_stage_layers
+    if chunk is None or layout.pipeline_parallel == 1:
+        return layout
+    count = max(-(-max(cut) // int(chunk)), 1)
+    if any(layers % chunk for layers in cut):
+        while max(cut) % count == 0:
+            count += 1
+    return replace(layout, virtual_stages=count)
+
+
+def _options(question: Question, recipe: Recipe, layout: Layout, machines: Cluster) -> dict[str, str]:
+    """Return the switches of the question, without those of the recipe that have no effect on the layout."""
+    options, stated = question.options, question.user_options
+    if options.get("sharding_degree") == A_NODE:
+        options["sharding_degree"] = str(recipe.devices_per_node or machines.hardware.devices_per_node)
+    if layout.tensor_parallel == 1 and "tp_comm_overlap" not in stated:
+        options.pop("tp_comm_overlap", None)
+    return options
+
+
+HARDWARE_ASSUMED = "hardware-assumed"
+"""Rule of the remark that no hardware was named."""
+NODES_ASSUMED = "nodes-assumed"
+"""Rule of the remark that no number of nodes is stated."""
+
+
+def _assumed_machines(question: Question, recipe: Recipe, scenario: Scenario) -> Iterator[Remark]:
+    """Yield remarks on nodes, and devices per node, that are not stated."""
+    if question.stated("devices") is not None or question.has_groups:
+        return
+    per_node = recipe.devices_per_node or scenario.hardware.devices_per_node
+    nodes = scenario.devices // per_node
+    if not question.stated("nodes") and _size(recipe) is None:
+        shown = "one node is assumed" if nodes == 1 else f"{nodes} nodes are assumed, the fewest that its degrees fill"
+        text = f"the recipe does not say how many nodes run it: {shown}"
+        yield Remark(rule=NODES_ASSUMED, severity="note", message=text, fix="--nodes N")
+    if recipe.devices_per_node is None and scenario.devices == nodes * per_node:
+        text = f"the recipe does not say on how many devices of a node it starts: all {per_node} are taken"
+        yield Remark(rule="devices-assumed", severity="note", message=text, fix="--devices N")
+
+
+def _notes(question: Question, recipe: Recipe, scenario: Scenario, layout: Layout) -> Iterator[Remark]:
+    """Yield remarks on the assumptions of the answer."""
+    if "hardware" not in question.inputs:
+        yield Remark(
+            rule=HARDWARE_ASSUMED,
+            severity="note",
+            message=f"no hardware was named: priced on {scenario.hardware_name}",
+            fix="--hardware NAME",
+        )
+    yield from _assumed_machines(question, recipe, scenario)
+    base = recipe.layout
+    set_by_recipe = "dp" in recipe.places and "data_parallel" not in question.user_layout
+    if set_by_recipe and base is not None and base.data_parallel != layout.data_parallel:
+        yield Remark(
+            rule="other-replicas",
+            severity="warning",
+            message=(
+                f"the recipe sets data parallel {base.data_parallel}; on these devices it is priced with "
+                f"{layout.data_parallel}, which the framework takes only when the recipe says so"
+            ),
+            place=recipe.places["dp"],
+        )
+    layers, stages = scenario.model.num_hidden_layers, layout.pipeline_parallel
+    uneven = layout.virtual_stages == 1 and len(set(layout.stage_layers)) > 1
+    # Megatron refuses such a cut unless it is stated: a rule covers it.
+    if uneven and scenario.framework.name != "megatron" and not _cut_by_hand(question, recipe, layout):
+        yield Remark(
+            rule="uneven-stages",
+            severity="warning",
+            message=(
+                f"{layers} layers do not divide over {stages} stages: {min(layout.stage_layers)} or "
+                f"{max(layout.stage_layers)} layers each, and the longest sets the pace"
+                + uneven_stages(scenario.framework.name, layers, stages)
+            ),
+            place=recipe.places.get("pp"),
+        )
+
+
+def _cut_by_hand(question: Question, recipe: Recipe, layout: Layout) -> bool:
+    """Whether recipe or user state this cut of the layers."""
+    stage_layers = recipe.layout.stage_layers if recipe.layout else ()
+    return layout.stage_layers == stage_layers or "stage_layers" in question.user_layout

@@ -1,0 +1,55 @@
+"""Gates: what an answer must keep to pass, such as a smallest probability to fit, and the outcomes of a check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from simulator.cost.pricing.estimate import Estimate
+
+CheckOutcome = Literal[
+    "fits", "starved", "does_not_fit", "refused", "cannot_tell", "not_modelled", "unreadable", "skipped"
+]
+"""`cannot_tell`: a value is missing; `not_modelled`: the simulator cannot price it; `unreadable`: the file or its
+use is wrong; `skipped`: not a recipe, where such files are passed over."""
+OUTCOMES: tuple[CheckOutcome, ...] = get_args(CheckOutcome)
+FIRM: tuple[CheckOutcome, ...] = ("fits", "starved", "does_not_fit", "refused")
+"""Outcomes of judged recipes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """Conditions that a recipe must pass."""
+
+    max_memory_fraction: float | None = None
+    """Largest share of the usable memory that the worst rank may need."""
+    min_fit_probability: float | None = None
+    """Smallest probability to fit; None for any."""
+    fail_on: tuple[CheckOutcome, ...] | None = None
+    """Outcomes that fail; None for all but `fits`, `starved` and `skipped`. `fits` and `starved` always fail where a
+    gate above is broken."""
+    skip_non_recipes: bool = False
+    """Whether to pass over files that start no training, as is always done in folders."""
+    exit_zero: bool = False
+    """Whether recipes that fail or cannot be judged leave the exit code at 0."""
+
+    def broken(self, estimate: Estimate) -> tuple[str, ...]:
+        """Return the gates that an estimate does not pass, one sentence each."""
+        memory = estimate.memory
+        problems: list[str] = []
+        share = memory.device_bytes / memory.capacity_bytes
+        if self.max_memory_fraction is not None and share > self.max_memory_fraction:
+            problems.append(
+                f"needs {share:.1%} of the usable memory; --max-memory-fraction is {self.max_memory_fraction:.1%}"
+            )
+        likely = memory.fit_probability
+        if self.min_fit_probability is not None:
+            if likely is None:
+                problems.append("no calibration tells how probable it is to fit; --min-fit-probability asks for it")
+            elif likely < self.min_fit_probability:
+                problems.append(
+                    f"fits with probability {likely:.1%}; --min-fit-probability is {self.min_fit_probability:.1%}"
+                )
+        if "starved" in (self.fail_on or ()) and estimate.verdict == "starved":
+            problems.append("so near capacity that it would run slowly, if at all; --fail-on starved")
+        return tuple(problems)

@@ -1,0 +1,214 @@
+"""Rankings and single estimates of a question: `Question` in, frozen answer out.
+
+A question with `tp=4` searches all layouts of that tensor-parallel size; with a whole layout it has one estimate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from simulator.answers.cases import Case, scenario_of
+from simulator.cost.derived import pricing_of
+from simulator.cost.pricing.estimate import Estimate
+from simulator.cost.pricing.price import price
+from simulator.errors import InputError
+from simulator.question.question import FOLLOWS, Question
+from simulator.question.scenario.settings import check_count, check_share
+from simulator.search.assumed import with_switches
+from simulator.search.beside import in_fp8, on_other_stacks, reasons, remedies
+from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
+from simulator.search.fewest import fewest_nodes, most_nodes
+from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
+from simulator.search.rank import Progress, best_of, progress_part, search
+from simulator.search.result import Counts, Ranking
+from simulator.search.space import Space
+from simulator.search.spread import spread
+from simulator.search.surer import equal_to_first, surer_than_first
+
+_NEAR = 3
+"""Number of best layouts to try first in fp8 and on other stacks."""
+
+
+def estimate_of(case: Case) -> Estimate:
+    """Return the estimate of a case; without a recipe also the worth of its assumed switches."""
+    if case.question.recipe is not None:
+        return replace(estimate_layout(case.scenario, case.layout), question=case.question)
+    priced = price(pricing_of(case.scenario, case.layout))
+    options = case.question.options
+    return replace(
+        with_switches(case.scenario, estimate_of_block(priced), options, priced),
+        question=case.question.with_layout(case.layout, FOLLOWS),
+    )
+
+
+def query_of(question: Question, space: Space | None = None, min_fit_probability: float = 0.0) -> Query:
+    """Return the search of a question, in `space` or over the sets that its layout leaves.
+
+    Raises InputError for what is wrong and UnsupportedError for what cannot be priced.
+    """
+    check_share("min_fit_probability", min_fit_probability)
+    return Query(
+        question=question,
+        scenario=scenario_of(question),
+        space=space_of(question) if space is None else space,
+        min_fit_probability=min_fit_probability,
+    )
+
+
+def space_of(question: Question, *, across_nodes: bool = False) -> Space:
+    """Return the space that the layout fields of a question leave, each one value or several."""
+    axes = {name: value if isinstance(value, tuple) else (value,) for name, value in question.layout_values.items()}
+    return Space(**axes, tensor_parallel_across_nodes=across_nodes)
+
+
+def rank(  # noqa: PLR0913  what a ranking may be asked for
+    question: Question,
+    *,
+    space: Space | None = None,
+    top: int = 10,
+    variants: bool = False,
+    progress: Progress | None = None,
+    min_fit_probability: float = MIN_FIT_PROBABILITY,
+    train_tokens: int | None = None,
+    deadline_days: float | None = None,
+) -> Ranking:
+    """Rank the layouts of a question, fastest first; see `simulator.rank`."""
+    check_count("top", top)
+    fewest = None
+    if (most := most_nodes(question.stated("nodes"))) is not None:
+        if "devices" in question.inputs:
+            raise InputError("give nodes or devices, not both")
+        origin = question.origin("nodes")
+        small = query_of(question.changed(origin, nodes=1), space, min_fit_probability)
+        fewest = fewest_nodes(small, most, train_tokens, deadline_days, progress)
+        question, progress = question.changed(origin, nodes=fewest.ranked_nodes), None
+    elif deadline_days is not None:
+        raise InputError('deadline_days needs nodes="auto"; a plan compares offers')
+    query = query_of(question, space, min_fit_probability)
+    return replace(_ranked(query, top, progress, variants=variants), fewest=fewest)
+
+
+def _ranked(query: Query, top: int, progress: Progress | None, *, variants: bool) -> Ranking:
+    """Return the ranking of a question with remedies, reasons and alternatives."""
+    started = time.perf_counter()
+    searched = search(query, top=top, variants=variants, progress=progress_part(progress, 0, 2))
+    if not searched.evaluated:
+        raise InputError(
+            f"no layout to search: the parallel sizes given must multiply to a divisor of {query.scenario.devices} "
+            f"devices, with at most {query.scenario.model.num_hidden_layers} pipeline ranks"
+        )
+    shown = (searched.fastest, searched.risky, searched.starved)
+    of_each = iter(estimates_of([layout for layouts in shown for layout in layouts]))
+    best, risky, starved = ([next(of_each) for _ in layouts] for layouts in shown)
+    if best:
+        best[0] = with_switches(searched.fastest[0].query.scenario, best[0], query.options)
+    near = [estimate.layout for estimate in best[:_NEAR]]
+    equal = equal_to_first(searched.fastest)
+    side = progress_part(progress, 1, 2)
+    fp8 = in_fp8(query, near)
+    if side is not None:
+        side(1, 2)
+    stacks = tuple(on_other_stacks(query, near))
+    if side is not None:
+        side(2, 2)
+    return Ranking(
+        query=_inputs(query),
+        question=query.question,
+        defaults=tuple(_unstated(query.question)),
+        estimates=tuple(best),
+        risky=tuple(risky),
+        starved=tuple(starved),
+        nearest=estimates_of(searched.nearest)[0] if searched.nearest and not best else None,
+        remedies=() if best else tuple(remedies(query)),
+        reasons=() if best else tuple(reasons(query, searched)),
+        equal=equal,
+        surer=surer_than_first(best, equal),
+        fp8=fp8,
+        stacks=stacks,
+        counts=Counts(
+            evaluated=searched.evaluated,
+            feasible=searched.feasible,
+            rejected=searched.rejected,
+            elapsed_seconds=time.perf_counter() - started,
+        ),
+    )
+
+
+def _unstated(question: Question) -> Iterator[str]:
+    """Yield the inputs that nobody said and that have a default."""
+    for name in ("hardware", "nodes", "seq_length", "global_batch_size", "precision", "framework"):
+        sized = name == "nodes" and ("devices" in question.inputs or question.has_groups)
+        if name not in question.inputs and not sized:
+            yield name
+
+
+def _inputs(query: Query) -> dict[str, object]:
+    """Return every input with its value after defaults."""
+    scenario, space, model = query.scenario, query.space, query.question.value("model")
+    return {
+        "model": model if isinstance(model, str) else scenario.model.name,
+        "hardware": scenario.hardware_name,
+        "nodes": scenario.nodes,
+        "devices": scenario.devices,
+        **scenario.workload,
+        "num_layers": scenario.model.num_hidden_layers,
+        "framework": scenario.framework.name,
+        "optimizer": scenario.framework.optimizer,
+        "options": query.options,
+        "stack": scenario.framework.stack,
+        "calibration": scenario.coefficients.name,
+        "space": {f.name: getattr(space, f.name) for f in dataclasses.fields(space) if getattr(space, f.name)},
+        "min_fit_probability": query.min_fit_probability,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """Fastest layout of a question."""
+
+    recommended: Estimate | None
+    """Fastest estimate that is likely enough to fit; None where none is."""
+    nearest: Estimate | None
+    """Without a recommended one: the fastest that may fit, else the smallest need; None where all break rules."""
+
+
+def fastest(
+    question: Question, *, space: Space | None = None, min_fit_probability: float = MIN_FIT_PROBABILITY
+) -> Fastest:
+    """Return the first layout of `rank`, without the rest of the ranking."""
+    query = query_of(question, space, min_fit_probability)
+    best = best_of(query)
+    if best is not None:
+        return Fastest(estimates_of([best])[0], None)
+    searched = search(query, top=1)
+    nearest = (*searched.risky, *searched.starved, *searched.nearest)[:1]
+    return Fastest(None, estimates_of(nearest)[0] if nearest else None)
+
+
+@dataclass(frozen=True, slots=True)
+class FeasibleLayouts:
+    """Layouts that fit."""
+
+    estimates: tuple[Estimate, ...]
+    """Estimates without intervals, at most as many as asked for."""
+    others: tuple[PricedLayout, ...]
+    """Further layouts, with speed and memory alone."""
+
+
+def feasible(
+    question: Question, *, space: Space | None = None, most: int = 1000, drawn: int = 100_000
+) -> FeasibleLayouts:
+    """Return the layouts that `rank` counts as fitting, up to `most` of them as estimates.
+
+    Beyond `drawn` layouts for one way of exchanging experts, `spread` selects from them.
+    """
+    check_count("most", most)
+    alternatives = query_of(question, space).alternatives()
+    spreads = [spread(alternative, max(most // len(alternatives), 1), drawn) for alternative in alternatives]
+    return FeasibleLayouts(
+        tuple(estimate for detailed, _ in spreads for estimate in estimates_of(detailed, intervals=False)),
+        tuple(priced for _, others in spreads for priced in others),
+    )

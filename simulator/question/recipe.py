@@ -1,0 +1,69 @@
+"""A recipe: one training run as a file describes it, in this project's terms, with the line of each setting.
+
+`--tensor-model-parallel-size 2` of Megatron-LM and `--tensor_parallel_degree 2` of Paddle both set
+`layout.tensor_parallel` here. Every framework's reader returns one; the reader of the file adds its name, format and
+machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from simulator.question.origin import Origin, Place, RecipeFlag, Remark, Unknown
+from simulator.question.scenario.layout import Layout
+from simulator.question.vocabulary import FrameworkName, StackName
+
+UNREAD: Final = "unread"
+"""Dialect of a launch that no reader takes, in a script with others that are read."""
+A_NODE: Final = "node"
+"""Value of the switch `sharding_degree` where state is sharded within each node, whatever the node's size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Model, workload, layout and machines of one run, as far as its words fix them; None for what they leave out."""
+
+    file: str = ""
+    """Name of the file, as the user wrote it."""
+    title: str = ""
+    """Name of the launch within the file; empty for a file's single one."""
+    dialect: str = ""
+    """Recipe format: `megatron-shell`, `paddle-shell`, `paddle-yaml`, `nemo-yaml`, `torchtitan-toml`, ..."""
+    nodes: int | None = None
+    devices_per_node: int | None = None
+    framework: FrameworkName
+    model: str | None = None
+    """Name of a shipped spec or a config path; None where the words state only shapes or no known model."""
+    model_fields: Mapping[str, object] = field(default_factory=dict)
+    """ModelSpec fields that the words set (Megatron's shapes); they replace the model's."""
+    shape: Mapping[str, object] = field(default_factory=dict)
+    """All ModelSpec fields that the words state, including those that agree with the named model."""
+    seq_length: int | None = None
+    global_batch_size: int | None = None
+    precision: str | None = None
+    lora_rank: int | None = None
+    gradient_accumulation_steps: int | None = None
+    """Micro batches per step, where stated instead of a global batch."""
+    stack: StackName | None = None
+    """Stack that supplies the default switches; None where none is named."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Framework switches that the words set, as in `--option`."""
+    layout: Layout | None = None
+    """Sizes as stated; data parallel follows from the devices. None where unknown values prevent a layout."""
+    unpriced_bytes: float = 0.0
+    """Upper bound, in bytes per device, of a part that is not priced."""
+    virtual_stage_layers: int | None = None
+    """Layers per virtual stage, where stated."""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    """Line that sets each setting, by option name (`tp`, `pp`, `micro_batch_size`, `model`, ...)."""
+    flags: tuple[RecipeFlag, ...] = ()
+    """Flags of the command line or keys of the file that are surely set, the last occurrence of each."""
+    unknowns: tuple[Unknown, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+    def origin(self, *settings: str) -> Origin:
+        """Return who says a setting, by the first of its names with a line; the framework's default without one."""
+        place = next((self.places[name] for name in settings if name in self.places), None)
+        return Origin("framework", self.framework) if place is None else place.origin
