@@ -228,7 +228,7 @@ def _chosen(known: Sequence[str], families: Sequence[str], why: str = "no row th
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
     """Return the rows of the files."""
     from simulator.evidence.measurements.rows import read_rows
-    from simulator.recipes.emit.stand_in import stand_in
+    from simulator.recipes.stated_rows import stand_in
 
     return [row for name in files for row in read_rows(Path(name), stand_in)]
 
