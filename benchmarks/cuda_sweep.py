@@ -19,12 +19,10 @@ from benchmarks.machine import say, say_machine
 from simulator.api import estimate, scenario_of
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import SimulateError
-from simulator.lab.runner.campaign import run_folder
-from simulator.lab.runner.engine import LaunchOutcome, Pick
-from simulator.lab.runner.launch import Launch
-from simulator.lab.runner.local import LocalLauncher
+from simulator.lab.runner.campaign import Record, run_folder
+from simulator.lab.runner.engine import Launch, LaunchOutcome, Pick
+from simulator.lab.runner.launchers import LocalLauncher
 from simulator.lab.runner.processes import interruptible
-from simulator.lab.runner.record import Record
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.lab.trainer.job import RankResult
 from simulator.question.units import GIB

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simulator.answers.explain import Explanation
     from simulator.answers.offers import Offer
     from simulator.answers.plan import Plan
+    from simulator.answers.sweep import Sweep, sweep
     from simulator.api import check, compare, emit, estimate, explain, plan, rank
     from simulator.cost.pricing.estimate import Estimate
     from simulator.errors import InputError, SimulateError, UnsupportedError
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from simulator.recipes.check.verdict import Checks
     from simulator.search.result import Ranking
     from simulator.search.space import Space
-    from simulator.show.answers.sweep.run import Sweep, sweep
 
 __all__ = [
     "Availability",
@@ -61,6 +61,7 @@ _HOMES = {
     "answers.explain": "Explanation",
     "answers.offers": "Offer",
     "answers.plan": "Plan",
+    "answers.sweep": "Sweep sweep",
     "api": "check compare emit estimate explain plan rank",
     "cost.pricing.estimate": "Estimate",
     "errors": "InputError SimulateError UnsupportedError",
@@ -70,7 +71,6 @@ _HOMES = {
     "recipes.check.verdict": "Checks",
     "search.result": "Ranking",
     "search.space": "Space",
-    "show.answers.sweep.run": "Sweep sweep",
 }
 """Public names by the module that they live in."""
 

@@ -24,7 +24,7 @@ from simulator.errors import InputError, UnsupportedError, did_you_mean
 from simulator.question.origin import ARGUMENT
 from simulator.question.question import Question, question_of
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
-from simulator.question.scenario.layout import BY_NAME, SETTINGS, Layout
+from simulator.question.scenario.layout import SETTINGS, Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.scenario.typed import EstimateFields, OpenFields, QuestionFields, RankFields, SharedFields
 from simulator.question.units import to_gib
@@ -158,18 +158,9 @@ def rank(
     )
 
 
-_SETS = (list, tuple, range, set, frozenset)
-
-
 def _searched(inputs: Mapping[str, Any], space: Space | None = None) -> Question:
     """Return the question of a search: fields of the layout are sets of values."""
-    values = {
-        name: (tuple(value) if isinstance(value, _SETS) else (value,))
-        if name in BY_NAME and value is not None
-        else value
-        for name, value in inputs.items()
-    }
-    question = question_of(values, many=True)
+    question = question_of(inputs, many=True)
     if question.layout and space is not None:
         raise InputError("give a space or fields of a layout, not both")
     return question

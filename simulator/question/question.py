@@ -22,6 +22,7 @@ from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout, pipeline
 
 _AUTO: Final = re.compile(r"auto(:[0-9]{1,7})?")
 """Text of an input that a search chooses, up to a limit."""
+_SETS: Final = (list, tuple, range, set, frozenset)
 Inputs = Mapping[str, Input]
 """Values by name, each with who said it."""
 FOLLOWS: Final = Origin("follows")
@@ -167,6 +168,8 @@ def question_of(
     """
     stated = {name: value for name, value in values.items() if value is not None}
     fields = {name: stated.pop(name) for name in tuple(stated) if name in BY_NAME}
+    if many:
+        fields = {name: tuple(x) if isinstance(x, _SETS) else (x,) for name, x in fields.items()}
     switches = _switches(stated.pop("options", {}), stated.pop("optimizer", None), origin)
     replaced = stated.pop("model_fields", {})
     for name, value in stated.items():

@@ -18,16 +18,15 @@ if TYPE_CHECKING:
     from simulator.answers.compare import Comparison
     from simulator.answers.explain import Explanation
     from simulator.answers.plan import Plan
+    from simulator.answers.sweep import Sweep
     from simulator.cost.pricing.estimate import Estimate
     from simulator.evidence.calibration.judged import JudgedRun
     from simulator.evidence.calibration.own import OwnError
     from simulator.evidence.calibration.store import Calibration
-    from simulator.lab.probe.launches import Probed
-    from simulator.lab.probe.prepare import Prepared
-    from simulator.lab.trace.result import TraceComparison
+    from simulator.lab.probe.run import Prepared, Probed
+    from simulator.lab.trace.tracing import TraceComparison
     from simulator.recipes.check.verdict import Checks
     from simulator.search.result import Ranking
-    from simulator.show.answers.sweep.run import Sweep
     from simulator.show.report.lab import Validation
     from simulator.show.report.listing import SpecListing
     from simulator.show.report.presentation import Presentation

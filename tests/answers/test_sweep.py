@@ -3,10 +3,11 @@
 import json
 import os
 import signal
-import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,12 @@ import pytest
 
 import simulator
 from simulator import InputError, UnsupportedError
-from simulator.show.answers.sweep import price, run
-from simulator.show.answers.sweep import questions as questions_module
-from simulator.show.answers.sweep.parts import SweepParts, read_table
-from simulator.show.answers.sweep.price import COLUMNS, OUTCOMES
-from simulator.show.answers.sweep.questions import questions_of, read_questions
+from simulator.answers import questions as questions_module
+from simulator.answers import sweep as sweeping
+from simulator.answers.questions import questions_of, read_questions
+from simulator.answers.sweep import COLUMNS, OUTCOMES, read_table
 from simulator.show.report.schema import schema
-from tests.answers.sweeps import FEW, MANY, NEEDS_PARQUET, parts, started, swept, written
+from tests.answers.sweeps import FEW, MANY, answered, started, swept, written
 from tests.cli.running import refusal
 from tests.cli.running import run as simulate
 from tests.docs.pages import code_words, page
@@ -80,10 +80,10 @@ def test_what_cannot_be_answered_is_a_row(monkeypatch: pytest.MonkeyPatch) -> No
     assert rows[1]["step_seconds"] is None
     assert rows[2]["device_bytes"] > rows[2]["capacity_bytes"]
 
-    def broken(**_: object) -> None:
+    def broken(*_: object, **_named: object) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(price, "fastest", broken)
+    monkeypatch.setattr(sweeping, "fastest", broken)
     [row] = simulator.sweep(ONE, workers=1).rows()
     assert (row["outcome"], row["reason"]) == ("failed", "internal error: ZeroDivisionError: a defect")
 
@@ -139,11 +139,16 @@ def test_too_many_questions_are_a_slip(monkeypatch: pytest.MonkeyPatch) -> None:
         ((), 2, "QUESTIONS.yaml"),
         (("q.yaml",), 2, "--output"),
         (("none.yaml", "--output", "x.csv"), 2, "none.yaml"),
-        (("q.yaml", "--output", "x.xlsx"), 2, "must end in .csv or .parquet"),
+        (("q.yaml", "--output", "x.xlsx"), 2, "must end in .csv"),
+        (
+            ("q.yaml", "--output", "x.parquet"),
+            2,
+            "must end in .csv: pandas.read_csv(TABLE).to_parquet(FILE) makes Parquet",
+        ),
+        (("q.yaml", "--output", "folder.csv"), 2, "output folder.csv: is no regular file"),
         (("q.yaml", "--output", "none/x.csv"), 2, "none/x.csv: cannot be written: No such file or directory"),
-        (("q.yaml", "--output", "x.csv", "--shard", "3/2"), 2, "'3/2' is not K/N"),
-        (("q.yaml", "--output", "x.csv", "--shard", "1/2", "--merge"), 2, "exclude each other"),
-        (("q.yaml", "--output", "x.csv", "--merge"), 2, "1 of 1 parts are missing"),
+        (("q.yaml", "--output", "x.csv", "--shard", "3/64"), 2, "--shard is gone: one command with --scheduler"),
+        (("q.yaml", "--output", "x.csv", "--merge"), 2, "--merge is gone: one command with --scheduler"),
         (("q.yaml", "--output", "x.csv", "--workers", "2", "--scheduler", "tcp://a:1"), 2, "exclude each other"),
         (("q.yaml", "--output", "x.csv", "--scheduler", "nowhere"), 2, "tcp://HOST:PORT"),
         (("q.yaml", "--output", "x.csv", "--scheduler", "nowhere.json"), 2, "nowhere.json: no such file"),
@@ -155,20 +160,16 @@ def test_bad_input_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "q.yaml").write_text("model: llama3.2-1b\n", encoding="utf-8")
+    (tmp_path / "folder.csv").mkdir()
     assert said in refusal("sweep", *arguments, code=code)
 
 
-@pytest.mark.parametrize(
-    ("missing", "arguments"),
-    [("pyarrow", ("--output", "x.parquet")), ("distributed", ("--output", "x.csv", "--scheduler", "tcp://a:1"))],
-)
-def test_without_the_extra_the_reason_is_one_line(
-    missing: str, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_the_reason_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setitem(sys.modules, "distributed", None)
     (tmp_path / "q.yaml").write_text("model: llama3.2-1b\n", encoding="utf-8")
-    assert f"pip install {missing}" in refusal("sweep", "q.yaml", *arguments, code=3)
+    arguments = ("q.yaml", "--output", "x.csv", "--scheduler", "tcp://a:1")
+    assert "pip install distributed" in refusal("sweep", *arguments, code=3)
 
 
 def test_the_answer_keeps_to_the_contract(tmp_path: Path) -> None:
@@ -183,53 +184,43 @@ def test_the_answer_keeps_to_the_contract(tmp_path: Path) -> None:
     assert schema()["$defs"]["sweep"]["properties"]["outcomes"]["propertyNames"]["enum"] == list(OUTCOMES)
 
 
+OTHER = "is there, and no table of these questions, specs and version of simulate: --force replaces it"
+
+
 def test_a_table_of_other_questions_is_not_replaced_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    file, asked = written(tmp_path, ONE), ("sweep", "questions.yaml", "--output", "rows.csv", "--workers", "1")
-    simulate(*asked)
-    simulate(*asked)  # the same questions: priced anew
+    written(tmp_path, ONE)
+    asked = ("sweep", "questions.yaml", "--output", "rows.csv", "--workers", "1")
+    assert "1 of 1 questions priced" in simulate(*asked).stderr
     before = Path("rows.csv").read_text(encoding="utf-8")
+    assert "nothing was left to price" in simulate(*asked, "--force").stderr
     written(tmp_path, ONE | {"seq_length": [1024, 2048]})
-    assert "rows.csv: answers 1 other questions: --force replaces it" in refusal(*asked)
+    assert f"rows.csv: {OTHER}" in refusal(*asked)
     assert Path("rows.csv").read_text(encoding="utf-8") == before
     assert simulate(*asked, "--force").exit_code == 0
     assert len(read_table(Path("rows.csv"))) == 2
-    Path("rows.csv").write_text("mine\n1\n", encoding="utf-8")
-    assert "no table of a sweep" in refusal(*asked)
-    assert file.exists()
 
 
-@pytest.mark.parametrize(
-    ("held", "other", "refused"),
-    [
-        ((1, 1), (), True),
-        ((1, 1), ("--shard", "2/2"), True),
-        ((1, 2), (), True),
-        ((1, 2), ("--shard", "1/2"), True),
-        ((1, 2), ("--shard", "2/2"), False),
-    ],
-)
-def test_the_second_of_two_sweeps_into_one_table_says_so_at_once(
-    held: tuple[int, int], other: tuple[str, ...], refused: bool, tmp_path: Path
-) -> None:
-    file, table = written(tmp_path, ONE | {"seq_length": [1024, 2048]}), tmp_path / "rows.csv"
-    asked = ("sweep", str(file), "--output", str(table), "--workers", "1", *other)
-    known = read_questions(file)
-    with SweepParts(Path(f"{table}.parts"), len(known)).opened(f"{known.fingerprint()} 0.95", held):
-        if refused:
-            assert "another sweep is at work there" in refusal(*asked)
-        else:
-            assert simulate(*asked).exit_code == 0
-    assert simulate(*asked).exit_code == 0
+@pytest.mark.parametrize("text", ["", "mine\n1\n", "mine", "question,model\n0,x\n", "\0\n", "\xff\n"])
+def test_what_is_no_table_of_a_sweep_is_not_touched(text: str, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=OTHER):
+        simulator.sweep(ONE, output=table, workers=1)
+    assert table.read_bytes() == text.encode("latin-1")
 
 
-def test_a_shard_of_another_number_of_shards_is_refused(tmp_path: Path) -> None:
-    file, table = written(tmp_path, FEW), tmp_path / "rows.csv"
-    asked = ("sweep", str(file), "--output", str(table), "--workers", "1")
-    assert simulate(*asked, "--shard", "3/4").exit_code == 0
-    assert "was begun in 4 shards, not in 3: say --shard 1/4" in refusal(*asked, "--shard", "1/3")
-    assert simulate(*asked).exit_code == 0
-    assert len(read_table(table)) == 24
+@pytest.mark.parametrize("force", [False, True])
+def test_the_second_of_two_sweeps_into_one_table_says_so_at_once(force: bool, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    simulator.sweep(ONE, output=table, workers=1)
+    text = table.read_text(encoding="utf-8")
+    with (
+        sweeping._opened(table, questions_of(ONE), 0.95, force=False),
+        pytest.raises(InputError, match="another sweep is at work there"),
+    ):
+        simulator.sweep(ONE | {"seq_length": 1024}, output=table, workers=1, force=force)
+    assert table.read_text(encoding="utf-8") == text
 
 
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -237,53 +228,94 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
     found = simulator.sweep(FEW, output=table, workers=1)
     assert list(found.rows()) == list(simulator.sweep(FEW, workers=1).rows())
     assert list(found.rows()[0]) == list(COLUMNS)
-    assert not Path(f"{table}.parts").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
     assert repr(found).startswith("<Sweep of 24 questions in ")
 
 
-@NEEDS_PARQUET
-def test_parquet_has_the_same_rows_with_types(tmp_path: Path) -> None:
-    rows = simulator.sweep(FEW, workers=1).rows()
-    found = simulator.sweep(FEW, output=tmp_path / "rows.parquet", workers=1)
-    assert list(found.rows()) == list(rows)
-    frame = found.to_frame()
-    assert (frame.step_seconds.dtype, len(frame)) == ("float64", 24)
-
-
-def test_processes_shards_and_one_process_give_the_same_table(tmp_path: Path) -> None:
+def test_one_process_and_several_give_the_same_table(tmp_path: Path) -> None:
     file = written(tmp_path, FEW)
-    tables = [tmp_path / f"{name}.csv" for name in ("one", "pool", "shards")]
+    tables = [tmp_path / f"{name}.csv" for name in ("one", "pool")]
     swept(tmp_path, str(file), "--output", str(tables[0]), "--workers", "1")
-    swept(tmp_path, str(file), "--output", str(tables[1]), "--workers", "2")
-    for shard in (1, 2, 3):
-        assert not tables[2].exists()
-        swept(tmp_path, str(file), "--output", str(tables[2]), "--shard", f"{shard}/3", "--workers", "1")
-    assert "Rows: " in swept(tmp_path, str(file), "--output", str(tables[2]), "--merge")
-    assert len({table.read_bytes() for table in tables}) == 1
+    assert "Rows: " in swept(tmp_path, str(file), "--output", str(tables[1]), "--workers", "2")
+    assert tables[0].read_bytes() == tables[1].read_bytes()
     assert none_left(str(tmp_path)) == {}
+
+
+def test_rows_that_come_out_of_order_are_put_in_order(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    simulator.sweep(FEW, output=table, workers=1)
+    whole = table.read_text(encoding="utf-8")
+    header, *lines = whole.splitlines(keepends=True)
+    lines = [*lines[5:9], *lines[:3], *lines[12:], *lines[5:7]]  # some twice, as of a sweep that was killed
+    table.write_text(header + "".join(lines), encoding="utf-8")
+    assert simulator.sweep(FEW, output=table, workers=1).priced == 5
+    assert table.read_text(encoding="utf-8") == whole
+
+
+def test_a_row_of_no_question_is_not_taken_over(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    simulator.sweep(ONE, output=table, workers=1)
+    text = table.read_text(encoding="utf-8")
+    for number in ("1", "-1", "x"):
+        table.write_text(text.replace("\n0,", f"\n{number},"), encoding="utf-8")
+        with pytest.raises(InputError, match=OTHER):
+            simulator.sweep(ONE, output=table, workers=1)
+
+
+def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    simulator.sweep(FEW, output=table, workers=1)
+    whole = table.read_bytes()
+    for size in (len(whole) - 1, len(whole) - 20, whole.index(b"\n") + 2):
+        table.write_bytes(whole[:size])
+        found = simulator.sweep(FEW, output=table, workers=1)
+        assert found.priced == 24 - (whole[:size].count(b"\n") - 1)
+        assert sum(found.outcomes.values()) == 24
+        assert table.read_bytes() == whole
 
 
 def test_a_killed_sweep_leaves_nothing_running_and_goes_on_where_it_was(tmp_path: Path) -> None:
     file, table = written(tmp_path, MANY), tmp_path / "rows.csv"
     process = started(tmp_path, str(file), "--output", str(table), "--workers", "2")
-    until(lambda: parts(table) >= 3)
+    until(lambda: answered(table) >= 3)
     pool = _pool_of(process.pid)
     assert len(pool) == 2
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=PATIENCE_SECONDS)
     until(lambda: _gone(pool))
-    kept = parts(table)
-    size = SweepParts(Path(f"{table}.parts"), 96).size
+    kept = answered(table)
     assert 3 <= kept < 96
-    assert not table.exists()
     done = json.loads(swept(tmp_path, str(file), "--output", str(table), "--workers", "2", "--format", "json"))
-    assert done["priced"] == 96 - kept * size
+    assert done["priced"] == 96 - kept
     rows = read_table(table)
     assert [row["question"] for row in rows] == list(range(96))
     known = questions_of(MANY)
     for number in (0, 5, 60, 95):
         [alone] = simulator.sweep(known[number], workers=1).rows()
-        assert {**alone, "question": number} == rows[number]
+        assert {**alone, "question": number, "fingerprint": rows[number]["fingerprint"]} == rows[number]
+
+
+def test_memory_does_not_grow_with_what_is_asked(tmp_path: Path) -> None:
+    lengths, batches = list(range(1024, 11_024)), list(range(1, 10_001))
+    most = ONE | {"seq_length": lengths, "global_batch_size": batches}
+    assert len(questions_of(most)) == 100_000_000
+    peaks = []
+    for name, questions in (("many.csv", MANY), ("most.csv", most)):
+        process = started(tmp_path, str(written(tmp_path, questions)), "--output", name, "--workers", "2")
+        until(partial(lambda table: answered(table) >= 16, tmp_path / name))
+        peaks.append(_peak_mib(process.pid))
+        process.kill()
+        process.communicate(timeout=PATIENCE_SECONDS)
+    assert peaks[1] - peaks[0] < 40.0
+
+
+def _peak_mib(pid: int) -> float:
+    [line] = [
+        line
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+        if line.startswith("VmHWM")
+    ]
+    return int(line.split()[1]) / 2**10
 
 
 def _pool_of(pid: int) -> list[int]:
@@ -304,7 +336,7 @@ def _gone(pids: list[int]) -> bool:
 def test_an_interrupted_sweep_ends_its_processes(tmp_path: Path) -> None:
     file, table = written(tmp_path, MANY), tmp_path / "rows.csv"
     process = started(tmp_path, str(file), "--output", str(table), "--workers", "2")
-    until(lambda: parts(table) >= 2)
+    until(lambda: answered(table) >= 2)
     pool = _pool_of(process.pid)
     assert len(pool) == 2
     process.send_signal(signal.SIGINT)
@@ -316,40 +348,61 @@ def test_an_interrupted_sweep_ends_its_processes(tmp_path: Path) -> None:
 def test_a_process_that_is_killed_is_replaced(tmp_path: Path) -> None:
     file, table = written(tmp_path, MANY), tmp_path / "rows.csv"
     process = started(tmp_path, str(file), "--output", str(table), "--workers", "2")
-    until(lambda: parts(table) >= 2)
+    until(lambda: answered(table) >= 2)
     os.kill(_pool_of(process.pid)[0], signal.SIGKILL)
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     assert [row["question"] for row in read_table(table)] == list(range(96))
 
 
-def test_parts_of_other_questions_are_not_taken_over(tmp_path: Path) -> None:
+def test_rows_of_another_sweep_are_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "rows.csv"
     model = tmp_path / "own.yaml"
     model.write_text((ROOT / "model_specs" / "llama3.2-1b.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     asked = ONE | {"model": str(model)}
-    simulator.sweep(asked, output=table, shard=(1, 1), workers=1)
-    with pytest.raises(InputError, match="parts of other questions"):
-        simulator.sweep(asked | {"seq_length": 1024}, output=table, workers=1)
-    with pytest.raises(InputError, match="parts of other questions"):
+    simulator.sweep(asked, output=table, workers=1)
+    with pytest.raises(InputError, match=OTHER):
         simulator.sweep(asked, output=table, workers=1, min_fit_probability=0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(questions_module, "__version__", "0.0.0")
+        with pytest.raises(InputError, match=OTHER):
+            simulator.sweep(asked, output=table, workers=1)
+    assert simulator.sweep(asked, output=table, workers=1).priced == 0
     model.write_text(f"{model.read_text(encoding='utf-8')}\n# another\n", encoding="utf-8")
-    with pytest.raises(InputError, match="parts of other questions"):
-        simulator.sweep(asked, output=table, merge=True)
+    with pytest.raises(InputError, match=OTHER):
+        simulator.sweep(asked, output=table, workers=1)
 
 
-def test_pools_that_break_again_and_again_end_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_breaks_before_any_answer_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> object:
         raise BrokenProcessPool("dead")
 
-    monkeypatch.setattr(run, "workers_of", broken)
-    with pytest.raises(UnsupportedError, match=r"0 answers are kept in .*rows\.csv\.parts: run again to go on"):
+    monkeypatch.setattr(sweeping, "executor_of", broken)
+    with pytest.raises(UnsupportedError, match=r"0 answers are kept in .*rows\.csv: run again to go on"):
         simulator.sweep(ONE, output=tmp_path / "rows.csv", workers=2)
+
+
+def test_what_is_handed_out_is_taken_back_where_the_sweep_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[object] = []
+
+    def counted(*arguments: Any) -> Any:
+        began.append(arguments)
+        return priced(*arguments)
+
+    def ended(_done: int, _total: int) -> None:
+        raise InputError("the disk is full")
+
+    priced = sweeping.priced
+    monkeypatch.setattr(sweeping, "priced", counted)
+    monkeypatch.setattr(sweeping, "executor_of", lambda *_: ThreadPoolExecutor(1))
+    with pytest.raises(InputError, match="the disk is full"):
+        simulator.sweep(MANY, progress=ended)
+    assert len(began) < 90
 
 
 def test_a_worker_of_another_version_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"a worker has simulate .*, the sweep 0\.0\.0"):
-        price.price_part([], 0.95, "0.0.0")
+        sweeping.priced(questions_of(ONE), 0.95, "0.0.0", [0])
 
 
 def test_the_example_is_a_sweep_and_the_page_names_every_column_and_outcome() -> None:
@@ -358,29 +411,3 @@ def test_the_example_is_a_sweep_and_the_page_names_every_column_and_outcome() ->
     assert set(COLUMNS) <= known
     assert set(OUTCOMES) <= known
     assert set(questions_module.KEYWORDS) <= known
-
-
-@pytest.mark.parametrize(
-    ("more", "array", "code", "says"),
-    [
-        ((), {"ID": "3", "COUNT": "64", "MAX": "64"}, 0, "--shard 3/64"),
-        (("64",), {"ID": "17", "COUNT": "2", "MAX": "17"}, 0, "--shard 17/64"),
-        ((), {"ID": "17", "COUNT": "2", "MAX": "17"}, 2, "need the number of all shards"),
-    ],
-)
-def test_elements_of_an_array_that_run_again_have_their_own_shards(
-    more: tuple[str, ...], array: dict[str, str], code: int, says: str, tmp_path: Path
-) -> None:
-    stub = tmp_path / "simulate"
-    stub.write_text('#!/bin/bash\necho "$@"\n', encoding="utf-8")
-    stub.chmod(0o755)
-    told = {f"SLURM_ARRAY_TASK_{name}": text for name, text in array.items()}
-    done = subprocess.run(
-        ["/bin/bash", str(ROOT / "examples" / "sweep" / "array.sbatch"), "q.yaml", "rows.csv", *more],
-        env={**os.environ, "SIMULATE_BIN": str(tmp_path), **told},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code
-    assert says in done.stdout + done.stderr

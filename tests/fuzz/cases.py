@@ -10,7 +10,9 @@ from contextlib import chdir
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from simulator import sweep
 from tests.fuzz import inputs
 from tests.fuzz.oracle import Answer, answered, judge
 
@@ -33,6 +35,7 @@ GIVEN: tuple[list[str], ...] = (
     [],
     [],
 )
+COMMON: dict[str, object] = {"model": "llama3.2-1b", "hardware": "h20", "devices": 2, "global_batch_size": 8}
 KNOWN = {"--model": "llama3.2-1b", "--hardware": "h20", "--calibration": "none"}
 EXAMPLE = inputs.ROOT / "examples" / "recipes" / "llama3-8b-megatron.sh"
 
@@ -119,6 +122,15 @@ def _stored(rng: random.Random, folder: Path) -> Question:
     )
 
 
+@cache
+def _swept() -> str:
+    """A table of the questions that are most often asked of a sweep."""
+    with TemporaryDirectory() as scratch:
+        table = Path(scratch, "rows.csv")
+        sweep([COMMON, COMMON | {"seq_length": 1024}], output=table, workers=1)
+        return table.read_text(encoding="utf-8")
+
+
 def _sweep(rng: random.Random, folder: Path) -> Question:
     """Few and small questions, each input with values that may be hostile, over what an earlier sweep may have left."""
     values: Mapping[str, tuple[object, ...]] = {
@@ -132,19 +144,16 @@ def _sweep(rng: random.Random, folder: Path) -> Question:
         "layout": ({}, {"tp": [1, 2]}, {"tp": "one"}, {"recompute": "full"}, {"stage_layers": [8, 8]}),
         "nobody": (1,),
     }
-    common = {"model": "llama3.2-1b", "hardware": "h20", "devices": 2, "global_batch_size": 8}
-    asked: dict[str, object] = dict(common)
+    asked: dict[str, object] = dict(COMMON)
     for name in rng.sample(list(values), rng.randint(0, 3)):
         asked[name] = rng.choice((rng.choice(values[name]), [rng.choice(values[name]) for _ in range(2)]))
-    text = json.dumps(rng.choice((asked, [asked, common], [asked], asked, asked)))
+    text = json.dumps(rng.choice((asked, [asked, COMMON], [COMMON, COMMON | {"seq_length": 1024}], asked, asked)))
     text = inputs.mutated(rng, text, inputs.YAML_WORDS) if rng.random() < 0.3 else text
     _put(folder, "questions.yaml", text)
     if rng.random() < 0.3:
         _put(folder, "rows.csv", inputs.mutated(rng, rng.choice(inputs.tables())[:2000], inputs.NUMBERS))
     if rng.random() < 0.3:
-        (folder / "rows.csv.parts").mkdir()
-        _put(folder / "rows.csv.parts", "sweep.json", inputs.damaged_text(rng, '{"fingerprint": "a", "questions": 1}'))
-        _put(folder / "rows.csv.parts", "part-0000000.json", inputs.damaged_text(rng, "[[0, null]]"))
+        _put(folder, "rows.csv", inputs.mutated(rng, _swept(), (*inputs.NUMBERS, ",", "\n")))
     more = rng.choice((["--merge"], ["--force"], ["--shard", "1/2"], ["--format", "json"], [], [], []))
     return Question(["sweep", "questions.yaml", "--output", "rows.csv", "--workers", "1", *more])
 

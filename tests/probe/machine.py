@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from simulator.lab.probe.request import ProbeRequest
-from simulator.lab.probe.sizes import rates_job
-from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
+from simulator.lab.probe.rates import rates_job
+from simulator.lab.probe.run import ProbeRequest
+from simulator.lab.trainer.job import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing, to_json
 
 PEAK = {"bf16": 1.2e12, "fp32": 2e11}
 GEMM = {"bf16": 0.6, "fp32": 0.8}
@@ -97,4 +97,5 @@ def asked(folder: Path, **changes: object) -> ProbeRequest:
 def leave_rates(question: ProbeRequest) -> None:
     """Put the machine's rates where a resumed probe takes them from."""
     question.rates_folder.mkdir(parents=True)
-    answered(rates_job(question.devices, question.backend)).write(question.rates_folder / RATES_NAME)
+    text = to_json(answered(rates_job(question.devices, question.backend)))
+    (question.rates_folder / RATES_NAME).write_text(text, encoding="utf-8")

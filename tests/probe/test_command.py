@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.probe import pool, prepare, sizes
-from simulator.lab.probe.sizes import Sizes
+from simulator.lab.probe import plan, rates
+from simulator.lab.probe.rates import Sizes
 from simulator.question.specs.catalogue import load_hardware
 from simulator.show.cli.main import cli
 from tests.cli.running import refusal, run
@@ -34,7 +34,7 @@ SMALL = Sizes(
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool, "MOST_CANDIDATES", 200)  # pricing all of them takes seconds a test
+    monkeypatch.setattr(plan, "MOST_CANDIDATES", 200)  # pricing all of them takes seconds a test
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing() -> None:
@@ -45,7 +45,7 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing() -> None:
     assert [line.split()[0] for line in lines[3:6]] == ["1", "2", "3"]
     assert "Plan from the numbers of the spec" in result.stdout
     assert "-m torch.distributed.run --standalone --nproc-per-node 2 " in result.stdout
-    assert "-m simulator.lab.trainer.rates" in result.stdout
+    assert "-m simulator.lab.trainer rates" in result.stdout
     assert list(Path().iterdir()) == []
 
 
@@ -102,9 +102,9 @@ def test_every_option_is_told_of() -> None:
 @pytest.mark.launch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_launch_is_measured_and_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes, "PROCESSOR", SMALL)
-    monkeypatch.setattr("simulator.lab.runner.local.run_guarded", in_forked_ranks)
-    monkeypatch.setattr(prepare, "_LONGEST_SECONDS", (300.0, 300.0))  # a busy machine's rates are low
+    monkeypatch.setattr(rates, "PROCESSOR", SMALL)
+    monkeypatch.setattr("simulator.lab.runner.launchers.run_guarded", in_forked_ranks)
+    monkeypatch.setattr("simulator.lab.probe.run._LONGEST_SECONDS", (300.0, 300.0))  # a busy machine's rates are low
     options = (*QUESTION, "--model", TINY, "--launches", "1", "--output", "mine", "--format", "json")
     result = run(*options)
     # A single row seldom makes a calibration worth storing; what was measured is kept.

@@ -12,12 +12,8 @@ import pytest
 from simulator.evidence.calibration.linear import names_of
 from simulator.evidence.calibration.own import known_memory
 from simulator.lab.probe import plan as planning
-from simulator.lab.probe.plan import Effort, ProbeDesign, plan
-from simulator.lab.probe.pool import MOST_CANDIDATES, Candidate, candidates
-from simulator.lab.probe.priors import from_rates
-from simulator.lab.probe.shapes import reach
-from simulator.lab.probe.sizes import rates_job
-from simulator.lab.probe.summary import rates_of
+from simulator.lab.probe.plan import MOST_CANDIDATES, Candidate, Effort, ProbeDesign, candidates, plan, reach
+from simulator.lab.probe.rates import from_rates, rates_job, rates_of
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import priors, replaced
 from simulator.question.specs.catalogue import load_hardware

@@ -9,33 +9,30 @@ import pytest
 import yaml
 
 from simulator.errors import UnsupportedError
-from simulator.lab.probe.hardware import measured_spec, spec_of, spec_text
-from simulator.lab.probe.priors import assumed_rates, from_rates
-from simulator.lab.probe.sizes import rates_job
-from simulator.lab.probe.summary import rates_of
-from simulator.lab.trainer.measured_rates import MeasuredRates, RatesJob, Timing
+from simulator.lab.probe.rates import assumed_rates, from_rates, measured_spec, rates_job, rates_of, spec_text
+from simulator.lab.trainer.job import MeasuredRates, RatesJob, Timing, from_json, to_json
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import priors
 from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.specs.validation import validated
 from tests.probe import machine
 
 MEASURED = machine.answered(rates_job(2, "cpu"))
 RATES = rates_of(MEASURED)
 
 
-def test_job_and_answer_are_read_back_equal(tmp_path: Path) -> None:
+def test_job_and_answer_are_read_back_equal() -> None:
     job = rates_job(2, "cuda")
-    assert RatesJob.from_json(job.to_json()) == job
+    assert from_json(RatesJob, to_json(job)) == job
     assert job.layout.devices == 2
-    MEASURED.write(tmp_path / "rates.json")
-    assert MeasuredRates.read(tmp_path / "rates.json") == MEASURED
-    assert [path.name for path in tmp_path.iterdir()] == ["rates.json"]
+    assert from_json(MeasuredRates, to_json(MEASURED)) == MEASURED
 
 
 def test_an_operation_that_does_not_exist_is_refused() -> None:
-    text = rates_job(1, "cpu").to_json().replace('"gemm"', '"gem"')
-    with pytest.raises(ValueError, match="operation 'gem' is not one of gemm, attention"):
-        RatesJob.from_json(text)
+    text = to_json(rates_job(1, "cpu")).replace('"gemm"', '"gem"')
+    with pytest.raises(ValueError, match="Input should be 'gemm', 'attention'"):
+        from_json(RatesJob, text)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
@@ -109,7 +106,7 @@ def test_the_spec_is_of_the_shipped_form_and_says_where_its_numbers_come_from(tm
     path = tmp_path / "local-cpu.yaml"
     path.write_text(spec_text(document), encoding="utf-8")
     spec = load_hardware(str(path))
-    assert spec == spec_of(document, "here")
+    assert spec == validated("here", HardwareSpec, document)
     assert (spec.name, spec.family, spec.devices_per_node) == ("local-cpu", "cpu", 2)
     assert spec.sources["probe"] == "Probe of Processor of formulas, torch 2.13.0, 2026-01-31"
     measured = (spec.peak_flops.bf16, spec.memory_bandwidth, spec.memory_capacity, spec.device_links[0].bandwidth)
@@ -128,7 +125,7 @@ def test_the_spec_is_of_the_shipped_form_and_says_where_its_numbers_come_from(tm
 def test_an_accelerators_spec_keeps_its_node(name: str) -> None:
     template = load_hardware(name)
     document = measured_spec(template, MEASURED, replace(RATES, host_bandwidth=2e10), "2026-01-31")
-    spec = spec_of(document, "here")
+    spec = validated("here", HardwareSpec, document)
     assert spec.devices_per_node == template.devices_per_node
     assert spec.host_bandwidth_bytes_per_second == 2e10
     assert spec.family == template.family
@@ -146,14 +143,11 @@ def test_without_rates_a_plan_rests_on_the_spec() -> None:
     assert rates.link.latency_seconds == template.links[0].latency_seconds
 
 
-def test_a_broken_answer_is_no_answer(tmp_path: Path) -> None:
-    path = tmp_path / "rates.json"
-    MEASURED.write(path)
-    value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def test_a_broken_answer_is_no_answer() -> None:
+    value: dict[str, Any] = json.loads(to_json(MEASURED))
     del value["timed"]
-    path.write_text(json.dumps(value), encoding="utf-8")
-    with pytest.raises(KeyError):
-        MeasuredRates.read(path)
+    with pytest.raises(ValueError, match="timed"):
+        from_json(MeasuredRates, json.dumps(value))
 
 
 def test_a_timings_sizes_are_counts() -> None:

@@ -12,13 +12,11 @@ from simulator import api
 from simulator.errors import InputError
 from simulator.evidence.calibration.store import read_calibration
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.probe import prepare as preparing
-from simulator.lab.probe.launches import Probed, launch_all
-from simulator.lab.probe.pool import candidates
-from simulator.lab.probe.prepare import Prepared, prepare
-from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
-from simulator.lab.runner.engines.launched import launched_row
-from simulator.lab.runner.launch import Launch
+from simulator.lab.probe import run as preparing
+from simulator.lab.probe.plan import candidates
+from simulator.lab.probe.run import Prepared, Probed, launch_all, prepare
+from simulator.lab.runner.engine import Command, Launch, LaunchOutcome, Pick, launched_row
+from simulator.lab.runner.processes import Ended
 from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.complete import complete_layout
 from simulator.search.build import estimate_layout

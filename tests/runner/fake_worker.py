@@ -1,8 +1,7 @@
 """A rank that trains nothing: it behaves as `FAKE_RANKS` says of its layout, and leaves a result like a real one.
 
 `FAKE_RANKS` is a JSON object from a layout (`tp2pp1dp1`) to what its rank 1 does; `hang` is for all of them.
-`FAKE_STEPS` is another, to the seconds of its steps. The
-standard library is all it needs, so that a test is quick.
+`FAKE_STEPS` is another, to the seconds of its steps. It imports little, so that a test is quick.
 """
 
 import json
@@ -13,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from simulator.lab.trainer.process import rank_from_environment
+
 MIB = 2**20
 
 
@@ -21,8 +22,7 @@ def main() -> int:
     job = json.loads(path.read_text(encoding="utf-8"))
     layout = job["layout"]
     sizes = [layout[f"{name}_parallel"] for name in ("tensor", "pipeline", "data")]
-    rank = int(os.environ["RANK"])
-    assert int(os.environ["WORLD_SIZE"]) == sizes[0] * sizes[1] * sizes[2]
+    rank = rank_from_environment(os.environ, sizes[0] * sizes[1] * sizes[2])
     name = "tp{}pp{}dp{}".format(*sizes)
     does = json.loads(os.environ.get("FAKE_RANKS", "{}")).get(name, "ok")
     print(f"rank {rank} of {name} begins", flush=True)  # noqa: T201  the launch's log

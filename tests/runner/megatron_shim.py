@@ -26,7 +26,7 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
 from torch.overrides import TorchFunctionMode
 
-from simulator.lab.trainer.live_bytes import LiveBytes
+from simulator.lab.trainer.watch import LiveBytes
 from simulator.question.units import MIB
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.lab.runner.device import Device, ask, contradictions, crowded
+from simulator.lab.runner.reference import Device, ask, contradictions, crowded
 from simulator.question.specs.catalogue import hardware_names, load_hardware
 
 

@@ -16,10 +16,9 @@ from simulator.api import estimate, scenario_of
 from simulator.errors import InputError, UnsupportedError
 from simulator.evidence.measurements.question import question
 from simulator.evidence.measurements.rows import read_rows, write_rows
-from simulator.lab.runner.engine import Command, Ended, Engine, LaunchOutcome, Pick
-from simulator.lab.runner.engines.launched import launched_row
-from simulator.lab.runner.engines.megatron import MegatronEngine
-from simulator.lab.runner.engines.paddle import PaddleEngine
+from simulator.lab.runner.engine import Command, Engine, LaunchOutcome, Pick, launched_row
+from simulator.lab.runner.outside import MegatronEngine, PaddleEngine
+from simulator.lab.runner.processes import Ended
 from simulator.lab.runner.reference import ReferenceEngine
 from simulator.question.question import question_of
 from simulator.question.scenario.complete import complete_layout

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from simulator.evidence.measurements.rows import COLUMNS
+from simulator.lab.runner.campaign import Record
 from simulator.lab.runner.processes import with_package
-from simulator.lab.runner.record import Record
 from tests.runner.fakes import ROOT, TINY
 from tests.runner.trees import PATIENCE_SECONDS, as_at_a_terminal, none_left, processes_with, until
 

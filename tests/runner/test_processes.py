@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from simulator.lab.runner import processes
-from simulator.lab.runner.engine import Ended
-from simulator.lab.runner.processes import interruptible, run_guarded, with_package
+from simulator.lab.runner.processes import Ended, interruptible, run_guarded, with_package
 from tests.runner.fakes import ROOT
 from tests.runner.trees import PATIENCE_SECONDS, none_left, processes_with, tree_script, until, wait_for
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
+
+
+GUARD = "-m simulator.lab.runner.processes"
 
 
 def tree(folder: Path, *words: str) -> tuple[str, ...]:
@@ -121,12 +123,12 @@ def test_no_rank_survives_whoever_is_killed(victim: str, tmp_path: Path) -> None
         [sys.executable, "-c", PARENT, str(tmp_path), *tree(tmp_path)], env=with_package(dict(os.environ))
     )
     wait_for(str(tmp_path), 5)
-    marks = {"guard": "simulator.lab.runner.guard", "launcher": "start_new_session=True"}
+    marks = {"guard": GUARD, "launcher": "start_new_session=True"}
     found = {
         pid: line
         for pid, line in processes_with(str(tmp_path)).items()
         if victim != "parent" and marks[victim] in line and pid != parent.pid
-        if victim == "guard" or "simulator.lab.runner.guard" not in line
+        if victim == "guard" or GUARD not in line
     }
     pid = parent.pid if victim == "parent" else min(found)
     os.kill(pid, signal.SIGKILL)
@@ -139,7 +141,7 @@ import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 rank = """
 import sys, time
-from simulator.lab.trainer.environment import end_with_parent
+from simulator.lab.trainer.process import end_with_parent
 end_with_parent()
 print("knows whose end is its own", flush=True)
 time.sleep(600)
@@ -156,7 +158,7 @@ def test_no_rank_survives_the_parent_and_the_guard(tmp_path: Path) -> None:
     wait_for(str(tmp_path), 4)
     log = tmp_path / "log"
     until(lambda: log.exists() and "knows" in log.read_text(encoding="utf-8"))
-    [guard] = [pid for pid, line in processes_with(str(tmp_path)).items() if "simulator.lab.runner.guard" in line]
+    [guard] = [pid for pid, line in processes_with(str(tmp_path)).items() if GUARD in line]
     os.kill(guard, signal.SIGSTOP)  # so that it cannot end anything in between
     for pid in (parent.pid, guard):
         os.kill(pid, signal.SIGKILL)
@@ -165,10 +167,10 @@ def test_no_rank_survives_the_parent_and_the_guard(tmp_path: Path) -> None:
 
 
 def test_a_guard_that_hangs_is_ended_with_what_it_guards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hanging = "import subprocess, sys, time; subprocess.Popen(sys.argv[3:]); time.sleep(600)"
+    hanging = "import subprocess, sys, time; subprocess.Popen(sys.argv[2:]); time.sleep(600)"
     monkeypatch.setattr(processes, "_GUARD_SECONDS", 0.5)
     monkeypatch.setattr(
-        processes, "_guarded", lambda pipe, command: [sys.executable, "-c", hanging, "x", str(pipe), *command]
+        processes, "_guarded", lambda pipe, command: [sys.executable, "-c", hanging, str(pipe), *command]
     )
     found = run(tmp_path, sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path), limit_seconds=1.0)
     assert found.timed_out

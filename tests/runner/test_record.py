@@ -11,9 +11,9 @@ import pytest
 from simulator.errors import InputError
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.runner.engines.launched import launched_row
+from simulator.lab.runner.campaign import Record, launches_of
+from simulator.lab.runner.engine import launched_row
 from simulator.lab.runner.processes import with_package
-from simulator.lab.runner.record import Record, identity
 from simulator.question.scenario.layout import Layout
 from tests.runner.fakes import pick
 
@@ -36,15 +36,6 @@ def test_rows_are_numbered_on_and_named_after_the_file(tmp_path: Path) -> None:
     assert [found.key for found in read_rows(record.path)] == ["mine:1", "mine:2", "other:41", "mine:3"]
 
 
-def test_what_a_killed_writer_left_is_replaced(tmp_path: Path) -> None:
-    record = Record(tmp_path / "mine.csv")
-    record.add(row())
-    (tmp_path / ".mine.csv.partial").write_text("table,row\nhalf", encoding="utf-8")
-    record.add(row())
-    assert [found.row for found in record.rows()] == [1, 2]
-    assert not (tmp_path / ".mine.csv.partial").exists()
-
-
 def test_the_files_mode_is_kept_and_a_link_stays_one(tmp_path: Path) -> None:
     record = Record(tmp_path / "mine.csv")
     record.add(row())
@@ -60,7 +51,7 @@ def test_the_files_mode_is_kept_and_a_link_stays_one(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from simulator.lab.runner.record import Record
+from simulator.lab.runner.campaign import Record, launches_of
 from tests.runner.test_record import row
 for _ in range(10):
     Record(Path(sys.argv[1])).add(row())
@@ -94,9 +85,9 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "new").is_dir()
 
 
-def test_identity_is_the_question_and_the_layout() -> None:
-    same = identity(row())
-    assert identity(row(step_time_s=2.0, row=9, table="x", source_notes="other")) == same
-    assert identity(launched_row(pick(layout=LAYOUT), "oom", "out")) == same
+def test_launches_are_told_by_question_and_layout() -> None:
+    launched = pick(layout=LAYOUT)
+    for same in (row(), row(step_time_s=2.0, row=9, table="x", source_notes="other"), launched_row(launched, "oom")):
+        assert launches_of(launched, [same]) == [same]
     for name, value in (("seq_length", 512), ("precision", "fp32"), ("zero_stage", 0), ("options", (("a", "b"),))):
-        assert identity(row(**{name: value})) != same
+        assert launches_of(launched, [row(**{name: value})]) == []

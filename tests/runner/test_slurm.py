@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.lab.runner import slurm
-from simulator.lab.runner.campaign import Planner, Wanted, run
-from simulator.lab.runner.launch import Launch
+from simulator.lab.runner.campaign import Planner, Record, Wanted, run
+from simulator.lab.runner.engine import Launch
+from simulator.lab.runner.launchers import SlurmLauncher
 from simulator.lab.runner.processes import with_package
-from simulator.lab.runner.record import Record
-from simulator.lab.runner.slurm import SlurmLauncher
 from simulator.question.specs.catalogue import load_hardware
 from tests.runner.fakes import QUESTION, ROOT, TINY, FakeEngine, narrow_hardware, pick, ranked
 from tests.runner.slurm_cluster import Cluster, cluster, missing
@@ -82,7 +80,7 @@ def test_a_program_that_starts_its_own_ranks_runs_once_a_node(tmp_path: Path) ->
     script = SlurmLauncher().command_text(replace(whole, pick=replace(launch.pick, scenario=scenario)))
     assert "#SBATCH --nodes=1" in script
     assert "#SBATCH --ntasks-per-node=1" in script
-    assert script.splitlines()[-2].endswith("rank bash recipe.sh")
+    assert script.splitlines()[-1].endswith("rank bash recipe.sh")
     assert "LOCAL_RANK" not in script
 
 
@@ -225,13 +223,12 @@ def test_what_sbatch_refuses_is_a_failed_launch(slurm_here: Cluster, tmp_path: P
     outcome = FakeEngine().outcome(launch.pick, launch.folder, ended)
     assert outcome.kind == "error"
     assert outcome.error.startswith("sbatch: ")
-    assert "invalid partition" in outcome.error
+    assert "Invalid partition" in outcome.error
 
 
 def test_a_job_that_others_cancel_is_a_failed_launch(
     slurm_here: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm, "ARRIVE_SECONDS", 0.5)
     monkeypatch.setenv("FAKE_RANKS", json.dumps({"tp1pp1dp2": "hang"}))
     launch = launch_of(tmp_path)
 

@@ -15,9 +15,9 @@ from click.testing import Result
 
 from simulator.errors import UnsupportedError
 from simulator.evidence.measurements.rows import read_rows
-from simulator.lab.runner import device
-from simulator.lab.runner.device import Device
+from simulator.lab.runner import reference
 from simulator.lab.runner.processes import with_package
+from simulator.lab.runner.reference import Device
 from simulator.show.cli import lab
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine
@@ -204,7 +204,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
     said = refusal(*QUESTION, code=3)
-    assert said == "--engine reference: torch is not installed; pip install '.[runner]' in a checkout brings it"
+    assert said == "torch is not installed: pip install '.[runner]' in a checkout brings it, else pip install torch"
     assert list(Path().iterdir()) == []
 
 
@@ -259,7 +259,7 @@ def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.Monke
         raise UnsupportedError(f"nothing to launch on: backend {backend}")
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    monkeypatch.setattr(device, "ask", ask)
+    monkeypatch.setattr(reference, "ask", ask)
     question = ("validate", "--model", "llama3.2-1b", "--hardware", "h20", "--top", "1")
     assert refusal(*question, code=3) == "nothing to launch on: backend cuda"
     assert list(Path().glob("**/*.csv")) == []
@@ -267,7 +267,7 @@ def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("fake")
 def test_a_crowded_machine_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "crowded", lambda ranks: f"{ranks} ranks are many")
+    monkeypatch.setattr(reference, "crowded", lambda ranks: f"{ranks} ranks are many")
     assert "simulate: note: 2 ranks are many\n" in run(*QUESTION, "--top", "1").stderr
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.evidence.measurements.row import MeasuredRow
-from simulator.lab.runner.record import Record
+from simulator.lab.runner.campaign import Record
 from simulator.show.cli import lab
 from tests.cli.running import run
 from tests.runner.fakes import TINY, FakeEngine

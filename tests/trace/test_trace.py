@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ import pytest
 from simulator.api import scenario_of
 from simulator.errors import InputError, UnsupportedError
 from simulator.lab.trace import tracing
-from simulator.lab.trace.result import TraceComparison, Traced, TraceRequest
-from simulator.lab.trace.tracing import tensors_only, trace
-from simulator.lab.trainer.job import TrainingJob
+from simulator.lab.trace.tracing import TraceComparison, tensors_only, trace
+from simulator.lab.trainer.job import Traced, TraceRequest, from_json, to_json
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -96,10 +95,10 @@ def forks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     def traced(request: TraceRequest) -> Traced:
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        (folder / "stdin").write_text(json.dumps(asdict(request)), encoding="utf-8")
+        (folder / "stdin").write_text(to_json(request), encoding="utf-8")
         code = forked.ended(forked.start("simulator.lab.trace", [], os.environ, folder), tracing.LIMIT_SECONDS)
         assert code == 0, (folder / "stderr").read_text(encoding="utf-8")
-        return Traced.from_json((folder / "stdout").read_text(encoding="utf-8").splitlines()[-1])
+        return from_json(Traced, (folder / "stdout").read_text(encoding="utf-8"))
 
     monkeypatch.setattr(tracing, "_in_a_process", traced)
 
@@ -151,7 +150,7 @@ def test_only_as_many_micro_batches_run_as_show_everything(monkeypatch: pytest.M
         trace(*asked(num_layers=8, pipeline_parallel=4, global_batch_size=512), stage)
     trace(*asked(num_layers=8, pipeline_parallel=4, global_batch_size=512, virtual_stages=2), 0)
     trace(*asked(num_layers=8, global_batch_size=16), 0)
-    jobs = [TrainingJob.from_json(request.job) for request in requests]
+    jobs = [request.job for request in requests]
     assert [job.global_batch_size // job.layout.data_parallel for job in jobs] == [6, 4, 12, 2]
     assert [request.micro_batches for request in requests] == [256, 256, 256, 2]
 
@@ -172,7 +171,7 @@ def made(**fields: Any) -> Traced:
 
 
 def test_a_result_survives_the_way_between_processes() -> None:
-    assert Traced.from_json(made().to_json()) == made()
+    assert from_json(Traced, to_json(made())) == made()
 
 
 def test_only_tensors_are_priced() -> None:

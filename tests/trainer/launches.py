@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from simulator.lab.runner.engine import Ended
-from simulator.lab.runner.local import held_port
-from simulator.lab.trainer.failure import Failure, failure_in
-from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob
+from simulator.lab.runner.launchers import held_port
+from simulator.lab.runner.processes import Ended
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, from_json, to_json
+from simulator.lab.trainer.process import Failure, failure_in
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.specs.catalogue import load_model
 from simulator.question.specs.model import ModelSpec
@@ -64,12 +64,15 @@ def launch(job: TrainingJob, folder: Path, module: str = TRAINER) -> tuple[RankR
 
 
 def results(job: TrainingJob, folder: Path) -> tuple[RankResult, ...]:
-    return tuple(RankResult.read(folder / RESULT_NAME.format(rank=rank)) for rank in range(job.layout.devices))
+    return tuple(
+        from_json(RankResult, (folder / RESULT_NAME.format(rank=rank)).read_text(encoding="utf-8"))
+        for rank in range(job.layout.devices)
+    )
 
 
 def written(job: TrainingJob, folder: Path) -> Path:
     path = folder / "job.json"
-    path.write_text(job.to_json(), encoding="utf-8")
+    path.write_text(to_json(job), encoding="utf-8")
     return path
 
 
@@ -101,7 +104,7 @@ def run_ranks(job: TrainingJob, folder: Path, module: str = TRAINER) -> list[tup
 def in_forked_ranks(arguments: tuple[str, ...], *, log: Path, **_: object) -> Ended:
     """In the place of `run_guarded`: a training by torchrun's words, in ranks that import nothing anew."""
     job = Path(arguments[-1])
-    launch(TrainingJob.from_json(job.read_text(encoding="utf-8")), job.parent)
+    launch(from_json(TrainingJob, job.read_text(encoding="utf-8")), job.parent)
     log.touch()
     return Ended(exit_code=0, log=log, wall_seconds=1.0, timed_out=False, interrupted=False)
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from simulator.errors import InputError
-from simulator.lab.trainer.environment import rank_from_environment
+from simulator.lab.trainer.process import rank_from_environment
 from tests.project.tree import ROOT
 
 MEETING = {"MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
@@ -48,7 +48,7 @@ def test_what_is_missing_or_wrong_is_named(environment: dict[str, str], names: s
 
 def test_a_process_that_leaves_has_written_all_and_does_nothing_more() -> None:
     code = (
-        "import atexit; from simulator.lab.trainer.environment import leave; "
+        "import atexit; from simulator.lab.trainer.process import leave; "
         "atexit.register(print, 'farewell'); print('said'); leave(3)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.errors import InputError, UnsupportedError
-from simulator.lab.trainer.failure import EXIT_CODES, failure_in, failure_of
+from simulator.lab.trainer.process import EXIT_CODES, failure_in, failure_of
 
 
 @pytest.mark.parametrize(

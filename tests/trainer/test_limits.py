@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from simulator.errors import UnsupportedError
-from simulator.lab.trainer.job import TrainingJob
-from simulator.lab.trainer.limits import check_job, refused
+from simulator.lab.trainer.job import TrainingJob, check_job, from_json, refused, to_json
 from simulator.question.specs.catalogue import load_model
 from tests.project.tree import ROOT
 from tests.trainer.launches import job_of, tiny_model
@@ -68,12 +67,9 @@ def test_what_cannot_run_is_named_in_one_line(layout: dict[str, Any], fields: di
 
 def test_a_job_reads_back_equal() -> None:
     job = job_of({"pipeline_parallel": 2, "recompute": "full", "recompute_layer_list": (1, 2)}, memory_limit_bytes=7)
-    assert TrainingJob.from_json(job.to_json()) == job
+    assert from_json(TrainingJob, to_json(job)) == job
 
 
 def test_what_the_runner_imports_brings_no_torch() -> None:
-    code = (
-        "import simulator.lab.trainer.limits, simulator.lab.trainer.failure, simulator.lab.trainer.job, sys; "
-        "sys.exit('torch' in sys.modules)"
-    )
+    code = "import simulator.lab.trainer.process, simulator.lab.trainer.job, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

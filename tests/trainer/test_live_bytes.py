@@ -12,7 +12,7 @@ pytestmark = NEEDS_TORCH
 
 torch: Any = Late("torch")
 fake_tensor: Any = Late("torch._subclasses.fake_tensor")
-live: Any = Late("simulator.lab.trainer.live_bytes")
+live: Any = Late("simulator.lab.trainer.watch")
 KIB = 1024
 
 

@@ -2,11 +2,12 @@
 
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from simulator.lab.trainer.measured_rates import RatesJob, Timing
+from simulator.lab.trainer.job import RatesJob, Timing
 from tests.trainer.launches import NEEDS_TORCH, Late
 
 pytestmark = NEEDS_TORCH
@@ -29,7 +30,7 @@ def timed(job: RatesJob) -> list[str]:
     backend = devices.Backend(job)
     backend.join(job, 0)
     try:
-        return [found.timing.operation for found in rates.measure(job, backend)]
+        return [found.timing.operation for found in rates.timings(job, backend)]
     finally:
         distributed.destroy_process_group()
 
@@ -45,15 +46,12 @@ def test_attention_is_timed_with_the_kernels_of_the_trainer_and_left_out_without
     assert "not timed" in capsys.readouterr().err
 
 
-def test_memory_that_the_file_cache_gives_back_counts_as_usable(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_memory_that_the_file_cache_gives_back_counts_as_usable_and_ranks_divide_it(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    file = tmp_path / "meminfo"
-    file.write_text("MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:    7000 kB\n", encoding="ascii")
-    monkeypatch.setattr("simulator.lab.trainer.rates.Path", lambda _name: file)
-    assert rates._available(123) == 7000 * 1024
-    file.unlink()
-    assert rates._available(123) == 123
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=9000, free=10, available=7000))
+    job = RatesJob(timings=(), devices=2, threads=torch.get_num_threads())
+    assert rates._memory(job, devices.Backend(job)) == (4500, 3500)
 
 
 def test_a_system_that_does_not_tell_what_a_process_has_is_not_limited(

@@ -188,4 +188,4 @@ def test_a_rank_is_a_function_call_too(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_call_without_a_job_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 1
-    assert "usage: python -m simulator.lab.trainer JOB.json" in last_failure(capsys.readouterr().err).text
+    assert "usage: python -m simulator.lab.trainer [rates] JOB.json" in last_failure(capsys.readouterr().err).text

@@ -13,10 +13,10 @@ from torch.distributed.tensor import DTensor
 
 from simulator.lab.trainer import __main__ as program
 from simulator.lab.trainer import worker
-from simulator.lab.trainer.environment import leave
 from simulator.lab.trainer.job import RankResult
 from simulator.lab.trainer.model import WRAPPER
 from simulator.lab.trainer.parallel import loss_context
+from simulator.lab.trainer.process import leave
 
 NORMS = "norms-{rank}.json"
 

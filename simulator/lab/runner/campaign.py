@@ -1,31 +1,98 @@
 """Campaigns: the best layouts of a ranking, launched one after the other, each recorded as it ends.
 
-A launch that fails stops no other, and no measured row is lost to an interruption. How processes are started is a
-launcher's matter, what they run an engine's.
+    >>> planner = Planner(engine=engine, pick=pick, folder=folder, record=record, wanted=Wanted(top=3))
+    >>> run(planner.plan(estimates), launcher, engine, record, print).all_well
+    True
+
+A launch that fails stops no other, and no measured row is lost to an interruption: the `Record`, a file of rows, is
+whole at any moment, whoever else writes. `compare` sets the rows beside the predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+import fcntl
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError, SimulateError, UnsupportedError, one_line
-from simulator.evidence.measurements.row import MeasuredRow
+from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS, MeasuredRow
+from simulator.evidence.measurements.rows import read_rows, rows_text
+from simulator.files import write_file, writing
 from simulator.lab.runner.compare import LayoutComparison, compared
-from simulator.lab.runner.engine import Ended, Engine, LaunchOutcome, Pick
-from simulator.lab.runner.engines.launched import launched_row
-from simulator.lab.runner.launch import LOG_NAME, Launch, Launched, Launcher, slug
-from simulator.lab.runner.processes import interruptible, signals_blocked
-from simulator.lab.runner.record import Record, identity
+from simulator.lab.runner.engine import (
+    LOG_NAME,
+    Engine,
+    Launch,
+    Launched,
+    Launcher,
+    LaunchOutcome,
+    Pick,
+    launched_row,
+    slug,
+)
+from simulator.lab.runner.processes import Ended, interruptible, signals_blocked
 from simulator.question.scenario.layout import Layout
 
 Tell = Callable[[str], None]
 """Function that shows one line of progress."""
 _MOST_RUNS: Final = 100_000
+_IDENTITY: Final = (
+    *("model", "num_layers", "hardware", "framework", "options", "stack", "devices"),
+    *WORKLOAD_COLUMNS,
+    *LAYOUT_COLUMNS,
+)
+"""Columns of the question that was launched; the others hold its outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """File of measured rows."""
+
+    path: Path
+
+    @property
+    def table(self) -> str:
+        """Name of the table: the file's, without its ending."""
+        return self.path.stem
+
+    def check(self) -> None:
+        """Raise InputError where rows could not be added, before anything is launched."""
+        self.rows()
+        with writing(self.path, "--output"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                pass
+
+    def rows(self) -> tuple[MeasuredRow, ...]:
+        """Return the rows of the file; none where there is no file."""
+        return read_rows(self.path) if self.path.exists() else ()
+
+    def add(self, row: MeasuredRow) -> MeasuredRow:
+        """Add a row with the table's next number and return it. Raises InputError where the file cannot be written."""
+        with writing(self.path, "--output"), signals_blocked(), self._locked():
+            before = self.rows()
+            numbers = [known.row for known in before if known.table == self.table]
+            numbered = replace(row, table=self.table, row=max(numbers, default=0) + 1)
+            write_file(self.path, rows_text([*before, numbered]), "--output")
+        return numbered
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from writing; the lock ends with the process that holds it."""
+        target = self.path.resolve()
+        with target.with_name(f".{target.name}.lock").open("a", encoding="utf-8") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+
+def launches_of(pick: Pick, rows: Iterable[MeasuredRow]) -> list[MeasuredRow]:
+    """Return the rows of launches of the same question and layout."""
+    launched = launched_row(pick, "error")
+    return [row for row in rows if all(getattr(row, name) == getattr(launched, name) for name in _IDENTITY)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +206,7 @@ class Planner:
 
     def _measured(self, layout: Layout, before: Sequence[MeasuredRow]) -> list[MeasuredRow]:
         """Return the rows of a layout that the record holds, without failed ones that are tried again."""
-        launched = identity(launched_row(replace(self.pick, layout=layout), "error"))
-        rows = [row for row in before if identity(row) == launched]
+        rows = launches_of(replace(self.pick, layout=layout), before)
         return [row for row in rows if row.outcome == "ok" or not self.wanted.retry_failed]
 
     def _launches(self, title: str, estimate: Estimate, rows: Sequence[MeasuredRow]) -> Iterator[Launch]:
@@ -150,10 +216,8 @@ class Planner:
         pick = replace(self.pick, layout=estimate.layout)
         for repeat in range(len(rows) + 1, self.wanted.repeats + 1):
             place = self.folder / (title if repeat == 1 else f"{title}-{repeat}")
-            try:
+            with writing(place, "--work-folder"):
                 command = self.engine.prepare(pick, place.absolute())
-            except OSError as error:
-                raise _unwritable(place, error) from error
             yield Launch(
                 title=title,
                 pick=pick,
@@ -246,16 +310,14 @@ def _broken(launch: Launch, error: str) -> LaunchOutcome:
 
 def run_folder(work: Path) -> Path:
     """Make a new folder for a campaign, so that no launch reads files of an earlier one."""
-    try:
-        numbers = [int(path.name.removeprefix("run-")) for path in work.glob("run-*") if path.name[4:].isdecimal()]
+    numbers = [int(path.name[4:]) for path in work.glob("run-*") if path.name[4:].isdecimal()]
+    with writing(work, "--work-folder"):
         work.mkdir(parents=True, exist_ok=True)
         for number in range(max(numbers, default=0) + 1, _MOST_RUNS):
             with suppress(FileExistsError):
                 folder = work / f"run-{number}"
                 folder.mkdir()
                 return folder
-    except OSError as error:
-        raise _unwritable(work, error) from error
     raise UnsupportedError(f"--work-folder {work}: holds {_MOST_RUNS} runs; remove some")
 
 
@@ -265,14 +327,8 @@ def shared_folder(work: Path, node_rank: int) -> Path:
     Raises InputError on the first node where it holds what an earlier campaign left.
     """
     # Only the first node writes the log of a launch: another node that started earlier has written none.
-    try:
+    with writing(work, "--work-folder"):
         work.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(work, error) from error
     if node_rank == 0 and any(file for name in ("rank-*.json", LOG_NAME) for file in work.glob(f"*/{name}")):
         raise InputError(f"--work-folder {work}: holds results of earlier launches; name a new one on all nodes")
     return work
-
-
-def _unwritable(folder: Path, error: OSError) -> InputError:
-    return InputError(f"--work-folder {folder}: cannot be written: {error.strerror or error}")

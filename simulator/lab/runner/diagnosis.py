@@ -1,5 +1,8 @@
 """Diagnosis of a failed launch from its log: memory that ran out, a stopped job, an error, a hang.
 
+    >>> diagnosis(Ended(exit_code=1, log=log)).kind  # of a log with "torch.OutOfMemoryError: CUDA out of memory"
+    'oom'
+
 Memory is the reason only where a log says so: a rank that was killed without a word is an error.
 """
 
@@ -15,9 +18,12 @@ from typing import Final
 
 from simulator.errors import InputError, one_line
 from simulator.frameworks.logs import OUT_OF_MEMORY, LogLine, log_lines, longer_line
-from simulator.lab.runner.engine import TAIL_LINES, Ended, OutcomeKind
-from simulator.lab.trainer.failure import failure_in
+from simulator.lab.runner.engine import OutcomeKind
+from simulator.lab.runner.processes import Ended
+from simulator.lab.trainer.process import failure_in
 
+TAIL_LINES: Final = 20
+"""Lines of the log that a failed launch shows."""
 BY_LAUNCHER: Final = "simulate: "
 """Beginning of a line that a launcher adds to the log about its processes."""
 _LONGEST: Final = 300

@@ -1,33 +1,61 @@
-"""Reference trainer as an engine: writes its job, starts one rank per device, reads the ranks' results.
+"""Reference trainer as an engine: writes its job, starts a rank for each device, reads the ranks' results.
 
-Imports no torch: ranks do, in processes of their own.
+    >>> ReferenceEngine(backend="cuda").prepare(pick, folder).arguments[:3]
+    ('/usr/bin/python', '-m', 'torch.distributed.run')
+
+Also what this machine's devices are, before anything is launched on them. Imports no torch: ranks do, in processes of
+their own, and so does the question for the devices.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import math
+import os
+import re
 import statistics
+import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from simulator.errors import UnsupportedError, one_line
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.files import write_file
 from simulator.lab.runner.diagnosis import diagnosis
-from simulator.lab.runner.engine import Command, Ended, LaunchOutcome, Pick
-from simulator.lab.runner.engines.launched import launched_row
-from simulator.lab.runner.launch import ARRIVE_SECONDS, NODE_LOG_NAME
-from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, write_whole
-from simulator.lab.trainer.limits import refused
-from simulator.question.units import MIB
+from simulator.lab.runner.engine import (
+    NODE_LOG_NAME,
+    Command,
+    LaunchOutcome,
+    Pick,
+    check_installed,
+    launched_row,
+)
+from simulator.lab.runner.processes import Ended, with_package
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, from_json, refused, to_json
+from simulator.question.specs.hardware import HardwareSpec
+from simulator.question.units import GIB, MIB
 from simulator.recipes.logs import Step, steady
 
 JOB_NAME: Final = "job.json"
 WORKER: Final = "simulator.lab.trainer"
 """Module that a rank runs, with the job's file as its argument."""
+ARRIVE_SECONDS: Final = 15.0
+"""Time after which a file that another node wrote is visible in a shared folder."""
+_ASK_SECONDS: Final = 300.0
+_LEAST_MEMORY, _MOST_MEMORY = 0.85, 1.15
+"""Memory that torch shows over that of the spec: a driver keeps a few per cent for itself."""
+_CODE: Final = (
+    "import json, sys, types\n"
+    "from simulator.lab.trainer.backend import Backend\n"
+    "found = Backend(types.SimpleNamespace(backend=sys.argv[1], threads=1))\n"
+    "free, whole = getattr(found.module, 'mem_get_info', lambda: (0, 0))()\n"
+    "print(json.dumps({'name': found.name, 'memory_bytes': whole, 'count': found.module.device_count()}))\n"
+)
+"""Script that asks torch in a process of its own: this one never imports it, and holds no device while ranks run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +76,8 @@ class ReferenceEngine:
         return "" if self.backend == "cpu" else "the reference trainer has run in tests on processors only"
 
     def check(self) -> None:
-        """Raise UnsupportedError without torch, which is looked for and not imported."""
-        if importlib.util.find_spec("torch") is None:
-            raise UnsupportedError(
-                "--engine reference: torch is not installed; pip install '.[runner]' in a checkout brings it"
-            )
+        """Raise UnsupportedError without torch or psutil."""
+        check_installed("torch", "psutil")
 
     def prepare(self, pick: Pick, folder: Path) -> Command:
         """Write the job, and return the command of its ranks. Raises UnsupportedError for an unsupported job."""
@@ -62,8 +87,7 @@ class ReferenceEngine:
             raise UnsupportedError(reason)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder.absolute() / JOB_NAME
-        # Written whole or not at all: nodes that are started by themselves each write the same file.
-        write_whole(path, job.to_json())
+        write_file(path, to_json(job))  # as a whole: nodes that are started by themselves each write the same file
         nodes = pick.scenario.nodes
         # With several nodes torchrun reads its own rank and the first node's address from its environment.
         where = ("--standalone",) if nodes == 1 else ("--rdzv-backend", "static")
@@ -137,10 +161,10 @@ def _ranks(folder: Path, count: int) -> tuple[tuple[RankResult, ...], str]:
     problem = ""
     for rank in range(count):
         try:
-            result = RankResult.read(folder / RESULT_NAME.format(rank=rank))
+            result = from_json(RankResult, (folder / RESULT_NAME.format(rank=rank)).read_text(encoding="utf-8"))
         except FileNotFoundError:
             problem = problem or f"rank {rank} left no result"
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError) as error:
             problem = problem or f"the result of rank {rank} cannot be read: {one_line(str(error))}"
         else:
             if result.step_seconds and all(0.0 < seconds < math.inf for seconds in result.step_seconds):
@@ -179,3 +203,73 @@ def _notes(backend: str, ranks: tuple[RankResult, ...]) -> str:
     if used:
         notes.append(f"device memory {max(used) / MIB:.0f} MiB as its tool shows it")
     return one_line("; ".join(filter(None, notes)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Device as torch shows it."""
+
+    name: str
+    """Name in its driver's words."""
+    memory_bytes: float
+    """Memory; 0 where torch cannot tell."""
+    count: int
+    """Devices of the kind on this machine."""
+
+
+def ask(backend: str) -> Device:
+    """Return the first device of a kind, not a processor. Raises UnsupportedError where torch sees none here."""
+    try:
+        done = subprocess.run(  # noqa: S603  this Python, and the backend's name as one argument
+            [sys.executable, "-c", _CODE, backend],
+            env=with_package(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=_ASK_SECONDS,
+            check=False,
+        )
+        if done.returncode == 0:
+            return Device(**json.loads(done.stdout.splitlines()[-1]))
+        message = next(iter(reversed(done.stderr.splitlines())), f"exit code {done.returncode}")
+    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, IndexError) as error:
+        message = str(error)
+    message = message.partition("InputError: ")[2] or f"backend {backend}: torch could not be asked for it: {message}"
+    raise UnsupportedError(f"nothing to launch on: {one_line(message)}")
+
+
+def contradictions(device: Device, hardware: HardwareSpec, known: Iterable[str]) -> Iterator[str]:
+    """Yield differences of a device from that of the spec; `known` are the names of all specs."""
+    fraction = device.memory_bytes / hardware.memory_capacity_bytes
+    if device.memory_bytes and not _LEAST_MEMORY <= fraction <= _MOST_MEMORY:
+        yield (
+            f"this machine has {device.name} with {device.memory_bytes / GIB:.1f} GiB, {hardware.name} has "
+            f"{hardware.memory_capacity_bytes / GIB:.1f}: name the hardware that it is, or its rows mislead"
+        )
+    other = {chip for name in known if (chip := _chip(name)) and _is(device.name, chip)}
+    expected = _chip(hardware.name)
+    if expected and other and expected not in other:
+        yield f"this machine has {device.name}, which does not sound like {hardware.name}: its rows may mislead"
+
+
+def crowded(ranks: int) -> str:
+    """Return a warning where this machine has too few processors for the ranks; else an empty text."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    if ranks > cores:
+        return f"{ranks} ranks share {cores} cores: steps take longer than on hardware with a core for each"
+    load = os.getloadavg()[0]
+    # An idle machine has a load of up to half a process.
+    if ranks + load > cores + 0.5:
+        return f"other work runs here (load {load:.1f} on {cores} cores, before {ranks} ranks): steps may take longer"
+    return ""
+
+
+def _chip(name: str) -> str:
+    """Return the word of a spec's name that names the chip: the first with a digit."""
+    return next((word for word in name.split("-") if re.search(r"[0-9]", word)), "")
+
+
+def _is(device: str, chip: str) -> bool:
+    """Tell whether a driver's words name a chip: not h20 in those of an h200."""
+    end = "" if chip[-1].isalpha() else "(?![0-9])"
+    return re.search(rf"(?<![0-9]){re.escape(chip)}{end}", device.lower()) is not None

@@ -1,4 +1,7 @@
-"""Rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
+"""A rank of the reference trainer on fake tensors, in a process group of the run's size without other ranks.
+
+    >>> trace_stage(TraceRequest(job=job, stage=0, micro_batches=count)).peak_bytes
+    63285264996
 
 Runs the trainer's own code: nothing of a layout is modelled here a second time.
 """
@@ -22,30 +25,22 @@ from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining import stage as pipeline_stage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from simulator.lab.trace.result import Traced, TraceRequest
 from simulator.lab.trainer.backend import Backend
-from simulator.lab.trainer.job import TrainingJob
-from simulator.lab.trainer.limits import micro_batches
-from simulator.lab.trainer.live_bytes import TEMPORARY, LiveBytes
+from simulator.lab.trainer.job import Traced, TraceRequest
 from simulator.lab.trainer.model import Stage
-from simulator.lab.trainer.parallel import loss_context, spread_stage
-from simulator.lab.trainer.pipeline import passes_of
-from simulator.lab.trainer.watch import GRADIENTS, OPTIMIZER, PARAMETERS, Watch
-from simulator.question.scenario.layout import model_chunks
+from simulator.lab.trainer.parallel import boundary, loss_context, passes_of, spread_stage
+from simulator.lab.trainer.watch import OPTIMIZER, PARAMETERS, TEMPORARY, LiveBytes, Watch, declare_gradients
 
 
 def trace_stage(request: TraceRequest) -> Traced:
     """Build the rank's stages, run a step and count its bytes. Torch's process group stays open."""
     started = time.perf_counter()
-    job = TrainingJob.from_json(request.job)
-    layout = job.layout
+    job, layout = request.job, request.job.layout
     replica = layout.data_parallel * layout.tensor_parallel
     distributed.init_process_group("fake", store=FakeStore(), rank=request.stage * replica, world_size=layout.devices)
-    shape = (layout.pipeline_parallel, layout.data_parallel, layout.tensor_parallel)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
-    chunks = len(model_chunks(layout.stage_layers, layout.virtual_stages, layout.chunk_layers)[request.stage])
+    mesh = init_device_mesh("cpu", job.mesh_shape, mesh_dim_names=("pp", "dp", "tp"))
     # Built outside of the mode of fake tensors, in which a mesh of several dimensions cannot be sliced.
-    stages = [spread_stage(job, mesh, request.stage, chunk) for chunk in range(chunks)]
+    stages = [spread_stage(job, mesh, request.stage, chunk) for chunk in range(len(job.chunks(request.stage)))]
     counter = LiveBytes()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(schedules._PipelineSchedule, "_warmup_p2p", _agree_with_nobody))  # noqa: SLF001
@@ -53,14 +48,14 @@ def trace_stage(request: TraceRequest) -> Traced:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(counter)
         stack.enter_context(loss_context(layout.tensor_parallel))
-        base = _Rank(job, mesh, stages, counter, request).run()
+        base = _Rank(mesh, stages, counter, request).run()
     return Traced(
         stage=request.stage,
         peak_bytes=counter.peak,
         moment=counter.peak_moment,
         parts_bytes=counter.peak_parts,
         base_bytes=base,
-        micro_batches=micro_batches(job),
+        micro_batches=job.micro_batches,
         seconds=time.perf_counter() - started,
         resident_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         torch_version=torch.__version__,
@@ -70,28 +65,24 @@ def trace_stage(request: TraceRequest) -> Traced:
 class _Rank:
     """Rank with its optimizer, all of it counted."""
 
-    def __init__(
-        self, job: TrainingJob, mesh: DeviceMesh, stages: Sequence[Stage], counter: LiveBytes, request: TraceRequest
-    ) -> None:
+    def __init__(self, mesh: DeviceMesh, stages: Sequence[Stage], counter: LiveBytes, request: TraceRequest) -> None:
+        job = request.job
         for stage in stages:
             stage.to_empty(device="cpu")
             stage.tie()
         parameters = [parameter for stage in stages for parameter in stage.parameters()]
         counter.register(PARAMETERS, parameters)
-        for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(
-                lambda parameter: counter.register(GRADIENTS, [parameter.grad])
-            )
+        declare_gradients(counter, parameters)
         self._counter = counter
         self._optimizer = torch.optim.AdamW(parameters, foreach=True)
         watch = _Moments(Backend(job), stages, counter)
         self._passes = passes_of(stages, job, mesh, watch)
-        count = micro_batches(job)
-        self._tokens = torch.zeros((count * job.layout.micro_batch_size, job.seq_length), dtype=torch.int64)
+        sequences = job.micro_batches * job.layout.micro_batch_size
+        self._tokens = torch.zeros((sequences, job.seq_length), dtype=torch.int64)
         # Torch makes receive buffers for every micro batch of the step, and its interleaved schedule keeps what was
         # sent until the end of it.
-        self._received = _missing_buffers(job, request)
-        self._sent = _missing_buffers(job, request) if job.layout.virtual_stages > 1 else []
+        self._received = _missing_buffers(request)
+        self._sent = _missing_buffers(request) if job.layout.virtual_stages > 1 else []
 
     def run(self) -> int:
         """Run a step, in which the counter finds its peak; return the bytes alive after it."""
@@ -186,14 +177,12 @@ def _keeping(batch: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[_Sen
     return started
 
 
-def _missing_buffers(job: TrainingJob, request: TraceRequest) -> list[torch.Tensor]:
+def _missing_buffers(request: TraceRequest) -> list[torch.Tensor]:
     """Return boundary tensors of the micro batches that are not run, for one direction of the exchange."""
-    layout = job.layout
+    layout = request.job.layout
     if layout.pipeline_parallel == 1:
         return []
-    missing = request.micro_batches - micro_batches(job)
+    missing = request.micro_batches - request.job.micro_batches
     ends = (request.stage == 0) + (request.stage == layout.pipeline_parallel - 1)
-    tokens = job.seq_length // (layout.tensor_parallel if layout.sequence_parallel else 1)
-    dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
-    shape = (layout.micro_batch_size, tokens, job.model.hidden_size)
+    shape, dtype = boundary(request.job)
     return [torch.empty(shape, dtype=dtype) for _ in range(missing * (2 * layout.virtual_stages - ends))]

@@ -1,24 +1,27 @@
-"""Pricing of a layout's stage, and its trace in a process of its own.
+"""A pipeline stage of a layout traced at full size on tensors without data, beside its predicted bytes.
 
-Prices without the coefficients that stand for no tensor: a trace sees tensors only. Imports no torch.
+    >>> found = trace(scenario, layout, stage=0)
+    >>> found.predicted.allocated_bytes, found.traced.peak_bytes, found.traced.moment
+    (63285002240.0, 63285264996, 'backward')
+
+The trace runs the reference trainer's own code in a process of its own (`python -m simulator.lab.trace`). It sees
+tensors only, so that the prediction leaves out the coefficients that stand for none. Imports no torch.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from simulator.cost.pricing.estimate import Estimate, StageMemory
 from simulator.errors import InputError, UnsupportedError, one_line
-from simulator.lab.trace.result import TraceComparison, Traced, TraceRequest
-from simulator.lab.trainer.job import TrainingJob
-from simulator.lab.trainer.limits import check_job
+from simulator.lab.trainer.job import Traced, TraceRequest, TrainingJob, check_job, from_json, to_json
 from simulator.question.coefficients.values import replaced
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
@@ -28,6 +31,43 @@ LIMIT_SECONDS: Final = 600.0
 """Longest duration of a trace, many times what the stages of large models need."""
 NO_TENSORS: Final = ("workspace_bytes", "unfused_loss_bytes_per_logit")
 """Coefficients inside the allocated bytes that stand for no tensor of the reference trainer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceComparison:
+    """Traced stage with its prediction."""
+
+    estimate: Estimate
+    """Estimate without the coefficients that stand for no tensor of the reference trainer."""
+    traced: Traced
+    """Counted bytes."""
+
+    @property
+    def predicted(self) -> StageMemory:
+        """Prediction for the traced rank."""
+        return self.estimate.memory.stages[self.traced.stage]
+
+    @property
+    def difference(self) -> float:
+        """Excess of the predicted peak over the traced one, as a share of it."""
+        return self.predicted.allocated_bytes / self.traced.peak_bytes - 1.0
+
+    @property
+    def rows(self) -> tuple[tuple[str, float, float], ...]:
+        """(part, traced, predicted) in bytes; both columns add up to their peak.
+
+        Whole copies of the parameters that are kept from pass to pass are predicted as parameters.
+        """
+        traced = {name: self.traced.parts_bytes.get(name, 0) for name in ("parameters", "gradients", "optimizer")}
+        if self.estimate.layout.zero_stage < 3:
+            traced["parameters"] += self.traced.parts_bytes.get("gathered", 0)
+        predicted = {name: self.predicted.parts_bytes[name] for name in traced}
+        rows = [(name, float(traced[name]), predicted[name]) for name in traced]
+        rest = self.traced.peak_bytes - sum(traced.values())
+        rows.append(
+            ("activations, logits, temporary", float(rest), self.predicted.allocated_bytes - sum(predicted.values()))
+        )
+        return tuple(rows)
 
 
 def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> TraceComparison:
@@ -53,7 +93,7 @@ def trace(scenario: Scenario, layout: Layout, stage: int | None = None) -> Trace
         raise UnsupportedError("trace: torch is not installed; pip install '.[runner]' in a checkout brings it")
     chosen = priced.memory.binding_stage if stage is None else stage
     job = _job(scenario, layout, _enough(layout, chosen, count))
-    traced = _in_a_process(TraceRequest(job=job.to_json(), stage=chosen, micro_batches=count))
+    traced = _in_a_process(TraceRequest(job=job, stage=chosen, micro_batches=count))
     return TraceComparison(estimate=priced, traced=traced)
 
 
@@ -82,7 +122,7 @@ def _in_a_process(request: TraceRequest) -> Traced:
     try:
         ended = subprocess.run(
             [sys.executable, "-P", "-m", "simulator.lab.trace"],
-            input=json.dumps(asdict(request)),
+            input=to_json(request),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)},
             capture_output=True,
             text=True,
@@ -94,4 +134,4 @@ def _in_a_process(request: TraceRequest) -> Traced:
     if ended.returncode:
         last = ended.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise UnsupportedError(f"trace: torch ended with status {ended.returncode}: {one_line(last[0])[:500]}")
-    return Traced.from_json(ended.stdout.strip().splitlines()[-1])
+    return from_json(Traced, ended.stdout.strip().splitlines()[-1])

@@ -1,6 +1,9 @@
-"""Rank of the reference trainer: `torchrun --nproc-per-node N -m simulator.lab.trainer JOB.json`, or by srun.
+"""Program of a rank, started by torchrun or srun: it trains, or times the operations of a machine.
 
-Ends with an exit code that launchers read; `worker` does the training. Starts no other rank.
+    torchrun --nproc-per-node 2 -m simulator.lab.trainer JOB.json
+    torchrun --nproc-per-node 2 -m simulator.lab.trainer rates JOB.json
+
+Ends with an exit code that launchers read; `worker` trains and `rates` times.
 """
 
 from __future__ import annotations
@@ -10,39 +13,38 @@ import sys
 from pathlib import Path
 
 from simulator.errors import InputError
-from simulator.lab.trainer.environment import end_with_parent, leave, rank_from_environment
-from simulator.lab.trainer.failure import failed
-from simulator.lab.trainer.job import TrainingJob
-from simulator.lab.trainer.limits import check_job
+from simulator.lab.trainer.job import RatesJob, TrainingJob, check_job, from_json
+from simulator.lab.trainer.process import end_with_parent, failed, leave, rank_from_environment
 
 
 def main(arguments: list[str]) -> int:
     """Run the rank and return its exit code: 0, 3 where memory ran out, 1 for anything else."""
-    rank = _rank()
+    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
+    rank = int(text) if text.isdecimal() else 0  # the one to name before the job is known
     try:
         path = _path(arguments)
-        job = TrainingJob.from_json(path.read_text(encoding="utf-8"))
+        kind: type[RatesJob | TrainingJob] = RatesJob if len(arguments) > 1 else TrainingJob
+        job = from_json(kind, path.read_text(encoding="utf-8"))
         rank = rank_from_environment(os.environ, job.layout.devices)
-        check_job(job)
         # Imported here, so that a missing or broken torch is a failure like any other.
-        from simulator.lab.trainer.worker import run  # noqa: PLC0415
+        if isinstance(job, TrainingJob):
+            check_job(job)
+            from simulator.lab.trainer.worker import train  # noqa: PLC0415
 
-        run(job, path.parent, rank)
+            train(job, path.parent, rank)
+        else:
+            from simulator.lab.trainer.rates import measure  # noqa: PLC0415
+
+            measure(job, path.parent, rank)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
         return failed(error, rank)
     return 0
 
 
-def _rank() -> int:
-    """Return the rank to name before the job is known."""
-    text = os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "")
-    return int(text) if text.isdecimal() else 0
-
-
 def _path(arguments: list[str]) -> Path:
-    if len(arguments) != 1:
-        raise InputError("usage: python -m simulator.lab.trainer JOB.json")
-    return Path(arguments[0])
+    if len(arguments) == 1 or (len(arguments) == 2 and arguments[0] == "rates"):
+        return Path(arguments[-1])
+    raise InputError("usage: python -m simulator.lab.trainer [rates] JOB.json")
 
 
 if __name__ == "__main__":

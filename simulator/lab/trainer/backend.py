@@ -1,5 +1,10 @@
 """Device of a rank and its process group: one interface to a processor, CUDA, NPU or another kind.
 
+    >>> backend = Backend(job)
+    >>> backend.join(job, rank=0)
+    >>> backend.device, backend.library
+    (device(type='cpu'), 'gloo')
+
 The one place where kinds of devices differ; the rest of the trainer does not know which it runs on.
 """
 
@@ -20,8 +25,7 @@ import torch
 from torch import distributed
 
 from simulator.errors import InputError
-from simulator.lab.trainer.job import TrainingJob
-from simulator.lab.trainer.measured_rates import RatesJob
+from simulator.lab.trainer.job import RatesJob, TrainingJob
 from simulator.question.units import MIB
 
 _EXTENSIONS: Final = {"npu": "torch_npu", "mlu": "torch_mlu", "musa": "torch_musa"}

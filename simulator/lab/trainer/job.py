@@ -1,16 +1,58 @@
-"""Job of a launch and result of a rank, as files that both sides read. Imports no torch."""
+"""What both sides of a launch or a trace read: the job of its ranks, what each measured, the rates of a machine.
+
+    >>> job = TrainingJob.of(scenario, layout, steps=4)
+    >>> refused(job) or to_json(job)  # why the reference trainer cannot run it, in one line, or the text of its file
+    'context_parallel 2: the reference trainer has 1 only'
+
+Imports no torch, so that a launch is planned, refused and read without it.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
-from simulator.question.scenario.layout import Layout
+from pydantic import TypeAdapter
+
+from simulator.errors import UnsupportedError
+from simulator.question.scenario.layout import BY_NAME, Layout, model_chunks
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
+from simulator.question.vocabulary import Precision, RecomputeMode
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+RESULT_NAME: Final = "rank-{rank}.json"
+"""File, beside the job's, in which a rank leaves its result; written whole or not at all."""
+RATES_NAME: Final = "rates.json"
+"""File, beside the job's, in which the first rank writes the rates of all ranks."""
+TRAINED_PRECISIONS: Final[tuple[Precision, ...]] = ("bf16", "fp32")
+"""Precisions that the reference trainer computes in and a probe times."""
+_RECOMPUTED: Final[tuple[RecomputeMode, ...]] = ("none", "selective", "operations", "full")
+ProbedCollective = Literal["all_gather", "reduce_scatter", "all_reduce", "send"]
+ProbedOperation = Literal["gemm", "attention", "add", "swiglu", "optimizer", "host_copy", ProbedCollective]
+COLLECTIVES: Final[tuple[ProbedCollective, ...]] = get_args(ProbedCollective)
+"""Operations that need two ranks."""
+T = TypeVar("T", bound="DataclassInstance")
+
+
+def to_json(value: object, *, indent: int | None = 2) -> str:
+    """Return a dataclass as JSON; `from_json` reads it back."""
+    return json.dumps(TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True), indent=indent)
+
+
+def from_json(kind: type[T], text: str) -> T:
+    """Return the value that `to_json` wrote. Raises ValueError for another text."""
+    value = json.loads(text)
+    known = TypeAdapter(kind).validate_python(value)
+    unknown = sorted(set(value) - {field.name for field in fields(known)})
+    if unknown:
+        raise ValueError(f"unknown keys: {', '.join(unknown)}")
+    return known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +76,7 @@ class TrainingJob:
     backend: str = "cpu"
     """Kind of device, in torch's words: cpu (gloo), cuda (NCCL), npu (HCCL), or another one that torch knows."""
     communication: str = ""
-    """Collective library in torch's words (gloo, nccl, hccl); empty for the usual one of `backend`."""
+    """ProbedCollective library in torch's words (gloo, nccl, hccl); empty for the usual one of `backend`."""
     threads: int = 1
     """Compute threads of each rank on a CPU."""
     memory_limit_bytes: int | None = None
@@ -48,32 +90,20 @@ class TrainingJob:
         fields = {name: getattr(scenario, name) for name in ("model", "seq_length", "global_batch_size", "precision")}
         return cls(layout=layout, **fields | more)
 
-    def to_json(self) -> str:
-        """Return the job as a JSON object; `from_json` reads it back."""
-        value = asdict(self) | {"model": self.model.model_dump(mode="json", by_alias=True)}
-        return json.dumps(value, indent=2)
+    @property
+    def micro_batches(self) -> int:
+        """Micro batches of one replica in a step."""
+        return self.global_batch_size // (self.layout.micro_batch_size * self.layout.data_parallel)
 
-    @classmethod
-    def from_json(cls, text: str) -> TrainingJob:
-        """Return the job that `to_json` wrote."""
-        value: dict[str, Any] = json.loads(text)
-        # JSON has lists only; those of a layout are tuples.
-        layout: dict[str, Any] = {
-            name: tuple(item) if isinstance(item, list) else item for name, item in value.pop("layout").items()
-        }
-        model = ModelSpec.model_validate(value.pop("model"))
-        return cls(model=model, layout=Layout(**layout), **value)
+    @property
+    def mesh_shape(self) -> tuple[int, int, int]:
+        """Ranks along the dimensions `pp`, `dp` and `tp`: neighbours share a layer, the busiest exchange."""
+        return self.layout.pipeline_parallel, self.layout.data_parallel, self.layout.tensor_parallel
 
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file first under a name of this process's own, so that a half-written one is never read."""
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
-RESULT_NAME = "rank-{rank}.json"
-"""File, beside the job's, in which a rank leaves its result; written whole or not at all."""
+    def chunks(self, pipeline_rank: int) -> tuple[tuple[int, int], ...]:
+        """Model chunks of a pipeline rank, each as its first layer and the number of its layers."""
+        layout = self.layout
+        return tuple(model_chunks(layout.stage_layers, layout.virtual_stages, layout.chunk_layers)[pipeline_rank])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +140,208 @@ class RankResult:
     versions: dict[str, str]
     """Versions of torch, the driver and the collective library."""
 
-    def write(self, folder: Path) -> None:
-        """Write the result into `folder`."""
-        write_whole(folder / RESULT_NAME.format(rank=self.rank), json.dumps(asdict(self), indent=2))
 
-    @classmethod
-    def read(cls, path: Path) -> RankResult:
-        """Return the result that `write` wrote."""
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for name in ("step_seconds", "losses"):
-            value[name] = tuple(value[name])
-        return cls(**value)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Operation at one size, which all ranks run at the same time, as in training."""
+
+    operation: ProbedOperation
+    sizes: Mapping[str, int]
+    """Counts, by the name that the operation has for them:
+    gemm `rows inner columns`, attention `batch heads kv_heads tokens head_dim`, add and swiglu `elements`,
+    optimizer `parameters`, host_copy and the collectives `bytes` (of the whole, gathered tensor)."""
+    precision: str = "bf16"
+    """Type of the tensors: bf16 or fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Seconds of a timing."""
+
+    timing: Timing
+    forward_seconds: tuple[float, ...]
+    """Seconds of each repeat on the slowest rank; of the whole operation where it has no backward pass."""
+    backward_seconds: tuple[float, ...] = ()
+    """Seconds of each repeat's backward pass, both gradients; empty where there is none."""
+
+    @property
+    def forward(self) -> float:
+        """Median seconds."""
+        return statistics.median(self.forward_seconds)
+
+    @property
+    def backward(self) -> float:
+        """Median seconds of the backward pass; 0 where there is none."""
+        return statistics.median(self.backward_seconds) if self.backward_seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatesJob:
+    """Job of timings for the ranks. Fields of the device are those of a training job."""
+
+    timings: tuple[Timing, ...]
+    devices: int
+    repeats: int = 9
+    """Repeats of each timing, a count; the first ones warm up and are not kept."""
+    backend: str = "cpu"
+    communication: str = ""
+    threads: int = 1
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of one rank per device."""
+        return Layout(data_parallel=self.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRates:
+    """Timings of all ranks, and the device they were made on."""
+
+    device_name: str
+    versions: Mapping[str, str]
+    devices: int
+    memory_bytes: int
+    """Memory of one device as its driver lists it; on a CPU the machine's, shared evenly by the ranks."""
+    usable_bytes: int
+    """Memory of one device that was free before the first timing."""
+    timed: tuple[Timed, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRequest:
+    """Stage to trace, and the job of the step."""
+
+    job: TrainingJob
+    """Training job with the fewest micro batches that show every moment of the step."""
+    stage: int
+    """Pipeline rank to trace."""
+    micro_batches: int
+    """Micro batches of the whole step: a pipeline has receive buffers for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """Bytes of tensors alive in one step of a pipeline rank whose optimizer has its states."""
+
+    stage: int
+    """Pipeline rank."""
+    peak_bytes: int
+    """Most bytes alive at once."""
+    moment: str
+    """Moment of the peak: forward, loss, backward, embedding gradient, gradient reduction or optimizer step."""
+    parts_bytes: Mapping[str, int]
+    """Bytes at the peak by category; they add up to it."""
+    base_bytes: int
+    """Bytes alive between steps."""
+    micro_batches: int
+    """Micro batches that the traced step ran, a count."""
+    seconds: float
+    """Duration of the trace."""
+    resident_bytes: int
+    """Peak memory of the tracing process on this machine."""
+    torch_version: str
+    """Version of PyTorch that ran it."""
+
+
+def refused(job: TrainingJob) -> str | None:
+    """Return why the job cannot run, in one line; None where it can."""
+    return next(_problems(job), None)
+
+
+def check_job(job: TrainingJob) -> None:
+    """Raise UnsupportedError for a job that cannot run."""
+    _raise_first(_problems(job))
+
+
+def check_model(model: ModelSpec) -> None:
+    """Raise UnsupportedError for a model that the trainer has no layers for."""
+    _raise_first(_model_problems(model))
+
+
+def check_layout(layout: Layout) -> None:
+    """Raise UnsupportedError for a layout that the trainer cannot run with any model."""
+    _raise_first(_layout_problems(layout))
+
+
+def _model_problems(model: ModelSpec) -> Iterator[str]:
+    if model.is_moe:
+        yield f"model {model.name}: the reference trainer has no mixture-of-experts layers; allowed are dense models"
+    if model.extensions:
+        yield f"model {model.name}: the reference trainer has plain layers only; it sets {model.extensions[0]}"
+    if model.attention == "mla":
+        yield f"model {model.name}: the reference trainer has no latent attention (mla); allowed is grouped-query (gqa)"
+
+
+def _layout_problems(layout: Layout) -> Iterator[str]:
+    for name in ("context_parallel", "expert_parallel"):
+        if getattr(layout, name) != 1:
+            yield f"{name} {getattr(layout, name)}: the reference trainer has 1 only"
+    if layout.schedule != BY_NAME["schedule"].default:
+        yield f"schedule {layout.schedule}: the reference trainer has 1f1b only"
+    if layout.offload != "none":
+        yield f"offload {layout.offload}: the reference trainer has none only"
+    if layout.recompute not in _RECOMPUTED:
+        yield f"recompute {layout.recompute}: the reference trainer has {', '.join(_RECOMPUTED)} only"
+    if layout.recompute == "selective" and layout.recompute_modules != ("core_attn",):
+        yield f"recompute_modules {','.join(layout.recompute_modules)}: the reference trainer has core_attn only"
+    if layout.recompute == "full" and layout.recompute_method == "uniform" and layout.recompute_layers != 1:
+        yield f"recompute_layers {layout.recompute_layers}: the reference trainer recomputes in units of 1 layer"
+
+
+def _problems(job: TrainingJob) -> Iterator[str]:
+    yield from _model_problems(job.model)
+    yield from _layout_problems(job.layout)
+    if job.precision not in TRAINED_PRECISIONS:
+        allowed = " and ".join(TRAINED_PRECISIONS)
+        yield f"precision {job.precision}: the reference trainer computes in {allowed}"
+    model = job.model
+    if job.backend == "cuda" and job.precision == "fp32" and model.num_key_value_heads != model.num_attention_heads:
+        # Kernels that share key-value heads take 16 bits, the one for fp32 does not share them.
+        yield (
+            f"precision fp32: cuda has no attention kernel for {model.num_attention_heads} heads on "
+            f"{model.num_key_value_heads} key-value heads that keeps the scores out of memory; allowed is bf16"
+        )
+    yield from _indivisible(job)
+    yield from _pipeline(job)
+
+
+def _raise_first(problems: Iterator[str]) -> None:
+    problem = next(problems, None)
+    if problem is not None:
+        raise UnsupportedError(problem)
+
+
+def _indivisible(job: TrainingJob) -> Iterator[str]:
+    layout, model = job.layout, job.model
+    tp = layout.tensor_parallel
+    widths = {name: getattr(model, name) for name in ("num_attention_heads", "num_key_value_heads")}
+    widths |= {name: getattr(model, name) for name in ("intermediate_size", "vocab_size")}
+    if layout.sequence_parallel:
+        widths["seq_length"] = job.seq_length
+    for name, width in widths.items():
+        if width % tp:
+            yield f"{name} {width} does not divide by tensor_parallel {tp}"
+    sequences = layout.micro_batch_size * layout.data_parallel
+    if job.global_batch_size % sequences:
+        yield (
+            f"global_batch_size {job.global_batch_size} does not divide by micro_batch_size x data_parallel {sequences}"
+        )
+
+
+def _pipeline(job: TrainingJob) -> Iterator[str]:
+    layout = job.layout
+    cut, p, v = layout.stage_layers, layout.pipeline_parallel, layout.virtual_stages
+    if len(cut) != p or sum(cut) != job.model.num_hidden_layers:
+        yield f"stage_layers {list(cut)}: must cut {job.model.num_hidden_layers} layers over {p} pipeline ranks"
+        return
+    m = job.micro_batches
+    if v > 1 and p == 1:
+        yield f"virtual_stages {v}: need pipeline_parallel of at least 2"
+    if layout.chunk_layers and min(layout.chunk_layers) < 1:
+        yield f"chunk_layers {list(layout.chunk_layers)}: every chunk needs a layer"
+    if v > 1 and not layout.chunk_layers and any(layers % v for layers in cut):
+        yield f"virtual_stages {v}: stage_layers {list(cut)} do not divide into equal chunks"
+    if p > 1 and m < p:
+        yield f"{m} micro batches per replica: a pipeline of {p} ranks needs at least as many"
+    if v > 1 and m >= p and m % (m // p):
+        yield f"{m} micro batches per replica: virtual stages on {p} pipeline ranks need a multiple of {m // p}"

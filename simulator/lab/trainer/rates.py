@@ -1,30 +1,32 @@
-"""Ranks that time a machine: `torchrun --nproc-per-node N -m simulator.lab.trainer.rates JOB.json`.
+"""Timings of a machine: every rank runs the same operations at the same time, as in training.
 
-Every rank runs the same operations at the same time, as in training: ranks that share memory or links share them here.
-A repeat's time is that of the slowest rank. Times only; `probe.summary` says what they mean.
+    >>> measure(job, folder, rank=0)
+    >>> from_json(MeasuredRates, (folder / "rates.json").read_text()).timed[0].forward
+
+Ranks that share memory or links share them here, and a repeat's time is that of the slowest rank. What the timings mean
+stands in `simulator.lab.probe.rates`.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import psutil
 import torch
 from torch import distributed
 from torch.nn import functional
 from torch.nn.attention import sdpa_kernel
 
 from simulator.errors import one_line
+from simulator.files import write_file
 from simulator.lab.trainer.backend import Backend
-from simulator.lab.trainer.environment import end_with_parent, leave, rank_from_environment
-from simulator.lab.trainer.failure import failed, failure_of
-from simulator.lab.trainer.measured_rates import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing
+from simulator.lab.trainer.job import COLLECTIVES, RATES_NAME, MeasuredRates, RatesJob, Timed, Timing, to_json
 from simulator.lab.trainer.model import KERNELS
-from simulator.question.units import KIB
+from simulator.lab.trainer.process import failure_of
 
 DTYPES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
 WARM_UPS: Final = 2
@@ -35,10 +37,38 @@ SHORTEST_SECONDS: Final = 1e-3
 Run = Callable[[], object]
 
 
-def measure(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
+def measure(job: RatesJob, folder: Path, rank: int) -> None:
+    """Measure as rank `rank`; the first rank writes the rates into `folder`."""
+    backend = Backend(job)
+    backend.join(job, rank)
+    memory_bytes, usable_bytes = _memory(job, backend)
+    measured = MeasuredRates(
+        device_name=backend.name,
+        versions=backend.versions,
+        devices=job.devices,
+        memory_bytes=memory_bytes,
+        usable_bytes=usable_bytes,
+        timed=timings(job, backend),
+    )
+    if rank == 0:
+        write_file(folder / RATES_NAME, to_json(measured))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
+    """Return the bytes of one device, and how many of them are free; ranks on a processor divide both."""
+    if backend.module is None:
+        memory = psutil.virtual_memory()
+        return memory.total // job.devices, memory.available // job.devices
+    free, whole = backend.module.mem_get_info()
+    return int(whole), int(free)
+
+
+def timings(job: RatesJob, backend: Backend) -> tuple[Timed, ...]:
     """Time the job's operations, without those that need a second rank or a device apart from its host."""
-    timings = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
-    return tuple(timed for timed in timings if timed is not None)
+    attempts = (_timed(job, backend, timing) for timing in job.timings if _possible(job, backend, timing))
+    return tuple(timed for timed in attempts if timed is not None)
 
 
 def _possible(job: RatesJob, backend: Backend, timing: Timing) -> bool:
@@ -151,9 +181,9 @@ def _collective(timing: Timing, backend: Backend) -> tuple[Run, None]:
     """Return a collective over all ranks; `bytes` is the whole tensor, of which a rank may hold a share."""
     ranks, rank = distributed.get_world_size(), distributed.get_rank()
     dtype = DTYPES[timing.precision]
-    share = max(timing.sizes["bytes"] // (ranks * dtype.itemsize), 1)
-    whole = torch.ones(share * ranks, dtype=dtype, device=backend.device)
-    part = torch.ones(share, dtype=dtype, device=backend.device)
+    held = max(timing.sizes["bytes"] // (ranks * dtype.itemsize), 1)
+    whole = torch.ones(held * ranks, dtype=dtype, device=backend.device)
+    part = torch.ones(held, dtype=dtype, device=backend.device)
 
     def send() -> None:
         # Both directions at once, as a pipeline in its steady state.
@@ -189,56 +219,3 @@ _OPERATIONS: Final[dict[str, Callable[[Timing, Backend], tuple[Run, Run | None]]
     "host_copy": _host_copy,
     **dict.fromkeys(COLLECTIVES, _collective),
 }
-
-
-def _memory(job: RatesJob, backend: Backend) -> tuple[int, int]:
-    """Return the bytes of one device, and how many of them are free."""
-    if backend.module is None:
-        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return whole // job.devices, _available(whole) // job.devices
-    free, whole = backend.module.mem_get_info()
-    return int(whole), int(free)
-
-
-def _available(whole: int) -> int:
-    """Return the bytes that a new process can get: free ones, and those that the file cache gives back."""
-    file = Path("/proc/meminfo")
-    lines = file.read_text(encoding="ascii").splitlines() if file.is_file() else []
-    figures = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(figures[0]) * KIB if figures else whole
-
-
-def run(job: RatesJob, folder: Path, rank: int) -> None:
-    """Measure as rank `rank`; the first rank writes the rates into `folder`."""
-    backend = Backend(job)
-    backend.join(job, rank)
-    whole, usable = _memory(job, backend)
-    measured = MeasuredRates(
-        device_name=backend.name,
-        versions=backend.versions,
-        devices=job.devices,
-        memory_bytes=whole,
-        usable_bytes=usable,
-        timed=measure(job, backend),
-    )
-    if rank == 0:
-        measured.write(folder / RATES_NAME)
-    distributed.barrier()
-    distributed.destroy_process_group()
-
-
-def main(path: Path) -> int:
-    """Run the rank and return its exit code."""
-    rank = 0
-    try:
-        job = RatesJob.from_json(path.read_text(encoding="utf-8"))
-        rank = rank_from_environment(os.environ, job.devices)
-        run(job, path.parent, rank)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher reads of it in one line
-        return failed(error, rank)
-    return 0
-
-
-if __name__ == "__main__":
-    end_with_parent()
-    leave(main(Path(sys.argv[1])))

@@ -1,9 +1,16 @@
-"""Rank of a run of the reference trainer: builds its stages, trains, writes its result. Starts no other rank."""
+"""Rank of a run of the reference trainer: builds its stages, trains on random tokens, measures, writes its result.
+
+    >>> train(job, folder, rank=0)
+    >>> from_json(RankResult, (folder / "rank-0.json").read_text()).peak_bytes
+
+`parallel` spreads the stages and runs their passes, `watch` measures them.
+"""
 
 from __future__ import annotations
 
 import time
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +18,28 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from simulator.files import write_file
 from simulator.lab.trainer.backend import Backend
-from simulator.lab.trainer.data import replica_batch
-from simulator.lab.trainer.job import RankResult, TrainingJob
+from simulator.lab.trainer.job import RESULT_NAME, RankResult, TrainingJob, to_json
 from simulator.lab.trainer.model import Stage
-from simulator.lab.trainer.parallel import loss_context, spread_stage
-from simulator.lab.trainer.pipeline import passes_of
-from simulator.lab.trainer.tied import TiedTable
+from simulator.lab.trainer.parallel import TiedTable, loss_context, passes_of, spread_stage
 from simulator.lab.trainer.watch import Watch, peak_parts
-from simulator.question.scenario.layout import model_chunks
 
 LEARNING_RATE = 3e-4
 
 
-def run(job: TrainingJob, folder: Path, rank: int) -> None:
+def train(job: TrainingJob, folder: Path, rank: int) -> None:
     """Train as rank `rank` and write the result into `folder`. The job is one that the trainer can run."""
     # A stage returns a view of tensor parallelism's result; nothing here changes it in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     backend = Backend(job)
     backend.join(job, rank)
-    layout = job.layout
-    shape = (layout.pipeline_parallel, layout.data_parallel, layout.tensor_parallel)
-    # Neighbouring ranks share a layer, so that the busiest exchange has the shortest way.
-    mesh = init_device_mesh(backend.kind, shape, mesh_dim_names=("pp", "dp", "tp"))
+    mesh = init_device_mesh(backend.kind, job.mesh_shape, mesh_dim_names=("pp", "dp", "tp"))
     # Set once the threads of all groups have their stacks: from here on memory is for tensors.
     backend.limit_memory(job.memory_limit_bytes)
-    trainer = Trainer(job, backend, mesh)
-    result = trainer.train()
+    result = Trainer(job, backend, mesh).train()
     distributed.barrier()
-    result.write(folder)
+    write_file(folder / RESULT_NAME.format(rank=rank), to_json(result))
     distributed.destroy_process_group()
 
 
@@ -50,13 +50,11 @@ class Trainer:
         """Build everything on the rank's device."""
         self._job, self._backend, self._mesh = job, backend, mesh
         self._pipeline_rank = mesh["pp"].get_local_rank()
-        layout = job.layout
-        chunks = model_chunks(layout.stage_layers, layout.virtual_stages, layout.chunk_layers)
-        self._chunks = chunks[self._pipeline_rank]
+        self._chunks = job.chunks(self._pipeline_rank)
         self._stages = [self._build(index) for index in range(len(self._chunks))]
         backend.release_unused()
         self._watch = Watch(backend, self._stages)
-        pipelined = layout.pipeline_parallel > 1
+        pipelined = job.layout.pipeline_parallel > 1
         self._tied = TiedTable(self._stages, mesh) if pipelined and job.model.tie_word_embeddings else None
         if self._tied is not None:
             self._tied.start()
@@ -148,3 +146,19 @@ class Trainer:
         values = torch.tensor(known, device=self._backend.device)
         distributed.all_reduce(values, group=self._mesh["dp"].get_group())
         return tuple((values / self._job.layout.data_parallel).tolist())
+
+
+def replica_batch(job: TrainingJob, replica: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return tokens and target tokens of one data-parallel replica, shape (sequences, tokens).
+
+    Every step trains on the same batch, which the model can learn by heart: a wrong gradient shows in the losses.
+    """
+    sequences = job.global_batch_size // job.layout.data_parallel
+    first = replica * sequences
+    tokens = torch.stack([_sequence(job, first + index) for index in range(sequences)])
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def _sequence(job: TrainingJob, index: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{job.seed} sequence {index}".encode()))
+    return torch.randint(job.model.vocab_size, (job.seq_length + 1,), generator=generator)

@@ -47,10 +47,9 @@ from simulator.show.forms import ANSWERS, Lazy
 if TYPE_CHECKING:
     from simulator.answers import cases, ranking
     from simulator.cost.pricing.estimate import Estimate
-    from simulator.lab.probe.request import ProbeRequest
+    from simulator.lab.probe.run import ProbeRequest
     from simulator.lab.runner.campaign import LaunchPlan, Planner
-    from simulator.lab.runner.engine import Engine, Pick
-    from simulator.lab.runner.launch import Launcher
+    from simulator.lab.runner.engine import Engine, Launcher, Pick
     from simulator.question.question import Question
     from simulator.question.specs import catalogue
     from simulator.question.specs.hardware import HardwareSpec
@@ -158,9 +157,8 @@ def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, launch, compare, and leave with the exit code. Raises UnsupportedError where there is no POSIX."""
     if os.name != "posix":
         raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
-    from simulator.lab.runner.campaign import Planner, run
-    from simulator.lab.runner.learn import learn
-    from simulator.lab.runner.record import Record
+    from simulator.lab.runner.campaign import Planner, Record, run
+    from simulator.lab.runner.compare import learn
     from simulator.show.report.lab import Validation, dry_run_text
 
     quiet = verbosity_of(ctx) < 0
@@ -266,8 +264,7 @@ def _pick(values: Mapping[str, Any], question: Question, table: str) -> Pick:
 
 
 def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
-    from simulator.lab.runner.engines.megatron import MegatronEngine
-    from simulator.lab.runner.engines.paddle import PaddleEngine
+    from simulator.lab.runner.outside import MegatronEngine, PaddleEngine
     from simulator.lab.runner.reference import ReferenceEngine, usual_backend
 
     path = values["engine_path"] or ""
@@ -290,9 +287,8 @@ def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
 
 
 def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
-    from simulator.lab.runner.local import LocalLauncher
+    from simulator.lab.runner.launchers import LocalLauncher, SlurmLauncher
     from simulator.lab.runner.reference import usual_backend
-    from simulator.lab.runner.slurm import SlurmLauncher
 
     if values["launcher"] == "slurm":
         return SlurmLauncher(
@@ -308,8 +304,7 @@ def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
 
 def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
     """Warn before a launch of what makes figures of this machine misleading. Raises without the devices."""
-    from simulator.lab.runner.device import ask, contradictions, crowded
-    from simulator.lab.runner.reference import usual_backend
+    from simulator.lab.runner.reference import ask, contradictions, crowded, usual_backend
 
     warnings: Iterable[str] = ()
     # With Slurm the devices are elsewhere, and an outside framework looks for its own.
@@ -388,8 +383,7 @@ _NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
 
 def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan, measure, launch and fit, and write how to use the result."""
-    from simulator.lab.probe.launches import launch_all
-    from simulator.lab.probe.prepare import outlook, prepare
+    from simulator.lab.probe.run import launch_all, outlook, prepare
 
     request, shown = _probe_request(values), presentation(ctx)
     form, allowed = values["format"], ANSWERS["probe"].formats
@@ -412,7 +406,7 @@ def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
-    from simulator.lab.probe.request import FOLDER, ProbeRequest
+    from simulator.lab.probe.run import FOLDER, ProbeRequest
     from simulator.lab.runner.reference import usual_backend
 
     for name in _NOT_PROBE:

@@ -39,7 +39,6 @@ LARGEST_SET = 4096
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 _SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
 _REPEATED = re.compile(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
-_SHARD = re.compile(r"([0-9]{1,7})/([0-9]{1,7})", re.ASCII)
 _BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
 """Names in a text of one or several kinds of hardware, each followed by network or nodes."""
 
@@ -317,13 +316,6 @@ def listed_name(names: Callable[[], Callable[[], Sequence[str]]]) -> Parsed:
     return Parsed("NAME", read, lambda: list(names()()))
 
 
-def _shard(text: str) -> tuple[int, int]:
-    match = _SHARD.fullmatch(text.strip())
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise InputError(f"{shown(text)} is not K/N with K from 1 to N, such as 3/64")
-    return int(match[1]), int(match[2])
-
-
 QUESTION, LAYOUT, ROWS, OUTPUT, GENERAL = "Question", "Layout", "Measured rows", "Output", "General"
 CONTEXT_SETTINGS: dict[str, Any] = {
     "auto_envvar_prefix": "SIMULATE",
@@ -593,11 +585,9 @@ SWEPT = (
             "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file.",
             metavar="ADDRESS",
         ),
-        Option("--shard", "Do only this share of the parts, such as 3/64, and write no table.", Parsed("K/N", _shard)),
-        Option("--merge", "Price nothing: write the table from what all shards did."),
         Option("--force", "Replace a table that answers other questions."),
     ),
-    Option("--output", "Table to write, .csv or .parquet; FILE.parts beside it keeps what is done.", metavar="FILE"),
+    Option("--output", "Table to write, .csv; rows are appended as questions are answered.", metavar="FILE"),
 )
 """Options of how a sweep is worked off."""
 BACKEND = "Kind of device in torch's words; follows from the hardware: cpu, npu (Ascend) or cuda."

@@ -14,12 +14,12 @@ from simulator.answers.availability import Availability, Goodput
 from simulator.answers.gates import OUTCOMES, CheckOutcome, Gates
 from simulator.answers.plan import LimitAnswer, LimitCheck, OfferPriced
 from simulator.answers.run import TrainingRun
+from simulator.answers.sweep import SweepOutcome
 from simulator.cost.pricing.estimate import StageMemory
 from simulator.question.origin import Place, Severity
 from simulator.question.vocabulary import Precision
 from simulator.recipes.check.room import Room
 from simulator.recipes.check.verdict import ChangeKind, Checks
-from simulator.show.answers.sweep.price import SweepOutcome
 from simulator.show.report.as_json import VERSION, AnswerJson, At, EstimateJson, EstimateLayoutJson, PartSizes, Shown
 from simulator.show.report.text import mib
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from simulator.cost.pricing.estimate import Interval
 from simulator.evidence.measurements.row import MemoryKind, RunOutcome, StepSpread
-from simulator.lab.probe.summary import Rates
+from simulator.lab.probe.rates import Rates
 from simulator.lab.runner.engine import OutcomeKind
 from simulator.lab.trainer.job import RankResult
 from simulator.question.vocabulary import Precision

@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.cost.pricing.estimate import Interval
-from simulator.lab.probe.launches import Compared, Probed
-from simulator.lab.probe.measure import rates_command
 from simulator.lab.probe.plan import ProbeDesign
-from simulator.lab.probe.prepare import Prepared
-from simulator.lab.probe.summary import Rates
+from simulator.lab.probe.rates import Rates
+from simulator.lab.probe.run import Compared, Prepared, Probed, rates_command
 from simulator.lab.runner.campaign import Campaign, LaunchPlan, Refused
-from simulator.lab.runner.compare import ComparedFigure, LayoutComparison
-from simulator.lab.runner.launch import Launcher, shell_line
-from simulator.lab.runner.learn import Learned, Moved
-from simulator.lab.trace.result import TraceComparison
+from simulator.lab.runner.compare import ComparedFigure, LayoutComparison, Learned, Moved
+from simulator.lab.runner.engine import Launcher, shell_line
+from simulator.lab.trace.tracing import TraceComparison
 from simulator.question.units import GIGA, MEGA, to_mib
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.text import (

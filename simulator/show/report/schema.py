@@ -21,13 +21,12 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from simulator.answers.compare import Comparison
 from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
+from simulator.answers.sweep import Sweep
 from simulator.cost.pricing.estimate import Estimate
-from simulator.lab.probe.launches import Probed
-from simulator.lab.probe.prepare import Prepared
-from simulator.lab.trace.result import TraceComparison
+from simulator.lab.probe.run import Prepared, Probed
+from simulator.lab.trace.tracing import TraceComparison
 from simulator.recipes.check.verdict import Checks
 from simulator.search.result import Ranking
-from simulator.show.answers.sweep.run import Sweep
 from simulator.show.report import json_answers, json_lab
 from simulator.show.report.as_json import At, EstimateJson, RankingJson, Shown, at_of, model_in
 from simulator.show.report.lab import Validation

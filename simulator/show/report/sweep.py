@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.show.answers.sweep.run import Sweep
+from simulator.answers.sweep import Sweep
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import grouped
 
@@ -20,15 +20,8 @@ _SAID = {
 def sweep_table(sweep: Sweep, shown: Presentation) -> str:
     """Return the outcomes of the questions, and the file of their rows."""
     rows = [[name, grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
-    lines = []
-    if sweep.table is not None:
-        lines.append(f"Rows: {sweep.table}")
-    elif sweep.missing:
-        lines.append(f"{grouped(sweep.missing)} questions are left to other shards; then --merge writes the table.")
-    else:
-        lines.append("All shards are done: --merge writes the table.")
     table = shown.grid(["outcome", "questions", "what it means"], rows, (0, 2))
-    return "\n".join([*([table, ""] if rows else []), *lines]) + "\n"
+    return f"{table}\n\nRows: {sweep.table}\n" if sweep.table else f"{table}\n"
 
 
 def speed_line(sweep: Sweep) -> str:

@@ -1,1 +1,0 @@
-"""Questions above a single layout: plans, comparisons, explanations."""

@@ -1,1 +1,0 @@
-"""Sweeps: the best layout of every question of a product of lists, over processes of one machine or of many."""
