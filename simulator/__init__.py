@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from simulator._version import __version__
+from simulator.tabular import Tabular
 
 if TYPE_CHECKING:
     from simulator.answers.availability import Availability
@@ -72,6 +73,23 @@ _HOMES = {
     "search.space": "Space",
 }
 """Public names by the module that they live in."""
+
+
+class _Notebook:
+    """Draws answers for notebooks; what draws imports every answer, so not before."""
+
+    def html(self, answer: Tabular) -> str:
+        from simulator.show.pages.notebook import answer_html  # noqa: PLC0415  start-up time
+
+        return answer_html(answer)
+
+    def figure(self, answer: Tabular, name: str) -> Any:
+        from simulator.show.pages.notebook import answer_figure  # noqa: PLC0415  start-up time
+
+        return answer_figure(answer, name)
+
+
+Tabular.drawing = _Notebook()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,19 +1,36 @@
-"""Rows, a data frame, a table and a figure of any answer, for a notebook. Computes no figure that an answer lacks."""
+"""Rows, a data frame, a table and a figure of any answer, for a notebook.
+
+    estimate.rows()    estimate.to_frame()    estimate.plot("step")
+
+An answer has its rows. How it is drawn it does not know: the package says what draws, as `Tabular.drawing`.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 Row = Mapping[str, Any]
+
+
+class Drawing(Protocol):
+    """What draws answers."""
+
+    def html(self, answer: Tabular) -> str:
+        """Return the terminal's table as HTML."""
+
+    def figure(self, answer: Tabular, name: str) -> Any:
+        """Return the figure of this name, or the first. Raises as `Tabular.plot` does."""
 
 
 class Tabular:
     """Answer with rows, each a mapping of column to value in base units."""
 
     __slots__ = ()
+
+    drawing: ClassVar[Drawing]
+    """What draws all answers."""
 
     @abstractmethod
     def rows(self) -> Sequence[Row]:
@@ -30,14 +47,8 @@ class Tabular:
 
         Raises UnsupportedError without plotly, and InputError for an unknown name.
         """
-        return _notebook().answer_figure(self, figure)
+        return self.drawing.figure(self, figure)
 
     def _repr_html_(self) -> str:
         """Return the terminal's table as HTML, for notebooks."""
-        text: str = _notebook().answer_html(self)
-        return text
-
-
-def _notebook() -> Any:
-    """Import the module that draws answers: it imports every answer, so not at start-up."""
-    return import_module("simulator.show.pages.notebook")
+        return self.drawing.html(self)

@@ -27,7 +27,7 @@ from benchmarks.accuracy.targets import own_lines, target_lines, target_table
 from benchmarks.accuracy.thumb import check
 from benchmarks.machine import say
 from simulator.evidence.calibration.apply import applied
-from simulator.show.report.sections import Section, sections_text
+from simulator.show.report.tables import Section, sections_text
 
 
 def _targets(found: Judgement) -> Iterator[Section]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.accuracy.judge import DRAWS, FEW, SEED, Residual
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.accuracy import TITLES
-from simulator.show.report.sections import Section
+from simulator.show.report.calibration import TITLES
+from simulator.show.report.tables import Section
 from simulator.show.report.text import percent
 
 WORSE_BY: Final = 0.005

@@ -21,7 +21,7 @@ from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout,
 from simulator.question.units import TERA
 from simulator.search.space import Space
 from simulator.search.walk import walk
-from simulator.show.report.sections import Section
+from simulator.show.report.tables import Section
 
 MEMORY_TOLERANCE: Final = 0.03
 """Misfit of memory that an explanation may have."""

@@ -20,7 +20,7 @@ from benchmarks.ascend_runs import FOLDER as ASCEND_RUNS
 from benchmarks.ascend_runs import runs, summed_up
 from simulator.evidence.calibration.judged import COLUMNS
 from simulator.evidence.calibration.store import Calibration, calibration_text, shipped_calibration
-from simulator.show.report.as_json import dumps
+from simulator.show.report.text import dumps
 
 FOLDER: Final = ROOT / "calibration"
 JUDGED: Final = FOLDER / "judged.csv"

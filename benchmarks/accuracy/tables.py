@@ -12,26 +12,26 @@ from benchmarks.accuracy.judge import Residual
 from benchmarks.accuracy.rows import KINDS, JudgedRow, Judgement, published
 from benchmarks.accuracy.vendors import LEAST_TAU, WITHIN
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.accuracy import TITLES, grouped
-from simulator.show.report.sections import Section
+from simulator.show.report.calibration import TITLES, error_section
+from simulator.show.report.tables import Section
 
 _UNITS: Final = {"time": "TFLOPS", "memory": "GiB"}
 
 
 def by_class(found: Judgement) -> Iterator[Section]:
     """Errors by class of device and of what scatters alike."""
-    yield from _grouped(found, "class", ("platform", "class"), lambda row: (row.platform, row.sort))
+    yield from _error_section(found, "class", ("platform", "class"), lambda row: (row.platform, row.sort))
 
 
 def by_source(found: Judgement) -> Iterator[Section]:
     """Errors by source."""
     headers = ("source", "organisation", "platform")
-    yield from _grouped(found, "source", headers, lambda row: (row.source, row.organisation, row.platform))
+    yield from _error_section(found, "source", headers, lambda row: (row.source, row.organisation, row.platform))
 
 
 def by_organisation(found: Judgement) -> Iterator[Section]:
     """Errors by who ran the rows."""
-    yield from _grouped(found, "organisation", ("organisation",), lambda row: (row.organisation,))
+    yield from _error_section(found, "organisation", ("organisation",), lambda row: (row.organisation,))
 
 
 def by_news(found: Judgement) -> Iterator[Section]:
@@ -41,7 +41,7 @@ def by_news(found: Judgement) -> Iterator[Section]:
     def news(row: JudgedRow) -> tuple[str]:
         return ("none" if row.organisation in alone else "others",)
 
-    yield from _grouped(found, "what the fit has of its organisation", ("sources",), news)
+    yield from _error_section(found, "what the fit has of its organisation", ("sources",), news)
 
 
 def strangers(found: Judgement, kind: CoefficientKind) -> tuple[list[JudgedRow], list[JudgedRow]]:
@@ -58,12 +58,12 @@ def _alone(found: Judgement) -> set[str]:
     return {organisation for organisation, named in sources.items() if len(named) == 1}
 
 
-def _grouped(
+def _error_section(
     found: Judgement, by: str, headers: tuple[str, ...], key: Callable[[JudgedRow], tuple[str, ...]]
 ) -> Iterator[Section]:
     for kind in KINDS:
         if rows := found.of_kind(kind):
-            yield grouped(f"{TITLES[kind]} by {by}", rows, headers, key)
+            yield error_section(f"{TITLES[kind]} by {by}", rows, headers, key)
 
 
 def of_choices(found: Judgement) -> Iterator[Section]:

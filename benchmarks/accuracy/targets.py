@@ -22,8 +22,8 @@ from simulator.evidence.calibration.apply import applied
 from simulator.evidence.calibration.judged import summary
 from simulator.evidence.measurements.rows import read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.show.report.accuracy import TITLES
-from simulator.show.report.sections import Section
+from simulator.show.report.calibration import TITLES
+from simulator.show.report.tables import Section
 
 SIMUMAX: Final = "b200-megatron"
 """The table whose authors publish the errors of their own simulator."""

@@ -25,7 +25,7 @@ from simulator.errors import InputError, UnsupportedError
 from simulator.question.specs.catalogue import hardware_names, load_hardware, model_names
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.search.build import bare_estimate
-from simulator.show.report.as_json import json_object
+from simulator.show.report.as_json import EstimateJson, json_object
 from simulator.show.report.presentation import Presentation
 from tests.cli.running import run
 
@@ -76,13 +76,14 @@ def checked(asked: dict[str, Any], held: dict[str, Any]) -> Iterator[tuple[str, 
     yield "exit code of a ranking", "" if result.exit_code == 0 else str(result.exit_code)
     yield "layouts of a ranking", "" if len(spoken["estimates"]) == len(ranking.estimates) else result.stdout[:80]
     for number, estimate in enumerate(ranking.estimates):
-        found = json_object(estimate, Presentation())
+        found = json_object(EstimateJson, estimate, Presentation())
         plain = json.loads(json.dumps(found))
         for each in (plain, spoken["estimates"][number]):
             del each["question"]  # said by arguments, and by options
         yield "ranking in JSON", _difference(plain, spoken["estimates"][number])
         again = simulator.estimate(**asked | {"options": estimate.options or None}, layout=estimate.layout)
         same = json_object(
+            EstimateJson,
             replace(
                 again,
                 assumed=(),
@@ -96,7 +97,7 @@ def checked(asked: dict[str, Any], held: dict[str, Any]) -> Iterator[tuple[str, 
             "estimate of the ranking",
             _difference(
                 json.loads(json.dumps(same)),
-                json.loads(json.dumps(json_object(replace(estimate, assumed=()), Presentation()))),
+                json.loads(json.dumps(json_object(EstimateJson, replace(estimate, assumed=()), Presentation()))),
             ),
         )
         yield from _sums(estimate)

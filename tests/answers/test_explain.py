@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 import simulator
-from simulator.show.report.compare_table import headline
+from simulator.show.report.compare import headline
 from simulator.show.report.schema import schema
 from tests.cli.running import refusal, run
 

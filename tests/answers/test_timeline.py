@@ -10,7 +10,7 @@ import pytest
 import simulator
 from simulator import UnsupportedError
 from simulator.answers.timeline import Timeline, timeline
-from simulator.show.report.trace_events import trace_text
+from simulator.show.report.estimate import trace_text
 from tests.cli.running import refusal, run
 
 QUESTIONS: list[dict[str, Any]] = [

@@ -16,9 +16,8 @@ from benchmarks.accuracy.tables import by_class, percent, strangers
 from benchmarks.accuracy.targets import own_lines, target_lines
 from simulator.evidence.calibration.judged import summary
 from simulator.evidence.calibration.store import Calibration, read_calibration
-from simulator.show.report.accuracy import TITLES
-from simulator.show.report.grid import grid
-from simulator.show.report.sections import Section
+from simulator.show.report.calibration import TITLES
+from simulator.show.report.tables import Section, grid
 from tests.docs import walk
 from tests.docs.readme import accuracy_line
 from tests.specs.test_public_configs import FOLDER as CONFIGURATIONS

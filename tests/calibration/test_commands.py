@@ -15,7 +15,7 @@ import yaml
 from simulator.evidence.calibration.store import calibration_text, read_calibration
 from simulator.evidence.measurements.rows import read_rows, shipped_tables, write_rows
 from simulator.question.coefficients.values import priors
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
 from tests.calibration.measured import contradictory, shipped_rows
 from tests.calibration.pages import FOLDER
 from tests.cli.running import refusal, run

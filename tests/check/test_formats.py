@@ -15,12 +15,10 @@ from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.question.origin import Place, Remark
 from simulator.recipes.check.verdict import Changed, Checked, Checks, Stored
 from simulator.search.rules import RULES
-from simulator.show.report.check_github import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary
-from simulator.show.report.check_table import check_table
-from simulator.show.report.check_text import changed_line
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
+from simulator.show.report.check import changed_line, check_table
+from simulator.show.report.check_ci import MOST_ANNOTATIONS, MOST_SUMMARY_BYTES, github_summary, rule_text
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.rule_text import rule_text
 from simulator.show.report.schema import schema
 from tests.check.recipes import EXAMPLES, judged
 from tests.cli.running import run
@@ -269,5 +267,5 @@ def test_a_reason_has_the_place_of_an_example_where_it_is_narrow(width: int, sho
     reason = "why " * 11 + "not?"
     results = [Checked(file=f"f{n}.sh", outcome="not_modelled", passed=False, reasons=(reason,)) for n in range(13)]
     checks = Checks(results=tuple(results), gates=Gates())
-    summary = check_table(checks, Presentation(width=width), "table").split("\n\n")[1]
+    summary = check_table(checks, Presentation(width=width)).split("\n\n")[1]
     assert (reason in summary, "such as" in summary) == (shown, width > 80)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from simulator.answers.gates import OUTCOMES
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
 from tests.check.recipes import EXAMPLES, ROOT
 from tests.cli.running import run
 from tests.docs.pages import blocks, code_words, page

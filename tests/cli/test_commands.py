@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from simulator.question.specs.catalogue import hardware_names, model_names, spec_text
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
 from simulator.show.report.schema import schema
 from tests.cli.running import TINY, refusal, run
 

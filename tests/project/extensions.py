@@ -264,25 +264,20 @@ PROFILE = Extension(
     ),
 )
 
-ESTIMATES_CSV = 'csv,"ranking, estimate",report.as_csv:estimates_csv\n'
+ESTIMATES_CSV = '    "csv": lambda: as_json.estimates_csv,\n'
 FORMAT = Extension(
     heading="An output format",
     most=2,
     edits={
-        "simulator/show/report/formats.csv": (
+        "simulator/show/forms.py": ((ESTIMATES_CSV, ESTIMATES_CSV + ESTIMATES_CSV.replace("csv", "tsv")),),
+        "simulator/show/report/as_json.py": (
             (
-                ESTIMATES_CSV,
-                ESTIMATES_CSV + ESTIMATES_CSV.replace("csv", "tsv").replace("as_tsv", "as_csv"),
-            ),
-        ),
-        "simulator/show/report/as_csv.py": (
-            (
-                "def table_csv(",
+                "def estimates_csv(",
                 (
                     "def estimates_tsv(answer: Estimate | Ranking, presentation: Presentation) -> str:\n"
                     '    """Return the same with tabs."""\n'
                     '    return estimates_csv(answer, presentation).replace(",", "\\t")\n\n\n'
-                    "def table_csv("
+                    "def estimates_csv("
                 ),
             ),
         ),

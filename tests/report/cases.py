@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
 from simulator.show.report.presentation import Presentation
 from tests.report import samples
 

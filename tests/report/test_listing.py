@@ -8,30 +8,27 @@ import pytest
 
 from simulator.question.frameworks.profile import switches
 from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
-from simulator.show.report.formats import ANSWERS
+from simulator.question.specs.catalogue import hardware_names, load_model, model_names
+from simulator.show.forms import ANSWERS
+from simulator.show.report import listing
 from simulator.show.report.listing import (
     ListingRow,
     SpecListing,
-    framework_facts,
     frameworks_listing,
-    hardware_facts,
     hardware_listing,
-    listing_notes,
-    model_facts,
     models_listing,
 )
 from simulator.show.report.presentation import Presentation
 
 
 def test_one_record_for_each_model() -> None:
-    records = models_listing(load_model(name) for name in model_names())
+    records = models_listing().records
     assert [record["model"] for record in records] == list(model_names())
     assert all(isinstance(record["parameters_billions"], float) for record in records)
 
 
 def test_one_record_for_each_kind_of_hardware() -> None:
-    records = hardware_listing(load_hardware(name) for name in hardware_names())
+    records = hardware_listing().records
     assert [record["hardware"] for record in records] == list(hardware_names())
     by_name = {record["hardware"]: record for record in records}
     assert by_name["a100-sxm-80g"]["fp8_tflops"] is None
@@ -39,7 +36,7 @@ def test_one_record_for_each_kind_of_hardware() -> None:
 
 @pytest.mark.parametrize("name", hardware_names())
 def test_every_number_of_hardware_has_source_and_status(name: str) -> None:
-    facts = hardware_facts(load_hardware(name))
+    facts = hardware_listing(name).records
     assert {"memory_capacity", "memory_bandwidth", "network.latency"} <= {fact["key"] for fact in facts}
     for fact in facts:
         assert all(fact[column] for column in ("value", "unit", "source", "status"))
@@ -47,29 +44,36 @@ def test_every_number_of_hardware_has_source_and_status(name: str) -> None:
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_number_of_a_model_has_source_and_status(name: str) -> None:
-    facts = model_facts(load_model(name))
+    facts = models_listing(name).records
     assert facts[-1]["key"] == "active_parameters"
     for fact in facts:
         assert all(fact[column] for column in ("value", "source", "status"))
 
 
-def test_a_model_without_provenance_says_so() -> None:
+def test_a_model_without_provenance_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_model("llama3.1-8b").model_copy(update={"provenance": None, "published": None})
-    assert {fact["status"] for fact in model_facts(spec)} == {"given by the file", "derived"}
+    monkeypatch.setattr(listing, "load_model", lambda _: spec)
+    assert {fact["status"] for fact in models_listing("mine.yaml").records} == {"given by the file", "derived"}
 
 
 def test_every_switch_is_listed_and_shown() -> None:
     names = [spec.name for spec in switches()]
-    assert [record["switch"] for record in frameworks_listing()] == names
-    for profile in PROFILES.values():
-        facts = framework_facts(profile)
+    assert [record["switch"] for record in frameworks_listing().records] == names
+    for profile in PROFILES:
+        facts = frameworks_listing(profile).records
         assert [fact["switch"] for fact in facts] == names
         assert all(fact[column] for fact in facts for column in ("value", "allowed", "meaning"))
 
 
-def test_notes_tell_what_the_sources_are() -> None:
-    assert listing_notes({"sheet": "a data sheet"}, "A note.") == ["A note.", "sheet: a data sheet"]
-    assert listing_notes({}, "") == []
+def test_notes_tell_what_the_sources_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = load_model("llama3.1-8b")
+    for sources, note, lines in (
+        ({"sheet": "a data sheet"}, "A note.", ["A note.", "sheet: a data sheet"]),
+        ({}, "", []),
+    ):
+        changed = spec.model_copy(update={"sources": sources, "note": note})
+        monkeypatch.setattr(listing, "load_model", lambda _, changed=changed: changed)
+        assert list(models_listing("mine.yaml").notes) == lines
 
 
 def shown(form: str, *records: ListingRow) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 import simulator
 from simulator.evidence.calibration import uncertainty
-from simulator.show.report.as_json import json_text
+from simulator.show.report.as_json import ranking_json
 from simulator.show.report.presentation import Presentation
 from tests.cli.running import refusal, run
 
@@ -32,7 +32,7 @@ def test_a_stored_answer_of_an_unknown_framework_is_refused(
 
 def test_a_ranking_is_written_an_estimate_at_a_time() -> None:
     ranking = simulator.rank(**QUESTION, top=40, variants=True)
-    pieces = list(json_text(ranking, Presentation()))
+    pieces = list(ranking_json(ranking, Presentation()))
     assert len(pieces) == len(ranking.estimates) + 2
     assert len(json.loads("".join(pieces))["estimates"]) == len(ranking.estimates) > 20
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.evidence.calibration.store import read_calibration
-from simulator.show.cli import launches
+from simulator.show.cli import lab
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine, ranked
 
@@ -21,7 +21,7 @@ LAUNCHED = ("validate", *ASKED, "--steps", "3", "--warmup", "0", "--calibrate")
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launches, "_engine", lambda *_: FakeEngine())
+    monkeypatch.setattr(lab, "_engine", lambda *_: FakeEngine())
     monkeypatch.setenv("FAKE_SLOPE", "0.0001")
 
 

@@ -15,9 +15,10 @@ from click.testing import Result
 
 from simulator.errors import UnsupportedError
 from simulator.evidence.measurements.rows import read_rows
+from simulator.lab.runner import reference
 from simulator.lab.runner.processes import with_package
 from simulator.lab.runner.reference import Device
-from simulator.show.cli import launches
+from simulator.show.cli import lab
 from tests.cli.running import refusal, run
 from tests.runner.fakes import TINY, FakeEngine
 
@@ -32,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "_engine", lambda *_: FakeEngine())
+    monkeypatch.setattr(lab, "_engine", lambda *_: FakeEngine())
 
 
 def ranks_do(monkeypatch: pytest.MonkeyPatch, **does: str) -> None:
@@ -258,7 +259,7 @@ def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.Monke
         raise UnsupportedError(f"nothing to launch on: backend {backend}")
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-    monkeypatch.setattr(launches, "ask", ask)
+    monkeypatch.setattr(reference, "ask", ask)
     question = ("validate", "--model", "llama3.2-1b", "--hardware", "h20", "--top", "1")
     assert refusal(*question, code=3) == "nothing to launch on: backend cuda"
     assert list(Path().glob("**/*.csv")) == []
@@ -266,7 +267,7 @@ def test_a_machine_without_the_device_launches_nothing(monkeypatch: pytest.Monke
 
 @pytest.mark.usefixtures("fake")
 def test_a_crowded_machine_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "crowded", lambda ranks: f"{ranks} ranks are many")
+    monkeypatch.setattr(reference, "crowded", lambda ranks: f"{ranks} ranks are many")
     assert "simulate: note: 2 ranks are many\n" in run(*QUESTION, "--top", "1").stderr
 
 
@@ -310,7 +311,7 @@ def test_the_model_must_be_named() -> None:
 
 def test_what_starts_processes_imports_no_torch() -> None:
     code = (
-        "import importlib, pkgutil, sys, simulator.lab.runner as runner, simulator.show.report.validate_table\n"
+        "import importlib, pkgutil, sys, simulator.lab.runner as runner, simulator.show.report.lab\n"
         "for module in pkgutil.walk_packages(runner.__path__, runner.__name__ + '.'):\n"
         "    importlib.import_module(module.name)\n"
         "sys.exit('torch' in sys.modules)"

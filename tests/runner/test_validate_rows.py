@@ -7,7 +7,7 @@ import pytest
 from simulator.errors import InputError
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.lab.runner.campaign import Record
-from simulator.show.cli import launches
+from simulator.show.cli import lab
 from tests.cli.running import run
 from tests.runner.fakes import TINY, FakeEngine
 
@@ -16,7 +16,7 @@ QUESTION = ("validate", "--model", str(TINY), "--hardware", "local-cpu", "--devi
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "_engine", lambda *_: FakeEngine())
+    monkeypatch.setattr(lab, "_engine", lambda *_: FakeEngine())
 
 
 def places(folder: Path) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from simulator import api
 from simulator.cost.pricing.estimate import Estimate
 from simulator.search.build import bare_estimate
 from simulator.search.space import Space
-from simulator.show.pages.packed import packed
+from simulator.show.pages.page import packed
 
 QUESTION: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h20", "nodes": 2}
 MOE: dict[str, Any] = {"model": "mixtral-8x7b-v0.1", "hardware": "h100-sxm-80g", "nodes": 4}

@@ -19,7 +19,6 @@ from simulator.lab.trainer.job import Traced, TraceRequest, from_json, to_json
 from simulator.question.scenario.complete import complete_layout
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.show.cli import tracing as command
 from tests.cli.running import refusal, run
 from tests.trainer import forked
 
@@ -262,7 +261,7 @@ def compared() -> TraceComparison:
 
 def test_the_answer_in_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compared()
-    monkeypatch.setattr(command, "traced", lambda *_question: found)
+    monkeypatch.setattr(tracing, "trace", lambda *_question: found)
     table = run(*TINY).stdout
     assert "(+11.1 %)" in table
     assert "Traced 2 micro batches in 1.00 s and 256 MiB of memory, torch 2." in table

@@ -1,4 +1,8 @@
-"""The commands `calibrate` and `accuracy`: options in, exit code out. Fits stand in `evidence.calibration`."""
+"""The commands `calibrate` and `accuracy`: coefficients fitted to measured runs, and how far off predictions are.
+
+`simulate calibrate mine.csv --output own/` fits, `simulate accuracy mine.csv` judges; `evidence.calibration` works both
+out. Here are their options, what excludes what, and where the results go.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +13,131 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.errors import InputError, UnsupportedError, did_you_mean
-from simulator.evidence.calibration.judged import JudgedRun, judged_runs
-from simulator.evidence.calibration.own import OwnFit, fit_own, own_errors, template, unused
-from simulator.evidence.calibration.sample import Sample, prepared
-from simulator.evidence.calibration.store import calibration_text, shipped_calibration, shipped_names
-from simulator.evidence.measurements.rows import read_cells, read_rows, rows_text, write_rows
-from simulator.question.specs.catalogue import load_hardware
-from simulator.recipes.logs import read_log
-from simulator.recipes.stated_rows import stand_in
-from simulator.show.cli.options import handled
-from simulator.show.cli.question import framework_options
-from simulator.show.cli.streams import answer, note, presentation, verbosity_of, write
-from simulator.show.report.formats import ANSWERS
+from simulator.show.cli.options import (
+    BACKEND,
+    GENERAL_OPTIONS,
+    ROWS,
+    Option,
+    Sectioned,
+    Setting,
+    SpecName,
+    Whole,
+    Word,
+    answer_options,
+    handled,
+    in_section,
+    output_format,
+    refuse_options,
+)
+from simulator.show.cli.streams import note, presentation, verbosity_of, write, write_answer
+from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
+    from simulator.evidence.calibration.own import OwnFit
+    from simulator.evidence.calibration.sample import Sample
     from simulator.evidence.measurements.row import MeasuredRow
+
+_FILES = click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]...")
+_FAMILY = Option("--family", "Only this hardware family; repeatable.", section=ROWS, multiple=True, metavar="NAME")
+_LOGS = in_section(
+    ROWS,
+    Option("--from-log", "Own training log; repeatable.", multiple=True, metavar="LOG"),
+    Option(
+        "--hardware", "Hardware that the logs or the template's run ran on, or that is probed.", SpecName("hardware")
+    ),
+    Option(
+        "--model",
+        "Model of the logs, where none shipped has its shape; or the only one that a probe launches.",
+        SpecName("model"),
+    ),
+    Option("--option", "Switch of the framework that the logs do not show; repeatable.", Setting(), multiple=True),
+    Option(
+        "--recipe",
+        "Recipe, or estimate saved with --format json, of the logged run: says what the log does not.",
+        metavar="FILE",
+    ),
+    Option(
+        "--set",
+        "A column of the logs' rows, whatever the logs say; repeatable.",
+        Setting("the names are a table's columns"),
+        multiple=True,
+    ),
+    Option("--warmup", "Logged steps to leave out at the start of a run.", Whole(0, 10_000), default=2),
+    Option(
+        "--list",
+        "Print what each coefficient means; with --family NAME the values that ship for it. Nothing is fitted.",
+    ),
+    Option("--template", "Print a table of the columns that a run needs, with one example, on --hardware where given."),
+    Option("--rows-only", "Turn the logs into rows and stop there."),
+)
+_PROBE = in_section(
+    "Probe",
+    Option("--probe", "Measure this machine: rates, and the launches that say most about the coefficients."),
+    Option("--devices", "Ranks of a launch; by default 2 on a processor, else the node's.", Whole(1, 1024)),
+    Option("--precision", "Type of matrix products; by default bf16.", Word(("bf16", "fp32"))),
+    Option("--launches", "Launches to make; by default 20.", Whole(1, 1000)),
+    Option("--backend", BACKEND, metavar="NAME"),
+    Option("--time-limit", "Seconds that a launch may take; by default 600.", Whole(1, 1_000_000)),
+    Option("--resume", "Take rates and rows that the folder holds already."),
+    Option("--dry-run", "Show the plan, and start nothing."),
+)
+_FOLDER = "Write FAMILY.yaml there for each family too; a probe writes everything there."
+
+
+def calibrate_command() -> click.Command:
+    """Return the command that fits coefficients."""
+    output = Option("--output", _FOLDER, metavar="FOLDER")
+    return Sectioned(
+        "calibrate",
+        callback=handled(lambda: calibrate),
+        params=[_FILES, _FAMILY, *_LOGS, output_format("calibration"), output, *_PROBE, *GENERAL_OPTIONS],
+        help=(
+            "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
+            "with --probe to runs of this machine, which it plans and makes."
+        ),
+    )
+
+
+_ACCURACY = in_section(
+    ROWS,
+    Option("--table", "Show only the rows of this table.", metavar="NAME"),
+    Option(
+        "--calibration",
+        "Show the rows of the files with what ships, with this calibration, and left out one by one.",
+        metavar="FILE",
+    ),
+)
+
+
+def accuracy_command() -> click.Command:
+    """Return the command that compares predictions with measured runs."""
+    rows = Option("--rows", "Show every row instead of classes; always so as CSV.")
+    return Sectioned(
+        "accuracy",
+        callback=handled(lambda: accuracy),
+        params=[_FILES, _FAMILY, *_ACCURACY, rows, *answer_options("accuracy"), *GENERAL_OPTIONS],
+        help=(
+            "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "
+            "recorded with the coefficients, or FILES of the same schema."
+        ),
+    )
+
 
 _ONLY_PROBE = ("devices", "precision", "launches", "backend", "time_limit", "resume", "dry_run")
 
 
 def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Fit the coefficients of each family, or probe this machine and fit its own."""
+    from simulator.evidence.calibration.own import fit_own, template, unused
+    from simulator.evidence.calibration.sample import prepared
+    from simulator.question.specs.catalogue import load_hardware
+
     if values["probe"]:
-        handled("probe", "probing")(**values)  # needs POSIX, which fitting does not
+        from simulator.show.cli.lab import probe  # needs POSIX, which fitting does not
+
+        probe(ctx, values)
         return
-    for name in _ONLY_PROBE:
-        if values[name]:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --probe")
+    refuse_options(values, _ONLY_PROBE, "needs --probe")
     if values["list"]:
         _list(ctx, values)
         return
@@ -61,13 +163,11 @@ def calibrate(ctx: click.Context, values: Mapping[str, Any]) -> None:
 
 def _list(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Print the meaning of each coefficient, or the shipped values of families and clusters."""
+    from simulator.evidence.calibration.store import shipped_calibration, shipped_names
+
     names = _chosen(shipped_names(), values["family"], "nothing ships for it") if values["family"] else ()
     if names:
-        _show(
-            ctx,
-            "calibration",
-            [calibration for name in names if (calibration := shipped_calibration(name)) is not None],
-        )
+        _show(ctx, "calibration", [known for name in names if (known := shipped_calibration(name)) is not None])
     elif values["format"] == "yaml":
         raise click.UsageError("--list --format yaml needs --family NAME, whose file it prints")
     else:
@@ -81,33 +181,33 @@ def _show(ctx: click.Context, name: str, value: object) -> None:
 
 def accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Show the errors of predictions: of shipped rows by class, or of the rows in files."""
+    from simulator.evidence.calibration.judged import judged_runs
+
     if values["files"]:
         _own_accuracy(ctx, values)
         return
     if values["calibration"] is not None:
         raise click.UsageError("--calibration needs the own rows: simulate accuracy mine.csv --calibration FILE")
-    asked = _asked(judged_runs(), values)
-    answer(ctx, "accuracy by row" if values["rows"] else "accuracy", asked, presentation(ctx))
-
-
-def _asked(judged: Sequence[JudgedRun], values: Mapping[str, Any]) -> list[JudgedRun]:
-    """Return the rows of the chosen families and table. Raises InputError for none."""
+    judged = judged_runs()
     families = _chosen(sorted({row.family for row in judged}), values["family"])
     tables, table = sorted({row.source for row in judged}), values["table"]
     if table is not None and table not in tables:
         raise InputError(f"--table {table}: no such table{did_you_mean(table, tables)}; there are {', '.join(tables)}")
-    asked = [row for row in judged if row.family in families and table in {None, row.source}]
-    if not asked:
+    chosen = [row for row in judged if row.family in families and table in {None, row.source}]
+    if not chosen:
         raise InputError(f"--table {table}: no row of it is of --family {', '.join(families)}")
-    return asked
+    write_answer(ctx, "accuracy by row" if values["rows"] else "accuracy", chosen, presentation(ctx))
 
 
 def _own_accuracy(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Show own rows before and after their calibration."""
+    from simulator.evidence.calibration.own import own_errors
+    from simulator.evidence.calibration.sample import prepared
+
     samples = prepared(_together(_rows(values["files"])))
     families = _chosen(_families(samples), values["family"])
     mine = [s for s in samples if s.scenario.hardware.family in families and values["table"] in (None, s.row.table)]
-    answer(ctx, "own accuracy", tuple(own_errors(mine, values["calibration"])), presentation(ctx))
+    write_answer(ctx, "own accuracy", tuple(own_errors(mine, values["calibration"])), presentation(ctx))
 
 
 def _families(samples: Sequence[Sample]) -> tuple[str, ...]:
@@ -117,16 +217,19 @@ def _families(samples: Sequence[Sample]) -> tuple[str, ...]:
     return tuple(sorted({sample.scenario.hardware.family for sample in samples}))
 
 
-def _chosen(known: Sequence[str], asked: Sequence[str], why: str = "no row that ran") -> tuple[str, ...]:
+def _chosen(known: Sequence[str], families: Sequence[str], why: str = "no row that ran") -> tuple[str, ...]:
     """Return the chosen families, else all known ones. Raises InputError with `why` for an unknown one."""
-    for name in asked:
+    for name in families:
         if name not in known:
             raise InputError(f"--family {name}: {why}{did_you_mean(name, known)}; there are {', '.join(known)}")
-    return tuple(name for name in known if not asked or name in asked)
+    return tuple(name for name in known if not families or name in families)
 
 
 def _rows(files: Sequence[str]) -> list[MeasuredRow]:
     """Return the rows of the files."""
+    from simulator.evidence.measurements.rows import read_rows
+    from simulator.recipes.stated_rows import stand_in
+
     return [row for name in files for row in read_rows(Path(name), stand_in)]
 
 
@@ -143,14 +246,16 @@ def _together(rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
 def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
     """Return the rows of the logs."""
     if not values["from_log"]:
-        for name in ("rows_only", "model", "option", "recipe", "set"):
-            if values[name]:
-                raise click.UsageError(f"--{name.replace('_', '-')} needs --from-log")
+        refuse_options(values, ("rows_only", "model", "option", "recipe", "set"), "needs --from-log")
         return []
     if values["hardware"] is None:
         raise click.UsageError(
             "--from-log needs --hardware, which logs do not say; `simulate hardware` lists the names"
         )
+    from simulator.evidence.measurements.rows import read_cells
+    from simulator.recipes.logs import read_log
+    from simulator.recipes.stated_rows import stand_in
+    from simulator.show.cli.question import framework_options
 
     inputs = {name: values[name] for name in ("hardware", "model", "warmup")}
     options = framework_options(values)
@@ -165,6 +270,8 @@ def _logged(values: Mapping[str, Any]) -> list[MeasuredRow]:
 
 def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
     """Write the rows of the logs, to stdout or as a table for each log."""
+    from simulator.evidence.measurements.rows import rows_text, write_rows
+
     _together(rows)
     if folder is None:
         write(rows_text(rows), None)
@@ -176,6 +283,8 @@ def _write_rows(rows: Sequence[MeasuredRow], folder: str | None) -> None:
 
 def _store_own(fits: Sequence[OwnFit], folder: Path) -> None:
     """Write the files of the families with a fit to store."""
+    from simulator.evidence.calibration.store import calibration_text
+
     stored = [fitted for fitted in fits if fitted.stored("memory") or fitted.stored("time")]
     if not stored:
         reasons = _not_stored(fits)

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from simulator.show.cli.options import (
+    GATES,
+    GENERAL_OPTIONS,
+    PATCHES,
+    RECIPE,
+    REPLACED,
     Sectioned,
     answer_options,
     layout_options,
-    listed,
     question_options,
+    shown,
 )
-from simulator.show.cli.parameters import shown
 from simulator.show.cli.question import question_on_line, values_by_name
-from simulator.show.cli.streams import answer, note, presentation, progress_bar, verbosity_of
+from simulator.show.cli.streams import note, presentation, progress_bar, verbosity_of, write_answer
 
 if TYPE_CHECKING:
     from simulator.answers.gates import Gates
@@ -39,7 +43,7 @@ def open_options(*, without: str = "") -> list[click.Parameter]:
     """Return the options of an estimate without their defaults, and those that replace a number of the model."""
     return [
         *_open([param for param in question_options() if param.name != without]),
-        *listed("replaced"),
+        REPLACED,
         *_open(layout_options(many=False)),
     ]
 
@@ -63,12 +67,12 @@ def check_command() -> click.Command:
         callback=_check,
         params=[
             click.Argument(["files"], nargs=-1, type=str, metavar="FILE|FOLDER..."),
-            *listed("recipe"),
+            *RECIPE,
             *replaced,
-            *listed("gates"),
+            *GATES,
             *answer_options("verdicts"),
-            *listed("patches"),
-            *listed("general"),
+            PATCHES,
+            *GENERAL_OPTIONS,
         ],
         help=(
             "Judge launch scripts and configuration files before they are launched: do they fit, and would the "
@@ -80,9 +84,9 @@ def check_command() -> click.Command:
 
 def _check(**values: Any) -> None:
     """Judge every file, write the verdicts, and leave with their exit code."""
-    from simulator.recipes.check.baseline import compared, ratcheted, read_baseline  # noqa: PLC0415  start-up time
-    from simulator.recipes.check.judge import check_files  # noqa: PLC0415  start-up time
-    from simulator.recipes.check.verdict import Checks  # noqa: PLC0415  start-up time
+    from simulator.recipes.check.baseline import compared, ratcheted, read_baseline
+    from simulator.recipes.check.judge import check_files
+    from simulator.recipes.check.verdict import Checks
 
     ctx = click.get_current_context()
     if not values["files"]:
@@ -100,12 +104,12 @@ def _check(**values: Any) -> None:
     if before is not None:
         results = ratcheted(results, before)
     if values["diff"]:
-        from simulator.recipes.emit.patch import patched  # noqa: PLC0415  start-up time
+        from simulator.recipes.emit.patch import patched
 
         results = patched(results, settings, environment or {}, root)
     changed = None if before is None else compared(results, before)
     checks = Checks(results=results, gates=gates, changed=changed, patches=values["diff"])
-    answer(ctx, "verdicts", checks, presentation(ctx))
+    write_answer(ctx, "verdicts", checks, presentation(ctx))
     if values["format"] == "github":
         _append_summary(checks, presentation(ctx))
     ctx.exit(checks.exit_code)
@@ -122,7 +126,7 @@ def _root(folder: str | None) -> Path | None:
 
 def _append_summary(checks: Checks, shown_as: Presentation) -> None:
     """Append the verdicts to the job summary, if there is one."""
-    from simulator.show.report.check_github import github_summary  # noqa: PLC0415  start-up time
+    from simulator.show.report.check_ci import github_summary
 
     file = os.environ.get("GITHUB_STEP_SUMMARY")
     if not file:
@@ -135,7 +139,7 @@ def _append_summary(checks: Checks, shown_as: Presentation) -> None:
 
 
 def _gates(values: Mapping[str, Any]) -> Gates:
-    from simulator.answers.gates import OUTCOMES, Gates  # noqa: PLC0415  start-up time
+    from simulator.answers.gates import OUTCOMES, Gates
 
     names = ("max_memory_fraction", "min_fit_probability", "skip_non_recipes", "exit_zero")
     words = {word for group in values["fail_on"] for word in group}

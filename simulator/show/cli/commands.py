@@ -16,7 +16,7 @@ from simulator.question.question import Question
 from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.show.cli.options import left_to_default
 from simulator.show.cli.question import question_on_line, require_model
-from simulator.show.cli.streams import answer, default_text, note, presentation, progress_bar, write
+from simulator.show.cli.streams import default_text, note, presentation, progress_bar, write, write_answer
 from simulator.show.report.presentation import Presentation
 
 _QUESTION = ("hardware", "seq_length", "global_batch_size", "precision", "framework")
@@ -47,7 +47,7 @@ def rank(ctx: click.Context, values: Mapping[str, Any]) -> None:
             train_tokens=values["train_tokens"],
             deadline_days=values["deadline_days"],
         )
-    answer(ctx, "ranking", ranking, replace(shown, question=ranking.question, space=searched))
+    write_answer(ctx, "ranking", ranking, replace(shown, question=ranking.question, space=searched))
     if not ranking.estimates and values["format"] in ("csv", "jsonl"):
         note("nothing fits; --format table or json shows the nearest miss", quiet=quiet)
 
@@ -64,16 +64,16 @@ def estimate(ctx: click.Context, values: Mapping[str, Any]) -> None:
             defaults[name] = getattr(chosen, name)
     shown = replace(_presentation(ctx, values), defaults=defaults)
     if values["timeline"] is not None:
-        from simulator.answers.timeline import timeline  # noqa: PLC0415  start-up time
-        from simulator.show.report.trace_events import trace_text  # noqa: PLC0415  start-up time
+        from simulator.answers.timeline import timeline
+        from simulator.show.report.estimate import trace_text
 
         write(trace_text(timeline(priced)), values["timeline"], "--timeline")
     explanation = None
     if values["format"] in _FOR_PEOPLE and shown.verbosity >= 0 and priced.verdict in ("does_not_fit", "starved"):
-        from simulator.answers.explain import explain  # noqa: PLC0415  start-up time
+        from simulator.answers.explain import explain
 
         explanation = explain(case, MIN_FIT_PROBABILITY)
-    answer(ctx, "estimate", priced, replace(shown, question=case.question, explanation=explanation))
+    write_answer(ctx, "estimate", priced, replace(shown, question=case.question, explanation=explanation))
 
 
 def _question(ctx: click.Context, values: Mapping[str, Any], *, many: bool = False) -> Question:

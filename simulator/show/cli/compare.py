@@ -12,13 +12,14 @@ import click
 
 from simulator.show.cli.check import open_options
 from simulator.show.cli.options import (
+    GENERAL_OPTIONS,
+    SURE,
     Sectioned,
     answer_options,
     batch_in_sequences,
-    listed,
 )
 from simulator.show.cli.question import question_on_line
-from simulator.show.cli.streams import answer, default_text, presentation
+from simulator.show.cli.streams import default_text, presentation, write_answer
 
 if TYPE_CHECKING:
     from simulator.answers.cases import Case
@@ -48,7 +49,7 @@ def compare_command() -> click.Command:
             click.Argument(["b"], required=False, type=str, metavar="B"),
             *open_options(),
             *answer_options("comparison"),
-            *listed("general"),
+            *GENERAL_OPTIONS,
         ],
         help=(
             f"Say by part what differs between A and B in bytes and seconds, and which input it is. Each is {_SIDES}. "
@@ -65,9 +66,9 @@ def explain_command() -> click.Command:
         params=[
             click.Argument(["subject"], required=False, type=str, metavar="[WHAT]"),
             *open_options(),
-            *listed("sure"),
+            SURE,
             *answer_options("explanation"),
-            *listed("general"),
+            *GENERAL_OPTIONS,
         ],
         help=(
             "Say why a layout needs what it needs: a bar for each pipeline rank, the causes, the smallest changes that "
@@ -78,7 +79,7 @@ def explain_command() -> click.Command:
 
 def _compare(**values: Any) -> None:
     """Write the comparison."""
-    from simulator.answers.compare import compare  # noqa: PLC0415  start-up time
+    from simulator.answers.compare import compare
 
     ctx = click.get_current_context()
     if not (values["a"] and values["b"]):
@@ -86,12 +87,12 @@ def _compare(**values: Any) -> None:
     options = question_on_line(ctx)
     cases = case_of_text(values["a"], options), case_of_text(values["b"], options)
     compared = compare(*cases, (values["a"].strip(), values["b"].strip()))
-    answer(ctx, "comparison", compared, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
+    write_answer(ctx, "comparison", compared, presentation(ctx, scenarios=tuple(case.scenario for case in cases)))
 
 
 def _explain(**values: Any) -> None:
     """Write the explanation."""
-    from simulator.answers.explain import explain  # noqa: PLC0415  start-up time
+    from simulator.answers.explain import explain
 
     ctx = click.get_current_context()
     options = question_on_line(ctx)
@@ -99,12 +100,12 @@ def _explain(**values: Any) -> None:
     explained = explain(case, values["min_fit_probability"])
     assumed = values["subject"] is None and "hardware" not in options.inputs
     default = default_text(case.scenario.hardware) if assumed else ""
-    answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))
+    write_answer(ctx, "explanation", explained, presentation(ctx, default_hardware=default))
 
 
 def _case_of_options(options: Question) -> Case:
     """Return the case of options alone."""
-    from simulator.answers.cases import case_of, priceable  # noqa: PLC0415  start-up time
+    from simulator.answers.cases import case_of, priceable
 
     if "model" not in options.inputs:
         raise click.UsageError("missing option '--model'; `simulate models` lists the names")
@@ -115,7 +116,7 @@ def case_of_text(text: str, options: Question) -> Case:
     """Return the case of an answer's file, a recipe, or options in quotes, with the command's own options over it."""
     if text.lstrip().startswith("-"):
         return _case_of_options(options.over(_quoted_question(text)))
-    from simulator.recipes.files import case_of_file  # noqa: PLC0415  start-up time
+    from simulator.recipes.files import case_of_file
 
     return case_of_file(text, options)
 

@@ -10,8 +10,7 @@ import click
 from simulator.question.origin import OPTION
 from simulator.question.vocabulary import RECIPE_FORMATS
 from simulator.show.cli.check import open_options
-from simulator.show.cli.options import Option, Sectioned, listed
-from simulator.show.cli.parameters import Word
+from simulator.show.cli.options import EMITTED, GENERAL_OPTIONS, RECIPE_FILE, Option, Sectioned, Word
 from simulator.show.cli.question import question_on_line, require_model
 from simulator.show.cli.streams import note, tell, verbosity_of, write
 
@@ -32,11 +31,11 @@ def emit_command() -> click.Command:
         callback=_emit,
         params=[
             click.Argument(["layout"], required=False, type=str, metavar="[LAYOUT]"),
-            Option("--framework", "Recipe", framework, type=Word((*RECIPE_FORMATS, *_ALSO))),
-            *listed("emit"),
+            Option("--framework", framework, Word((*RECIPE_FORMATS, *_ALSO)), section="Recipe"),
+            *EMITTED,
             *open_options(without="framework"),
-            *listed("recipe-file"),
-            *listed("general"),
+            RECIPE_FILE,
+            *GENERAL_OPTIONS,
         ],
         help=(
             "Write a recipe that launches a layout: LAYOUT is a file of `simulate estimate --format json` or of a "
@@ -48,11 +47,11 @@ def emit_command() -> click.Command:
 
 def _emit(**values: Any) -> None:
     """Write the recipe of a layout."""
-    from simulator.answers.cases import case_of, priceable  # noqa: PLC0415  start-up time
-    from simulator.answers.saved import saved_case  # noqa: PLC0415  start-up time
-    from simulator.frameworks.registry import framework_of  # noqa: PLC0415  start-up time
-    from simulator.recipes.emit.write import emit  # noqa: PLC0415  start-up time
-    from simulator.recipes.files import recipe_format  # noqa: PLC0415  start-up time
+    from simulator.answers.cases import case_of, priceable
+    from simulator.answers.saved import saved_case
+    from simulator.frameworks.registry import framework_of
+    from simulator.recipes.emit.write import emit
+    from simulator.recipes.files import recipe_format
 
     ctx = click.get_current_context()
     target = _ALSO.get(values["framework"], values["framework"])
@@ -78,8 +77,8 @@ def _emit(**values: Any) -> None:
 
 def _problem(case: Case) -> str:
     """Return why a layout would not run; empty if it would."""
-    from simulator.search.build import bare_estimate  # noqa: PLC0415  start-up time
-    from simulator.show.report.text import verdict_sentence  # noqa: PLC0415  start-up time
+    from simulator.search.build import bare_estimate
+    from simulator.show.report.text import verdict_sentence
 
     estimate = bare_estimate(case.scenario, case.layout)
     return "" if estimate.memory.fits else f"the layout {verdict_sentence(estimate, colour=False)}"
@@ -87,9 +86,9 @@ def _problem(case: Case) -> str:
 
 def _stdin() -> str:
     """Return the text of stdin. Raises InputError if it is closed, too long or no text."""
-    from simulator.answers.saved import MOST_BYTES  # noqa: PLC0415  start-up time
-    from simulator.errors import InputError  # noqa: PLC0415  start-up time
-    from simulator.question.units import MEGA  # noqa: PLC0415  start-up time
+    from simulator.answers.saved import MOST_BYTES
+    from simulator.errors import InputError
+    from simulator.question.units import MEGA
 
     if sys.stdin is None:
         raise InputError("stdin: is closed")

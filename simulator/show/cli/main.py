@@ -1,4 +1,10 @@
-"""The command `simulate`: its sub-commands, and how errors become exit codes. No command does its work here."""
+"""The command `simulate`: its sub-commands, and how errors become exit codes.
+
+    $ simulate rank --modle llama3.1-8b
+    simulate: error: no such option '--modle', did you mean '--model'?        # exit code 2
+
+A command is built when it is named, by the module that holds its options and acts on them.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +17,47 @@ import warnings
 from collections import UserDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
-from typing import Any, NoReturn, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
-from simulator import __version__
+from simulator._version import __version__
 from simulator.errors import SimulateError, did_you_mean, short_line
 from simulator.question.vocabulary import FRAMEWORKS
 from simulator.show.cli.options import (
     GENERAL,
+    GENERAL_OPTIONS,
+    SURE,
+    WHOLE_RUN,
     Option,
     Sectioned,
+    SpecName,
+    Whole,
+    Word,
+    amount,
     answer_options,
-    files_argument,
     given_on_command_line,
     handled,
     layout_options,
-    listed,
-    output_format,
+    listed_name,
     question_options,
+    shown,
 )
-from simulator.show.cli.parameters import ListedName, SpecName, Word, shown
-from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, tell
+from simulator.show.cli.streams import CLOSED_PIPE, TYPED, open_streams, presentation, tell, write, write_answer
+from simulator.show.forms import Lazy
+
+if TYPE_CHECKING:
+    from simulator.frameworks import flags
+    from simulator.show.cli import calibration, check, commands, compare, emit, lab, plan, sweep
+    from simulator.show.report import listing
+    from simulator.show.report import schema as keys
+    from simulator.show.report.listing import SpecListing
+else:
+    calibration, check, commands = map(Lazy, ("show.cli.calibration", "show.cli.check", "show.cli.commands"))
+    compare, emit, lab = map(Lazy, ("show.cli.compare", "show.cli.emit", "show.cli.lab"))
+    plan, sweep, flags = map(Lazy, ("show.cli.plan", "show.cli.sweep", "frameworks.flags"))
+    listing, keys = map(Lazy, ("show.report.listing", "show.report.schema"))
 
 INTERRUPTED, INTERNAL = 130, 70
 """Exit codes beside 0 answered, 2 bad input or usage and 3 cannot answer."""
@@ -61,10 +85,10 @@ class Commands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> click.Command:
         """Return the command."""
-        item: Builder | click.Command = super().__getitem__(name)
+        item: Callable[[], Builder] | click.Command = super().__getitem__(name)
         if isinstance(item, click.Command):
             return item
-        command = self.data[name] = item()
+        command = self.data[name] = item()()
         command.short_help = _COMMANDS[name][0]
         return command
 
@@ -136,7 +160,9 @@ class MainCommand(Sectioned, click.Group):
                 **extra,
             )
 
-        return sys.exit(_exit_code(answer, debug=_wants_trace(words))) if standalone_mode else answer()
+        if not standalone_mode:
+            return answer()
+        sys.exit(_exit_code(answer, debug="--debug" in words or bool(os.environ.get("SIMULATE_DEBUG"))))
 
 
 def run() -> NoReturn:
@@ -159,7 +185,8 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR09
     except SystemExit as left:
         # If the reader of its help is gone, click leaves with 1, which here means that a recipe failed; nothing
         # else in it does, but for completions of a shell.
-        return CLOSED_PIPE if left.code == 1 and _COMPLETION not in os.environ else _status(left.code)
+        ended = left.code if isinstance(left.code, int) else int(left.code is not None)
+        return CLOSED_PIPE if ended == 1 and _COMPLETION not in os.environ else ended
     except click.ClickException as error:
         _tell(f"error: {short_line(_usage_text(error))}")
         return error.exit_code if isinstance(error, click.UsageError) else click.UsageError.exit_code
@@ -175,15 +202,11 @@ def _exit_code(answer: Callable[[], Any], *, debug: bool) -> int:  # noqa: PLR09
     return code if isinstance(code, int) else 0
 
 
-def _status(code: object) -> int:
-    return code if isinstance(code, int) else int(code is not None)
-
-
 def _internal(error: Exception, *, debug: bool) -> int:
     """Report an error that no input should cause; return its exit code."""
     message = short_line(f"{type(error).__name__}: {error}")
     if debug:
-        from traceback import print_exception  # noqa: PLC0415  start-up time
+        from traceback import print_exception
 
         with suppress(OSError, ValueError):
             print_exception(error, file=sys.stderr)
@@ -209,10 +232,6 @@ def _tell(message: str) -> None:
     tell(f"simulate: {message}")
 
 
-def _wants_trace(args: Sequence[str]) -> bool:
-    return "--debug" in args or bool(os.environ.get("SIMULATE_DEBUG"))
-
-
 def _usage_text(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         return f"no such option {shown(error.option_name)}{did_you_mean(error.option_name, error.possibilities or ())}"
@@ -226,13 +245,21 @@ def _usage_text(error: click.ClickException) -> str:
     return text[:1].lower() + text[1:]
 
 
+_DEADLINE = "With --nodes auto and --train-tokens: days that the run may take."
+_TIMELINE = "Write a step pass by pass there: trace events that Perfetto opens."
+
+
 def _ranking_options() -> list[click.Parameter]:
     return [
         *question_options(many=True),
         *layout_options(many=True),
         *answer_options("ranking"),
-        *listed("ranking"),
-        *listed("general"),
+        Option("--top", "Layouts to show.", Whole(1, 10_000), default=10),
+        SURE,
+        Option("--variants", "Show every layout, not only the best of each split into TP, PP, CP and EP."),
+        *WHOLE_RUN,
+        Option("--deadline-days", _DEADLINE, amount("DAYS")),
+        *GENERAL_OPTIONS,
     ]
 
 
@@ -250,7 +277,7 @@ def _main(**values: Any) -> None:
     if not given_on_command_line(ctx, ctx.command.params) and not values["model"]:
         click.echo(ctx.get_help())
         return
-    handled("rank")(**values)
+    commands.rank(ctx, values)
 
 
 def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -260,35 +287,46 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _listing(name: str, kind: click.ParamType[Any], text: str = "") -> Builder:
-    """Return the builder of a command that lists; its help is `text`, else its short help."""
-    return lambda: Sectioned(
-        name,
-        callback=handled(name, "listings"),
-        params=[
-            click.Argument(["name"], required=False, type=kind, metavar="[NAME]"),
-            *answer_options("spec listing" if isinstance(kind, SpecName) else "listing"),
-            *listed("general"),
-        ],
-        help=text or _COMMANDS[name][0],
-    )
+def _listing(name: str) -> click.Command:
+    """Return a command that lists what ships, or shows one."""
+    kind, load, text = _LISTINGS[name]
+    form = "spec listing" if isinstance(kind, SpecName) else "listing"
+
+    def callback(**values: Any) -> None:
+        ctx = click.get_current_context()
+        if name == "schema" and values["format"] == "json":
+            names = [values["name"]] if values["name"] else []
+            write(keys.schema_text(*names), values["output"])
+        else:
+            write_answer(ctx, form, load()(values["name"]), presentation(ctx))
+
+    argument = click.Argument(["name"], required=False, type=kind, metavar="[NAME]")
+    params = [argument, *answer_options(form), *GENERAL_OPTIONS]
+    return Sectioned(name, callback=callback, params=params, help=text or _COMMANDS[name][0])
 
 
-def _built(place: str) -> Builder:
-    """Return the builder of a command of another module, which it imports."""
-    module, _, function = place.partition(":")
-
-    def build() -> click.Command:
-        command: click.Command = getattr(import_module(f"simulator.show.cli.{module}"), function)()
-        return command
-
-    return build
+_LISTINGS: Mapping[str, tuple[click.ParamType[Any], Callable[[], Callable[[str | None], SpecListing]], str]] = {
+    "models": (SpecName("model"), lambda: listing.models_listing, ""),
+    "hardware": (SpecName("hardware"), lambda: listing.hardware_listing, ""),
+    "frameworks": (Word(FRAMEWORKS), lambda: listing.frameworks_listing, ""),
+    "flags": (
+        listed_name(lambda: flags.table_names),
+        lambda: listing.flags_listing,
+        "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
+    ),
+    "schema": (
+        listed_name(lambda: keys.answer_names),
+        lambda: listing.keys_listing,
+        "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
+    ),
+}
+"""Type of the name that a command takes, what lists, and its help where that is not its short one."""
 
 
 def _rank() -> click.Command:
     return Sectioned(
         "rank",
-        callback=handled("rank"),
+        callback=handled(lambda: commands.rank),
         params=_ranking_options(),
         help="Rank the layouts that fit, fastest first (the default command).",
         epilog=_LISTS,
@@ -298,87 +336,42 @@ def _rank() -> click.Command:
 def _estimate() -> click.Command:
     return Sectioned(
         "estimate",
-        callback=handled("estimate"),
+        callback=handled(lambda: commands.estimate),
         params=[
             *question_options(),
             *layout_options(many=False),
             *answer_options("estimate"),
-            *listed("estimate"),
-            *listed("general"),
+            Option("--timeline", _TIMELINE, metavar="FILE"),
+            *WHOLE_RUN,
+            *GENERAL_OPTIONS,
         ],
         help="Price one layout: memory by stage, time by part, verdict.",
     )
 
 
-def _calibrate() -> click.Command:
-    return Sectioned(
-        "calibrate",
-        callback=handled("calibrate", "calibration"),
-        params=[
-            *files_argument(),
-            *listed("logs"),
-            *listed("calibrate"),
-            output_format("calibration"),
-            *listed("fitted"),
-            *listed("probe"),
-            *listed("general"),
-        ],
-        help=(
-            "Fit the coefficients to own measured runs: FILES in the schema of the shipped tables, and training logs; "
-            "with --probe to runs of this machine, which it plans and makes."
-        ),
-    )
-
-
-def _accuracy() -> click.Command:
-    return Sectioned(
-        "accuracy",
-        callback=handled("accuracy", "calibration"),
-        params=[*files_argument(), *listed("accuracy"), *answer_options("accuracy"), *listed("general")],
-        help=(
-            "Compare predictions with measured runs, each also after a fit without it: those of the shipped tables, as "
-            "recorded with the coefficients, or FILES of the same schema."
-        ),
-    )
-
-
-_COMMANDS: Mapping[str, tuple[str, Builder]] = {
-    "rank": ("Rank the layouts that fit (the default).", _rank),
-    "estimate": ("Price one layout: memory by stage, time by part, verdict.", _estimate),
-    "plan": ("Say which hardware to book.", _built("plan:plan_command")),
-    "compare": ("Say what differs between two layouts or recipes.", _built("compare:compare_command")),
-    "explain": ("Say why a layout needs what it needs, and what helps.", _built("compare:explain_command")),
-    "sweep": ("Price the product of lists into a table.", _built("sweep:sweep_command")),
-    "models": ("List the shipped models, or show the numbers of one.", _listing("models", SpecName("model"))),
-    "hardware": ("List the shipped hardware, or show the numbers of one.", _listing("hardware", SpecName("hardware"))),
+_COMMANDS: Mapping[str, tuple[str, Callable[[], Builder]]] = {
+    "rank": ("Rank the layouts that fit (the default).", lambda: _rank),
+    "estimate": ("Price one layout: memory by stage, time by part, verdict.", lambda: _estimate),
+    "plan": ("Say which hardware to book.", lambda: plan.plan_command),
+    "compare": ("Say what differs between two layouts or recipes.", lambda: compare.compare_command),
+    "explain": ("Say why a layout needs what it needs, and what helps.", lambda: compare.explain_command),
+    "sweep": ("Price the product of lists into a table.", lambda: sweep.sweep_command),
+    "models": ("List the shipped models, or show the numbers of one.", lambda: partial(_listing, "models")),
+    "hardware": ("List the shipped hardware, or show the numbers of one.", lambda: partial(_listing, "hardware")),
     "frameworks": (
         "List the switches of the framework profiles, or those of one.",
-        _listing("frameworks", Word(FRAMEWORKS)),
+        lambda: partial(_listing, "frameworks"),
     ),
-    "flags": (
-        "List the tables of flags and keys, or the flags of one.",
-        _listing(
-            "flags",
-            ListedName("simulator.frameworks.flags:table_names"),
-            "List the tables of frameworks' flags and keys, or the flags of one: what each is read as.",
-        ),
-    ),
-    "calibrate": ("Fit the coefficients to measured runs.", _calibrate),
-    "accuracy": ("Compare predictions with measured runs.", _accuracy),
-    "check": ("Judge launch scripts before they are launched.", _built("check:check_command")),
-    "emit": ("Write a recipe that launches a layout.", _built("emit:emit_command")),
-    "schema": (
-        "List the keys of the JSON answers.",
-        _listing(
-            "schema",
-            ListedName("simulator.show.report.schema:answer_names"),
-            "List the answers that --format json writes, or the keys of one; with --format json their JSON Schema.",
-        ),
-    ),
-    "trace": ("Count one stage's bytes without a device.", _built("trace:trace_command")),
-    "validate": ("Launch the best layouts and compare.", _built("validate:validate_command")),
+    "flags": ("List the tables of flags and keys, or the flags of one.", lambda: partial(_listing, "flags")),
+    "calibrate": ("Fit the coefficients to measured runs.", lambda: calibration.calibrate_command),
+    "accuracy": ("Compare predictions with measured runs.", lambda: calibration.accuracy_command),
+    "check": ("Judge launch scripts before they are launched.", lambda: check.check_command),
+    "emit": ("Write a recipe that launches a layout.", lambda: emit.emit_command),
+    "schema": ("List the keys of the JSON answers.", lambda: partial(_listing, "schema")),
+    "trace": ("Count one stage's bytes without a device.", lambda: lab.trace_command),
+    "validate": ("Launch the best layouts and compare.", lambda: lab.validate_command),
 }
-"""Short help and builder of every command, by name."""
+"""Short help of every command by name, and what builds it; only what is named is imported."""
 
 cli = MainCommand(
     "simulate",
@@ -389,9 +382,8 @@ cli = MainCommand(
         *_ranking_options(),
         Option(
             "--version",
-            GENERAL,
             "Show the version and exit.",
-            is_flag=True,
+            section=GENERAL,
             is_eager=True,
             expose_value=False,
             allow_from_autoenv=False,

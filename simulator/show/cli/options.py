@@ -1,38 +1,320 @@
-"""Options, each defined once: in a table, or by the setting of the question that it sets. No command acts here.
+"""Options of the command line: types of their values, those that several commands share, and the sections of a help.
 
-A row of `options.csv` is an option: the groups of options that it belongs to (`listed("gates")`), what it is called,
-the section of the help that it stands in, what of click's attributes is true of it (`is_flag`, `multiple`, `count`) and
-how its value is read (`Whole 1 64`; `type_of`). Of what a question is asked, a ranking takes sets of values where an
-estimate takes one.
+    Option("--top", "Layouts to show.", Whole(1, 10_000), default=10)
+
+An option stands here once, or with the only command that has it. Those of a question's inputs follow from the inputs
+themselves; a ranking takes sets of values (`--tp 1,2,4`) where an estimate takes one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import import_module
-from typing import Any, assert_never
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 import click
 
+from simulator.errors import InputError, did_you_mean
 from simulator.question.scenario.inputs import INPUTS
 from simulator.question.scenario.layout import SETTINGS
 from simulator.question.scenario.settings import REQUIRED, InputSetting
-from simulator.question.specs.tables import read_table
-from simulator.show.cli.parameters import (
-    Length,
-    Nodes,
-    Setting,
-    SpecName,
-    Whole,
-    WholeList,
-    WholeSet,
-    Word,
-    WordSet,
-    type_of,
-)
 from simulator.show.cli.streams import refuse_inputs
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from simulator.question.specs.folders import SpecKind
+
+    ParamType = click.ParamType[Any]
+    Choice = click.Choice[str]
+else:
+    ParamType = click.ParamType
+    Choice = click.Choice
+
+LARGEST_SET = 4096
+"""Most values that one option may list."""
+
+_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
+_SPAN = re.compile(r"([+-]?[0-9]+)(?::([+-]?[0-9]+))?", re.ASCII)
+_REPEATED = re.compile(r"([0-9]+)x([1-9][0-9]{0,3})", re.ASCII)
+_BEFORE_SIZE = re.compile(r"(?:^|(?<=,))[^,@:]+")
+"""Names in a text of one or several kinds of hardware, each followed by network or nodes."""
+
+
+def shown(value: object) -> str:
+    """Return a value quoted, shortened and printable, for a message."""
+    text = str(value)
+    text = text if len(text) <= 60 else text[:60] + "..."
+    return "'" + "".join(mark if mark.isprintable() else "?" for mark in text) + "'"
+
+
+class Parsed(ParamType):
+    """Type whose value a function reads from a text; a value of another type, such as a default, stays."""
+
+    def __init__(self, name: str, read: Callable[[str], Any], names: Callable[[], Iterable[str]] = tuple) -> None:
+        """``name`` stands for the value in a help; ``names`` are completions; ``read`` raises InputError."""
+        self.name = name
+        self._read, self._names = read, names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value of a text. Fails with a message that says what is allowed."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._read(value)
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+    def completions(self, incomplete: str) -> Iterable[str]:
+        """Return candidates for completion."""
+        del incomplete
+        return self._names()
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the completions that begin with `incomplete`."""
+        del ctx, param
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(text) for text in self.completions(incomplete) if text.startswith(incomplete)]
+
+
+class Whole(Parsed):
+    """A whole number from ``low`` to ``high``; ``16k`` is 16,000, of tokens 16,384."""
+
+    def __init__(self, low: int, high: int, *, of_tokens: bool = False, name: str = "N") -> None:
+        super().__init__(name, self.number)
+        self.low, self.high, self.of_tokens = low, high, of_tokens
+
+    def number(self, text: str) -> Any:
+        """Return the number of a text. Raises InputError."""
+        from simulator.question.units import parse_count
+
+        try:
+            number = int(text) if _WHOLE.fullmatch(text.strip()) else parse_count(text, length=self.of_tokens)
+        except InputError:
+            number = self.low - 1
+        if not self.low <= number <= self.high:
+            such = ", such as 8k" if self.of_tokens else ""
+            raise InputError(f"{shown(text)} is not a whole number from {self.low} to {self.high}{such}")
+        return number
+
+
+class Nodes(Whole):
+    """Number of nodes; ``auto`` or ``auto:256`` searches the fewest on which a layout fits."""
+
+    def __init__(self, low: int, high: int) -> None:
+        super().__init__(low, high, name="N|auto")
+
+    def number(self, text: str) -> Any:
+        """Return the number, or the text of a search. Raises InputError."""
+        if not text.strip().startswith("auto"):
+            return super().number(text)
+        from simulator.search.fewest import most_nodes
+
+        if most_nodes(text.strip()) is None:
+            raise InputError(f"{shown(text)} is not auto or auto:N, such as auto:256")
+        return text.strip()
+
+
+class WholeList(Parsed):
+    """Whole numbers: ``18,21x2,20``; a range ``0:9`` counts up and includes both ends; a set is ascending."""
+
+    def __init__(self, low: int, high: int, *, distinct: bool = False) -> None:
+        super().__init__("LIST", self.numbers)
+        self.low, self.high, self.distinct = low, high, distinct
+
+    def numbers(self, text: str) -> tuple[int, ...]:
+        """Return the numbers of a text. Raises InputError."""
+        numbers: list[int] = []
+        for item in text.split(","):
+            repeated = _REPEATED.fullmatch(item.strip())
+            first, last = self._ends(repeated[1] if repeated else item.strip(), text)
+            times = int(repeated[2]) if repeated else 1
+            if len(numbers) + times * (last - first + 1) > LARGEST_SET:
+                raise InputError(f"{shown(text)} lists more than {LARGEST_SET} values")
+            numbers.extend([*range(first, last + 1)] * times)
+        return tuple(sorted(set(numbers)) if self.distinct else numbers)
+
+    def _ends(self, item: str, text: str) -> tuple[int, int]:
+        item_text = shown(item) if item == text.strip() else f"{shown(text)}: {shown(item)}"
+        span = _SPAN.fullmatch(item)
+        if span is None:
+            middle, end = min(self.low + 1, self.high), min(self.low + 3, self.high)
+            such = f"{middle} or {self.low},{middle} or {self.low}:{end}"
+            raise InputError(
+                f"{item_text} is not understood; write numbers from {self.low} to {self.high}, such as {such}"
+            )
+        ends = [end for end in span.groups() if end is not None]
+        if not all(_WHOLE.fullmatch(end) and self.low <= int(end) <= self.high for end in ends):
+            raise InputError(f"{item_text} is outside {self.low} to {self.high}")
+        first, last = int(ends[0]), int(ends[-1])
+        if first > last:
+            raise InputError(f"{item_text} counts down; write {last}:{first}")
+        return first, last
+
+
+class Word(Choice):
+    """One of a fixed set of words; the message on a wrong one names the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word."""
+        if value not in self.choices:
+            self.refuse(str(value), param, ctx)
+        return value
+
+    def refuse(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> NoReturn:
+        """Fail with a message that names the allowed words."""
+        choices = [str(choice) for choice in self.choices]
+        self.fail(f"{shown(word)} is not one of {', '.join(choices)}{did_you_mean(word, choices)}", param, ctx)
+
+
+class WordSet(Word):
+    """Several of a fixed set of words: ``none,full``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the words as a tuple, in the order of the choices."""
+        if not isinstance(value, str):
+            return value
+        words = {word.strip() for word in value.split(",")}
+        for word in sorted(words - set(self.choices)):
+            self.refuse(word, param, ctx)
+        return tuple(word for word in self.choices if word in words)
+
+
+def _tokens(text: str) -> int:
+    from simulator.question.units import parse_count
+
+    tokens = parse_count(text)
+    if not 1 <= tokens <= 10**18:
+        raise InputError(f"{shown(text)} is not from 1 to 1e18 tokens")
+    return tokens
+
+
+TOKENS = Parsed("TOKENS", _tokens)
+"""A number of tokens, such as ``100B`` or ``1.5T``."""
+
+
+def amount(name: str = "AMOUNT", *, zero: bool = False) -> Parsed:
+    """Return the type of an amount above zero, of money unless ``name`` is a unit of time: ``230k``, ``30d``."""
+
+    def read(text: str) -> float:
+        from simulator.question import units
+
+        factor = {"DAYS": 1, "HOURS": 24, "MINUTES": 1440}.get(name)
+        try:
+            number = units.parse_number(
+                text, {unit: days * factor for unit, days in units.DAYS.items()} if factor else {}
+            )
+        except InputError:
+            number = math.nan
+        if not 0 <= number <= 1e9:
+            such = f", such as 2.5{', 36h or 30d' if factor else ' or 230k'}"
+            raise InputError(f"{shown(text)} is not a number from 0 to 1e9{such}")
+        if number == 0 and not zero:
+            raise InputError(f"{shown(text)} is not above 0")
+        return number
+
+    return Parsed(name, read)
+
+
+def percentage(*, zero: bool = False) -> Parsed:
+    """Return the type of a share from 0 to 1, of which ``zero`` allows 0; ``90%`` is 0.9."""
+
+    def read(text: str) -> float:
+        number = text.strip()
+        try:
+            fraction = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+        except ValueError:
+            fraction = math.nan
+        if not (0 < fraction <= 1 or (zero and fraction == 0)):
+            low = "from 0 to" if zero else "above 0 and up to"
+            raise InputError(f"{shown(text)} is not {low} 1, such as 0.9 or 90%")
+        return fraction
+
+    return Parsed("SHARE", read)
+
+
+class Setting(Parsed):
+    """A name and its value, ``NAME=VALUE``; of switches unless ``hint`` says otherwise. Both complete in the shell."""
+
+    def __init__(self, hint: str = "`simulate frameworks` lists the names", *, empty: bool = False) -> None:
+        super().__init__("NAME=VALUE", self.pair)
+        self._hint, self._empty = hint, empty
+
+    def pair(self, text: str) -> tuple[str, str]:
+        """Return name and value, which may be empty where allowed. Raises InputError."""
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and (value or self._empty)):
+            raise InputError(f"{shown(text)} is not NAME=VALUE; {self._hint}")
+        return name, value
+
+    def completions(self, incomplete: str) -> Iterable[str]:
+        """Return the switches, or after the equals sign the words that the switch allows."""
+        from simulator.question.frameworks.profile import switches
+
+        name, equals, _ = incomplete.partition("=")
+        if not equals:
+            return [f"{spec.name}=" for spec in switches()]
+        return [
+            f"{name}={word}"
+            for spec in switches()
+            if spec.name == name
+            for word in (("true", "false") if isinstance(spec.default, bool) else spec.metadata["choices"])
+        ]
+
+
+class SpecName(Parsed):
+    """Name of a shipped spec, for which an alias stands too, or a path; both complete in the shell."""
+
+    def __init__(self, kind: SpecKind) -> None:
+        super().__init__("NAME|PATH", self.spec)
+        self.kind = kind
+
+    def spec(self, text: str) -> str:
+        """Return the text with aliases replaced by shipped names."""
+        if self.kind == "model":
+            return self._shipped(text)
+        return _BEFORE_SIZE.sub(lambda name: self._shipped(name[0]), text)
+
+    def _shipped(self, text: str) -> str:
+        from simulator.question.specs.folders import spec_file
+
+        if spec_file(self.kind, text) is not None:
+            return text
+        from simulator.question.specs.catalogue import shipped_file
+
+        file = shipped_file(self.kind, text)
+        return text if file is None else file.stem
+
+    def completions(self, incomplete: str) -> Iterable[str]:
+        """Return the shipped names."""
+        from simulator.question.specs.folders import spec_names
+
+        del incomplete
+        return spec_names(self.kind)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the shipped names that begin with `incomplete`, and paths if it is one."""
+        from click.shell_completion import CompletionItem
+
+        if "/" in incomplete or incomplete.startswith("."):
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, param, incomplete)
+
+
+def listed_name(names: Callable[[], Callable[[], Sequence[str]]]) -> Parsed:
+    """Return the type of a name in a command's listing."""
+
+    def read(text: str) -> str:
+        known = names()()
+        if text not in known:
+            raise InputError(f"{shown(text)} is not one of {', '.join(known)}{did_you_mean(text, known)}")
+        return text
+
+    return Parsed("NAME", read, lambda: list(names()()))
+
 
 QUESTION, LAYOUT, ROWS, OUTPUT, GENERAL = "Question", "Layout", "Measured rows", "Output", "General"
 CONTEXT_SETTINGS: dict[str, Any] = {
@@ -45,19 +327,30 @@ CONTEXT_SETTINGS: dict[str, Any] = {
 _FOLLOWED = f"{__name__}.followed"
 """Key of the context of a group whose options a command follows."""
 
+
 Handler = Callable[[click.Context, Mapping[str, Any]], None]
 
 
 class Option(click.Option):
-    """Option with a section of the help, where its default is shown."""
+    """Option with a section of the help, where its default is shown; without type and metavar it is a flag."""
 
-    def __init__(self, names: str, section: str, text: str, **attributes: Any) -> None:
-        super().__init__(names.split(), help=text, show_default=attributes.get("default") is not None, **attributes)
-        self.section = section
+    def __init__(self, names: str, text: str, type: ParamType | None = None, **more: Any) -> None:  # noqa: A002  click's
+        self.section: str = more.pop("section", OUTPUT)
+        if type is None and not {"metavar", "count"} & more.keys():
+            more["is_flag"] = True
+        shows = more.get("default") is not None
+        super().__init__(names.split(), help=text, type=type, show_default=shows, **more)
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the environment variable's value; None for a group's own option if a command follows."""
         return None if ctx.meta.get(_FOLLOWED) is ctx else super().resolve_envvar_value(ctx)
+
+
+def in_section(section: str, *options: Option) -> tuple[Option, ...]:
+    """Return options that stand in a section of their command's help."""
+    for option in options:
+        option.section = section
+    return options
 
 
 class Sectioned(click.Command):
@@ -128,61 +421,48 @@ def question_options(*, many: bool = False) -> list[click.Parameter]:
     for setting in INPUTS:
         options.append(_question_option(setting, many=many))
         if setting.name == "global_batch_size":
-            options += listed("batch")
+            of_tokens = Whole(1, 2**50, of_tokens=True)
+            text = "Tokens in a step, instead; 4M."
+            options.append(Option("--global-batch-tokens", text, of_tokens, section=QUESTION))
     return options
 
 
 def _question_option(setting: InputSetting, *, many: bool) -> Option:
-    default = None if setting.default is REQUIRED else setting.default
+    name, text = setting.option, setting.help
     if setting.searchable and many:
-        text = f"{setting.help} auto: the fewest that fit, up to 1024; auto:256: up to 256."
-        return Option(setting.option, QUESTION, text, type=Nodes(setting.low, setting.high))
-    about: dict[str, Any] = {"type": _type_of(setting, many=False), "default": default}
+        text += " auto: the fewest that fit, up to 1024; auto:256: up to 256."
+        return Option(name, text, Nodes(setting.low, setting.high), section=QUESTION)
     match setting.kind:
         case "switches":
-            about = {"type": Setting(), "multiple": True}
+            return Option(name, text, Setting(), section=QUESTION, multiple=True)
         case "file":
-            about = {"metavar": "FILE|none"}
-    return Option(setting.option, QUESTION, setting.help, **about)
+            return Option(name, text, section=QUESTION, metavar="FILE|none")
+    default = None if setting.default is REQUIRED else setting.default
+    return Option(name, text, _type_of(setting, many=False), section=QUESTION, default=default)
 
 
 def layout_options(*, many: bool) -> list[click.Parameter]:
     """Return the options of the layout: sets to choose from if ``many``, else one value each."""
-    options: list[click.Parameter] = [_layout_option(setting, many=many) for setting in SETTINGS]
-    return [*options, *(listed("search") if many else ())]
-
-
-def listed(group: str) -> list[click.Parameter]:
-    """Return the options of a group of `options.csv`, in its order, newly built as some commands change them."""
-    return [_of_row(row) for row in _rows(__file__, "options") if group in row["groups"].split()]
-
-
-_rows = cache(read_table)
-
-
-def _of_row(row: Mapping[str, str]) -> Option:
-    attributes: dict[str, Any] = {name: row[name] for name in ("metavar", "default") if row[name]}
-    if row["attribute"]:
-        attributes[row["attribute"]] = True
-    if row["type"]:
-        attributes["type"] = type_of(row["type"])
-    return Option(row["names"], row["section"], row["text"], **attributes)
-
-
-def files_argument() -> list[click.Parameter]:
-    """Return the argument for files of measured rows, and the options that select rows."""
-    return [click.Argument(["files"], nargs=-1, type=str, metavar="[FILES]..."), *listed("family")]
+    options: list[click.Parameter] = []
+    for setting in SETTINGS:
+        unset = f"/--no-{setting.option.removeprefix('--')}" if setting.kind == "flag" else ""
+        kind = _type_of(setting, many=many)
+        options.append(Option(setting.option + unset, setting.help, kind, section=LAYOUT, default=None))
+    if many:
+        text = "Also consider tensor parallelism across nodes."
+        options.append(Option("--allow-tp-across-nodes", text, section=LAYOUT))
+    return options
 
 
 def answer_options(name: str) -> list[click.Parameter]:
     """Return the options for format and destination of an answer."""
-    return [output_format(name), *listed("answer")]
+    return [output_format(name), Option("--output", "Write the answer there instead of stdout.", metavar="FILE")]
 
 
 def output_format(name: str) -> Option:
     """Return the option for the format of an answer, by default its first."""
     forms = ANSWERS[name].formats
-    return Option("--format", OUTPUT, "Form of the answer.", type=Word(forms), default=forms[0])
+    return Option("--format", "Form of the answer.", Word(forms), default=forms[0])
 
 
 def given_on_command_line(ctx: click.Context, params: Sequence[click.Parameter]) -> list[str]:
@@ -191,18 +471,17 @@ def given_on_command_line(ctx: click.Context, params: Sequence[click.Parameter])
     return [param.opts[-1] for param in params if param.name and ctx.get_parameter_source(param.name) is source]
 
 
+def refuse_options(values: Mapping[str, Any], names: Iterable[str], why: str) -> None:
+    """Raise UsageError for the first of some options that has a value."""
+    for name in names:
+        if values[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} {why}")
+
+
 def left_to_default(ctx: click.Context, name: str) -> bool:
     """Tell whether neither command line nor environment set the parameter ``name``."""
     sources = (click.core.ParameterSource.DEFAULT, None)
     return ctx.get_parameter_source(name) in sources
-
-
-def _layout_option(setting: InputSetting, *, many: bool) -> Option:
-    """Return the option of one field of a layout."""
-    name, kind = setting.option, _type_of(setting, many=many)
-    if setting.kind == "flag":
-        name += f"/--no-{setting.option.removeprefix('--')}"
-    return Option(name, LAYOUT, setting.help, type=kind, default=None)
 
 
 def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | None:
@@ -210,8 +489,8 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
         case "model" | "hardware":
             return SpecName(setting.kind)
         case "count" | "number":
-            number = WholeSet if many else Length if setting.of_tokens else Whole
-            return number(setting.low, setting.high)
+            low, high = setting.low, setting.high
+            return WholeList(low, high, distinct=True) if many else Whole(low, high, of_tokens=setting.of_tokens)
         case "word":
             return (WordSet if many else Word)(setting.named_choices or setting.choices)
         case "words":
@@ -224,11 +503,92 @@ def _type_of(setting: InputSetting, *, many: bool) -> click.ParamType[Any] | Non
             assert_never(setting.kind)
 
 
-def handled(name: str, module: str = "commands") -> Callable[..., None]:
-    """Return the click callback that calls the handler ``name`` of a module here, imported when it is needed."""
+def handled(handler: Callable[[], Handler]) -> Callable[..., None]:
+    """Return the click callback that calls a command's handler, which is imported when it is needed."""
 
     def callback(**values: Any) -> None:
-        handler: Handler = getattr(import_module(f"simulator.show.cli.{module}"), name)
-        handler(click.get_current_context(), values)
+        handler()(click.get_current_context(), values)
 
     return callback
+
+
+GENERAL_OPTIONS = in_section(
+    GENERAL,
+    Option(
+        "--color",
+        "Colours on a terminal; NO_COLOR and FORCE_COLOR are respected.",
+        Word(("auto", "always", "never")),
+        default="auto",
+    ),
+    Option("-v --verbose", "Show every assumption.", count=True),
+    Option("-q --quiet", "Show the tables alone.", count=True),
+    Option("--debug", "Show where a defect of the simulator arose."),
+)
+"""Options of every command."""
+SURE = Option(
+    "--min-fit-probability",
+    "Least probability to fit of what is recommended; what fits with less stands apart. 0 recommends all.",
+    percentage(zero=True),
+    default=0.95,
+)
+WHOLE_RUN = (
+    Option("--train-tokens", "Tokens of the whole run, such as 100B: adds days to train.", TOKENS),
+    Option("--price-per-device-hour", "With --train-tokens: adds the cost.", amount("PRICE", zero=True)),
+)
+"""Options of a ranking and an estimate that ask for the days and the cost of a whole run."""
+_FIELD = Setting("such as num_hidden_layers=32")
+REPLACED = Option(
+    "--model-field", "Replace one number of the model; repeatable.", _FIELD, section=QUESTION, multiple=True
+)
+RECIPE = in_section(
+    "Recipe",
+    Option(
+        "--set settings",
+        "A value that only the run knows, such as WORLD_SIZE=4 or 1=dsw, or a field of a recipe in Python, such as "
+        "model.tensor_model_parallel_size=4; repeatable.",
+        Setting("such as WORLD_SIZE=4; the answer names what is missing", empty=True),
+        multiple=True,
+    ),
+    Option("--root", "Folder that reading does not leave, by default the repository of each recipe.", metavar="FOLDER"),
+    Option("--from-environment", "Take such values from this environment too."),
+)
+"""Options of how a recipe is read."""
+GATES = in_section(
+    "What passes",
+    Option("--max-memory-fraction", "Share of the usable memory that may be needed.", percentage()),
+    Option("--min-fit-probability", "Least probability to fit.", percentage()),
+    Option(
+        "--fail-on",
+        "Outcomes that fail, such as does-not-fit,refused; without it all but what fits; repeatable.",
+        WordSet(("does-not-fit", "refused", "starved", "cannot-tell", "not-modelled", "unreadable")),
+        multiple=True,
+    ),
+    Option("--skip-non-recipes", "Pass over files that start no training."),
+    Option("--exit-zero", "Exit 0 where a recipe fails."),
+    Option("--baseline", "A stored --format json: what fails there fails no more.", metavar="FILE"),
+)
+"""Options of what passes a check."""
+PATCHES = Option("--diff", "Print each change that helps as a patch of the recipe, the fastest first.")
+EMITTED = in_section(
+    "Recipe",
+    Option("--rank", "Which layout of a ranking, best first.", Whole(1, 10_000), default=1),
+    Option("--force", "Write a layout that does not fit too."),
+)
+"""Options of which layout of a file a recipe is written for."""
+RECIPE_FILE = Option("--output", "Write the recipe there.", metavar="FILE")
+SWEPT = (
+    *in_section(
+        "Work",
+        Option("--workers", "Processes on this machine; one for each core by default.", Whole(1, 4096)),
+        Option(
+            "--scheduler",
+            "Workers of a Dask scheduler instead: tcp://HOST:PORT, or its scheduler file.",
+            metavar="ADDRESS",
+        ),
+        Option("--force", "Replace a table that answers other questions."),
+    ),
+    Option("--output", "Table to write, .csv; rows are appended as questions are answered.", metavar="FILE"),
+)
+"""Options of how a sweep is worked off."""
+BACKEND = "Kind of device in torch's words; follows from the hardware: cpu, npu (Ascend) or cuda."
+"""Help of `--backend`, of launches and of a probe."""

@@ -1,47 +1,87 @@
-"""The command `plan`: offers in, a booking out. Reads options; `show.answers.plan` chooses."""
+"""The command `plan`: offers in, a booking out; `answers.plan` chooses.
+
+    simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --deadline-days 30
+
+An offer of several node counts is as many choices; each is ranked, and its fastest layout stands for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from simulator.question.origin import OPTION
+from simulator.question.vocabulary import PRECISIONS
 from simulator.show.cli.options import (
+    GENERAL_OPTIONS,
+    QUESTION,
+    SURE,
+    TOKENS,
+    Option,
+    Parsed,
     Sectioned,
+    SpecName,
+    WordSet,
+    amount,
     answer_options,
+    in_section,
     layout_options,
     left_to_default,
-    listed,
+    percentage,
     question_options,
 )
 from simulator.show.cli.question import question_on_line
-from simulator.show.cli.streams import answer, presentation, progress_bar, verbosity_of
-
-if TYPE_CHECKING:
-    from simulator.answers.availability import Availability
+from simulator.show.cli.streams import presentation, progress_bar, verbosity_of, write_answer
 
 _OF_OFFERS = ("hardware", "nodes", "devices", "precision")
-_ASKED = ("seq_length", "global_batch_size", "framework")
+_WITH_DEFAULT = ("seq_length", "global_batch_size", "framework")
 _OF_AVAILABILITY = ("device_mtbf_hours", "restart_minutes", "checkpoint_minutes", "evaluation_share")
+
+
+def _offer(text: str) -> Any:
+    from simulator.answers.offers import parse_offer
+
+    return parse_offer(text)
+
+
+_BOOKING = in_section(
+    QUESTION,
+    Option(
+        "--offer",
+        "What may be booked: NAME:NODES[,NODES...]@PRICE of a device hour, or NAME:LOW:HIGH[:STEP]@PRICE; repeatable.",
+        Parsed("OFFER", _offer, lambda: SpecName("hardware").completions("")),
+        multiple=True,
+    ),
+    Option("--train-tokens", "Tokens of the whole run, such as 300B.", TOKENS),
+    Option("--deadline-days", "Days that the run may take.", amount("DAYS")),
+    Option("--budget", "What it may cost, in the currency of the offers.", amount()),
+    Option("--precision", "Types of matrix products to compare: bf16,fp8.", WordSet(PRECISIONS), default="bf16"),
+)
+_AVAILABILITY = in_section(
+    "Availability",
+    Option("--availability", "Count failures, checkpoints and evaluation; implied by the options below."),
+    Option("--device-mtbf-hours", "Mean time between failures of one device.", amount("HOURS")),
+    Option("--restart-minutes", "From a failure to loading the checkpoint.", amount("MINUTES", zero=True)),
+    Option("--checkpoint-minutes", "Between checkpoints; by default what loses least.", amount("MINUTES")),
+    Option("--evaluation-share", "Evaluation, as a share of the steps' time.", percentage(zero=True)),
+)
 
 
 def plan_command() -> click.Command:
     """Return the command that compares offers."""
-    question = [param for param in question_options() if param.name not in _OF_OFFERS]
     return Sectioned(
         "plan",
         callback=_plan,
         params=[
-            *listed("plan"),
-            *question,
+            *_BOOKING,
+            *(param for param in question_options() if param.name not in _OF_OFFERS),
             *layout_options(many=True),
-            *listed("availability"),
-            *listed("sure"),
+            *_AVAILABILITY,
+            SURE,
             *answer_options("plan"),
-            *listed("general"),
+            *GENERAL_OPTIONS,
         ],
         help=(
             "Say which hardware to book for a training run: of every offer the best layout, with days and cost as 90 % "
@@ -52,8 +92,9 @@ def plan_command() -> click.Command:
 
 def _plan(**values: Any) -> None:
     """Price the offers and write the plan."""
-    from simulator.answers.plan import plan  # noqa: PLC0415  start-up time
-    from simulator.answers.ranking import space_of  # noqa: PLC0415  start-up time
+    from simulator.answers.availability import Availability
+    from simulator.answers.plan import plan
+    from simulator.answers.ranking import space_of
 
     ctx = click.get_current_context()
     for name, example in (("model", "llama3.1-70b"), ("offer", "h100-sxm-80g:8,16@2.50"), ("train_tokens", "300B")):
@@ -61,6 +102,7 @@ def _plan(**values: Any) -> None:
             raise click.UsageError(f"missing option '--{name.replace('_', '-')}', such as {example}")
     names = ("train_tokens", "deadline_days", "budget", "min_fit_probability")
     question = question_on_line(ctx, many=True, without=("precision",))
+    available = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
     with progress_bar(quiet=verbosity_of(ctx) < 0, label="choices priced") as progress:
         planned = plan(
             replace(question, layout={}),
@@ -68,17 +110,9 @@ def _plan(**values: Any) -> None:
             offers=values["offer"],
             precisions=values["precision"],
             origin=OPTION,
-            availability=_availability(values),
+            availability=Availability(**available) if available or values["availability"] else None,
             space=space_of(question, across_nodes=values["allow_tp_across_nodes"]),
             progress=progress,
         )
-    defaults = {name: values[name] for name in _ASKED if left_to_default(ctx, name)}
-    answer(ctx, "plan", planned, presentation(ctx, defaults=defaults))
-
-
-def _availability(values: Mapping[str, Any]) -> Availability | None:
-    """Return the availability of a run, with defaults; None if no option asks for it."""
-    from simulator.answers.availability import Availability  # noqa: PLC0415  start-up time
-
-    figures = {name: values[name] for name in _OF_AVAILABILITY if values[name] is not None}
-    return Availability(**figures) if figures or values["availability"] else None
+    defaults = {name: values[name] for name in _WITH_DEFAULT if left_to_default(ctx, name)}
+    write_answer(ctx, "plan", planned, presentation(ctx, defaults=defaults))

@@ -31,7 +31,7 @@ def question_on_line(ctx: click.Context, *, many: bool = False, without: Iterabl
     stated = {name: values[name] for name in names if origin_on_line(ctx, name) != NOBODY}
     stated["options"] = values_by_name("--option", values.get("option") or ())
     if values.get("model_field"):
-        from simulator.answers.models import field_values  # noqa: PLC0415  start-up time
+        from simulator.answers.models import field_values
 
         stated["model_fields"] = field_values(values["model_field"])
     return question_of(stated, OPTIONS, lambda name: origin_on_line(ctx, name), many=many)

@@ -1,4 +1,9 @@
-"""Streams of a command: the answer to stdout or a file, progress and notes to stderr. Words no answer."""
+"""Streams of a command: the answer to stdout or a file, progress and notes to stderr.
+
+    write_answer(ctx, "plan", plan, presentation(ctx))    # in the form of `--format`, to where `--output` says
+
+What a terminal or a CI runner would obey is made visible on the way, and no output may replace a file that is read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ import click
 
 from simulator.errors import InputError, short_line
 from simulator.files import write_file
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
     from simulator.question.specs.hardware import HardwareSpec
@@ -70,7 +75,7 @@ def verbosity_of(ctx: click.Context) -> int:
 
 def presentation(ctx: click.Context, **more: Any) -> Presentation:
     """Return the presentation that general options and the destination ask for."""
-    from simulator.show.report.presentation import Presentation  # noqa: PLC0415  start-up time
+    from simulator.show.report.presentation import Presentation
 
     output = ctx.params.get("output")
     return Presentation(
@@ -163,7 +168,7 @@ def _escape(mark: re.Match[str]) -> str:
     return "\r" if mark[0] == "\r" and mark.string[mark.end() : mark.end() + 1] == "\n" else f"\\u{ord(mark[0]):04x}"
 
 
-def answer(ctx: click.Context, name: str, value: object, shown: Presentation) -> None:
+def write_answer(ctx: click.Context, name: str, value: object, shown: Presentation) -> None:
     """Write an answer in the format and to the destination of the options."""
     form = ctx.params["format"]
     with progress_bar(quiet=shown.verbosity < 0, label="questions of the page priced") as progress:

@@ -11,9 +11,15 @@ from typing import Any
 
 import click
 
-from simulator.show.cli.options import Sectioned, listed, output_format
+from simulator.show.cli.options import (
+    GENERAL_OPTIONS,
+    SURE,
+    SWEPT,
+    Sectioned,
+    output_format,
+)
 from simulator.show.cli.streams import long_progress, note, presentation, verbosity_of, write
-from simulator.show.report.formats import ANSWERS
+from simulator.show.forms import ANSWERS
 
 _PASSED_ON = ("output", "workers", "scheduler", "force", "min_fit_probability")
 _GONE = ("--shard", "--merge")
@@ -27,10 +33,10 @@ def sweep_command() -> click.Command:
         callback=_sweep,
         params=[
             click.Argument(["questions"], required=False, type=str, metavar="QUESTIONS.yaml"),
-            *listed("sweep"),
-            *listed("sure"),
+            *SWEPT,
+            SURE,
             output_format("sweep"),
-            *listed("general"),
+            *GENERAL_OPTIONS,
             click.Option([_GONE[0]], hidden=True, help="Gone."),
             click.Option([_GONE[1]], hidden=True, help="Gone.", is_flag=True),
         ],
@@ -44,8 +50,8 @@ def sweep_command() -> click.Command:
 
 def _sweep(**values: Any) -> None:
     """Price the questions, and write how they ended."""
-    from simulator.answers.sweep import check_workers, sweep  # noqa: PLC0415  start-up time
-    from simulator.show.report.sweep import speed_line  # noqa: PLC0415  start-up time
+    from simulator.answers.sweep import check_workers, sweep
+    from simulator.show.report.sweep import speed_line
 
     ctx = click.get_current_context()
     for option in _GONE:

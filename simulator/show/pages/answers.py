@@ -1,456 +1,270 @@
-"""The pages of an estimate and of a ranking. They show an answer; nothing is priced here."""
+"""Pages of a plan, a comparison, verdicts on recipes, and predictions beside measured runs.
+
+    simulate plan --model llama3.1-70b --train-tokens 300B --offer h100-sxm-80g:8,16@2.50 --format html
+
+Each takes the answer and its presentation, and raises UnsupportedError where plotly is not installed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from itertools import chain, takewhile
 
-from simulator.answers.cases import case_of, priceable, question_model
-from simulator.answers.command import estimate_command
-from simulator.answers.explain import Explanation
-from simulator.answers.ranking import estimate_of, fastest
-from simulator.answers.ranking import feasible as feasible_layouts
-from simulator.answers.run import TrainingRun
-from simulator.answers.timeline import timeline
-from simulator.cost.pricing.estimate import Estimate
-from simulator.errors import SimulateError
-from simulator.question.question import Question
-from simulator.question.scenario.layout import MICRO_BATCH_SIZES
-from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.catalogue import load_hardware
-from simulator.search.result import Ranking
-from simulator.search.space import Space
+from simulator.answers.compare import Comparison, PartDifference
+from simulator.answers.plan import Choice, Plan
+from simulator.errors import one_line
+from simulator.evidence.calibration.judged import JudgedRun
+from simulator.evidence.calibration.own import OwnError
+from simulator.question.coefficients.values import CoefficientKind
+from simulator.question.specs.catalogue import load_hardware, load_model
+from simulator.question.units import GIB
+from simulator.recipes.check.verdict import Checked, Checks
 from simulator.show.pages.figures import (
-    MOST_RANKS,
-    Dot,
+    Measured,
     PlotlyFigure,
-    curve_figure,
+    change_figure,
+    error_figure,
     memory_figure,
-    memory_over_step_figure,
-    pareto_figure,
-    peak_to_mfu,
-    step_figure,
-    timeline_figure,
+    plan_figure,
+    verdict_figure,
 )
-from simulator.show.pages.page import Cell, PageSection, Table, figure_box, page_html, sortable
-from simulator.show.report.estimate_table import estimate_footer
-from simulator.show.report.explain_table import changes_cells, changes_title, longest_text
-from simulator.show.report.first_screen import estimate_question, fastest_line, half_width_text
-from simulator.show.report.presentation import Presentation, cost_text, days_text, training_run
-from simulator.show.report.ranking_table import (
-    equal_lines,
-    miss_lines,
-    ranking_footer,
-    ranking_question,
-    remedies_cells,
+from simulator.show.pages.layouts import MEMORY_ABOUT, sources, spec_sources
+from simulator.show.pages.page import Cell, PageSection, Table, page_html, sortable
+from simulator.show.report.calibration import TITLES, by_kind, class_sections, own_sections, row_sections
+from simulator.show.report.check import HEADERS, TEXTS, changed_line, detail_lines, summary_rows, tally, verdict_line
+from simulator.show.report.compare import (
+    FIGURES,
+    INPUTS,
+    PARTS,
+    compare_notes,
+    comparison_unit,
+    figure_rows,
+    headline,
+    idle_lines,
+    input_rows,
+    part_rows,
+    priced_text,
 )
-from simulator.show.report.text import (
-    SIZE_FIELDS,
-    amount,
-    cluster_speed,
-    fit_text,
-    gib,
-    grouped,
-    layout_text,
-    mfu_text,
-    need_lines,
-    probability_text,
-    ranged,
-    recompute_text,
-    sharded_layout_text,
-    step_unit,
-    verdict_sentence,
-    words,
+from simulator.show.report.estimate import defaults_line, status_line
+from simulator.show.report.plan import (
+    availability_lines,
+    foundation_lines,
+    left_out_lines,
+    limit_text,
+    plan_answer,
 )
+from simulator.show.report.presentation import Presentation, cost_text, days_text
+from simulator.show.report.tables import Section
+from simulator.show.report.text import amount, count_text, gib, layout_text, percent, probability_text
 
-MOST_PANELS = 10_000
-"""Most layouts with panels on a page, beside those of the ranking's table."""
-MOST_DOTS = 100_000
-"""Most layouts that a page shows as dots."""
-_SEQUENCES = (2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
-_STEP_ABOUT = "Waterfall from the peak of the device to the MFU: what each part of the step takes."
-_MEMORY_ABOUT = "Stacked bars: memory of every pipeline rank by part, with a line at what a framework can use."
+_PLAN_WORDS = ("offer", "precision", "known", "layout", "in time", "in budget", "Pareto")
+"""Columns of a plan that hold words."""
+_MOST_FIGURES = 24
+"""Most recipes whose memory a page shows by stage and part, failed ones first."""
+_LONG = 20
+"""Most rows of a table that is not folded away."""
 
 
-def estimate_page(estimate: Estimate, presentation: Presentation) -> str:
-    """Return the page of one layout, explained if it does not fit. Raises UnsupportedError without plotly."""
-    layout, shown = estimate.layout, replace(presentation, verbosity=1)
-    question, explained = presentation.question.with_layout(layout), presentation.explanation
-    figures = {"memory": memory_figure(estimate), "step": step_figure(estimate)}
-    sizes = sorted({*MICRO_BATCH_SIZES, layout.micro_batch_size})
-    curves = {
-        "sequence": Curve(
-            "sequence length",
-            _around(estimate.seq_length),
-            lambda length: _estimated(question.changed(seq_length=length)),
-        ),
-        "micro-batch": Curve(
-            "micro batch size",
-            sizes,
-            lambda size: _allowed(_estimated(question.with_layout(replace(layout, micro_batch_size=size)))),
-        ),
+def plan_page(plan: Plan, shown: Presentation) -> str:
+    """Return the page of a plan."""
+    figures: dict[str, PlotlyFigure] = {}
+    lead, *others = plan_answer(plan)
+    sections = [PageSection("What to know of it", lines=others)] if others else []
+    if plan.priced:
+        figures["offers"] = plan_figure(plan.priced, plan.deadline_days, plan.budget)
+        text = "Bars are 90 % intervals, numbers are nodes, lines are the limits; nothing beats a diamond in both."
+        about = "Scatter of choices by offer: days against cost with 90 % intervals; lines at the limits."
+        rows = [_plan_row(choice) for choice in plan.priced]
+        several = len({choice.precision for choice in plan.priced}) > 1
+        names = [name for name in rows[0] if name != "precision" or several]
+        names = [name for name in names if any(row[name][0] not in ("-", "") for row in rows)]
+        table = sortable(rows, names, _PLAN_WORDS)
+        sections.append(PageSection("Days and cost", text=[text], figure="offers", about=about, table=table))
+    if out := list(left_out_lines(plan)):
+        sections.append(PageSection("Left out", lines=out))
+    notes = [*availability_lines(plan.availability), *defaults_line(shown.defaults), *foundation_lines(plan)]
+    notes += sources("model", load_model(plan.model))
+    for hardware in dict.fromkeys(offer.hardware for offer in plan.offers):
+        notes += sources("hardware", load_hardware(hardware))
+    title = f"{plan.model}: where to train {count_text(plan.train_tokens)} tokens"
+    return page_html(shown, title, lead, sections, figures, notes=notes)
+
+
+def _plan_row(choice: Choice) -> dict[str, Cell]:
+    """Return cells by column, each with its sort key."""
+    estimate, run = choice.estimate, choice.run
+    if estimate is None or run is None:
+        raise ValueError("a choice without a layout has no row")
+    probability, seconds = estimate.memory.fit_probability, estimate.throughput.step_seconds
+    trains = None if choice.goodput is None else choice.goodput.training
+    return {
+        "offer": (choice.hardware,) * 2,
+        "nodes": (str(choice.nodes), choice.nodes),
+        "precision": (choice.precision,) * 2,
+        "known": (estimate.provenance.status,) * 2,
+        "days": (days_text(run), run.days),
+        "cost": (cost_text(run), -1.0 if run.cost is None else run.cost),
+        "in time": (limit_text(choice.in_time),) * 2,
+        "in budget": (limit_text(choice.in_budget),) * 2,
+        "Pareto": ("yes" if choice.pareto else "",) * 2,
+        "step s": (amount(seconds), seconds),
+        "fit %": ("-", -1.0) if probability is None else (probability_text(probability), probability),
+        "goodput %": ("-", -1.0) if trains is None else (percent(trains), trains),
+        "layout": (layout_text(estimate.layout),) * 2,
     }
-    points = _priced(curves, presentation)
-    usable = estimate.memory.capacity_bytes
-    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in curves.items()}
+
+
+def compare_page(comparison: Comparison, shown: Presentation) -> str:
+    """Return the page of a comparison, with its scenarios' sources."""
+    unit, per_second = comparison_unit(comparison)
+    figures = {
+        "memory": change_figure(comparison.memory, 1.0 / GIB, "GiB"),
+        "step": change_figure(comparison.step, per_second, unit),
+    }
+    both = zip("AB", comparison.names, (comparison.first, comparison.second), strict=True)
+    inputs = Table(INPUTS, input_rows(comparison), frozenset({0, 1, 2}))
+    idle = list(idle_lines(comparison)) if comparison.inputs else ["None: both ask the same."]
+    title = "Inputs that differ, and what each does to A alone"
+    seconds = part_rows(comparison.step, lambda value: f"{value * per_second:.3f}")
     sections = [
-        PageSection(
-            title="Memory by stage", figure="memory", about=_MEMORY_ABOUT, table=_memory_table(estimate), folded=True
+        PageSection("A and B", lines=[f"{letter}: {name} - {priced_text(priced)}" for letter, name, priced in both]),
+        PageSection("Figures", table=Table(FIGURES, figure_rows(comparison, colour=False))),
+        PageSection(title, text=idle, table=inputs if inputs.rows else None),
+        _parts(
+            "Memory of the fullest device, from A to B", "memory", comparison.memory, part_rows(comparison.memory, gib)
         ),
-        PageSection(
-            title="Where the step goes, from peak to MFU",
-            figure="step",
-            about=_STEP_ABOUT,
-            table=_step_table(estimate),
-            folded=True,
-        ),
-        *(_explanation_sections(explained) if explained is not None else ()),
-        *_timeline_section(estimate, figures),
-        *_curve_sections(curves, points, "the same layout; what breaks a rule leaves a gap"),
-        _speed_section(estimate, presentation),
+        _parts(f"Time of one step, {unit}, from A to B", "step", comparison.step, seconds),
     ]
-    lead = f"{sharded_layout_text(layout)}: {verdict_sentence(estimate, colour=False)}."
-    return page_html(
-        title=estimate_question(estimate),
-        lead=" ".join([lead, *(f"{line}." for line in need_lines(estimate))]),
-        sections=sections,
-        figures=figures,
-        command=presentation.command,
-        notes=[*estimate_footer(estimate, shown), *answer_sources(estimate, presentation)],
-    )
+    notes = (*compare_notes(comparison, shown), *spec_sources(shown.scenarios))
+    return page_html(shown, "A against B", headline(comparison), sections, figures, notes=notes)
 
 
-def ranking_page(ranking: Ranking, presentation: Presentation) -> str:
-    """Return the page of a ranking. Raises UnsupportedError without plotly."""
-    title, whole = ranking_question(ranking), replace(presentation, verbosity=1, colour=False)
-    shown = ranking.estimates or tuple(filter(None, [ranking.nearest])) or ranking.risky or ranking.starved
-    if not shown:
-        lines = [*miss_lines(ranking, whole), *ranking_footer(ranking, whole)]
-        return page_html(
-            title=title, lead=lines[0], sections=(), figures={}, command=presentation.command, notes=lines[1:]
+def _parts(title: str, figure: str, parts: Sequence[PartDifference], rows: Sequence[Sequence[str]]) -> PageSection:
+    changed = sum(part.first != part.second for part in parts)
+    about = f"Waterfall from A over {changed} parts that differ to B, as in the table."
+    return PageSection(title, figure=figure, about=about, table=Table(PARTS, rows), folded=True)
+
+
+def check_page(checks: Checks, shown: Presentation) -> str:
+    """Return the page of verdicts."""
+    figures: dict[str, PlotlyFigure] = {}
+    rows = summary_rows(checks.results)
+    keys = [_sort_keys(result, row) for result, row in zip(checks.results, rows, strict=True)]
+    sections = [PageSection("Verdicts", table=Table(HEADERS, rows, frozenset(TEXTS), keys=keys))]
+    priced = [(r, r.estimate) for r in checks.results if r.estimate is not None and r.outcome != "refused"]
+    if priced:
+        figures["recipes"] = verdict_figure([(one_line(r.name), r.outcome, estimate) for r, estimate in priced])
+        about = (
+            "Bars: memory of each recipe's fullest device in per cent of what is usable, and intervals; grey where the "
+            "verdict is open."
         )
-    dots, panels = _dots(ranking, shown, presentation)
-    curves = dict(_ranking_curves(ranking, shown[0], presentation))
-    points = _priced(curves, presentation)
-    usable = shown[0].memory.capacity_bytes
-    figures: dict[str, PlotlyFigure] = {"pareto": pareto_figure(dots, usable)}
-    drawn = {name: curve for name, curve in curves.items() if any(e for _, e in points[name])}
-    figures |= {name: curve_figure(points[name], curve.axis, usable) for name, curve in drawn.items()}
-    remedies = _cells_table(*remedies_cells(ranking))
-    lead = [fastest_line(shown[0], presentation), *equal_lines(ranking)] if ranking.estimates else None
-    sections = [
-        PageSection(
-            title="Layouts",
-            text=["Press a number to see its panels; press a heading to sort."],
-            table=_ranking_table(shown, presentation),
-        ),
-        PageSection(
-            title="Speed against memory",
-            text=[_drawn(len(panels), ranking)],
-            figure="pareto",
-            about="Scatter of layouts: memory of the fullest device against tokens per second; a line at the capacity.",
-        ),
-        PageSection(title="One layout", html=_panels(len(panels))),
-        *([PageSection(title="What would help", table=remedies)] if ranking.remedies else []),
-        *_curve_sections(drawn, points, "the best layout of each; where none is likely enough to fit there is a gap"),
-    ]
-    return page_html(
-        title=title,
-        lead="; ".join(miss_lines(ranking, whole)) if lead is None else " ".join(lead),
-        sections=sections,
-        figures=figures,
-        layouts=panels,
-        command=presentation.command,
-        notes=[*ranking_footer(ranking, whole), *answer_sources(shown[0], presentation)],
+        sections.insert(0, PageSection("Need against what is usable", figure="recipes", about=about))
+    drawn = sorted(priced, key=lambda pair: pair[0].passed)[:_MOST_FIGURES]
+    needs = {id(result): memory_figure(estimate) for result, estimate in drawn}
+    for number, result in enumerate(checks.results):
+        name = f"recipe-{number}" if id(result) in needs else ""
+        if name:
+            figures[name] = needs[id(result)]
+        sections.append(_recipe(result, name))
+    if checks.changed is not None:
+        lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
+        sections.append(PageSection("Since the baseline", lines=lines))
+    hardware = dict.fromkeys(result.estimate.hardware for result in checks.results if result.estimate is not None)
+    known = dict.fromkeys(f"{estimate.hardware}: {status_line(estimate)}" for _, estimate in priced)
+    notes = [*known, *spec_sources(result.case.scenario for result, _ in priced if result.case is not None)]
+    title = f"Recipes on {', '.join(hardware) or 'no hardware'}"
+    return page_html(shown, title, f"{tally(checks.results)}.", sections, figures, notes=notes)
+
+
+def _recipe(result: Checked, figure: str) -> PageSection:
+    patches = [f"{change.text}:\n{change.patch.rstrip()}" for change in result.changes if change.patch]
+    return PageSection(
+        one_line(result.name),
+        text=[f"{one_line(verdict_line(result))}."],
+        lines=[one_line(line) for line in detail_lines(result, sources=True)],
+        figure=figure,
+        about=MEMORY_ABOUT,
+        code="\n\n".join(patches),
     )
 
 
-def _explanation_sections(explanation: Explanation) -> Iterator[PageSection]:
-    """Yield the causes, the changes that help, the longest sequence."""
-    yield PageSection(title="Why", lines=[f"{cause}." for cause in explanation.causes])
-    if explanation.changes:
-        yield PageSection(title=changes_title(explanation), table=_cells_table(*changes_cells(explanation)))
-    yield PageSection(title="How long a sequence may be", text=[longest_text(explanation)])
+def _sort_keys(result: Checked, row: Sequence[str]) -> list[float | str]:
+    keys: list[float | str] = list(row)
+    if result.estimate is not None and result.outcome != "refused":
+        memory = result.estimate.memory
+        figures = (memory.device_bytes, memory.capacity_bytes, memory.headroom_bytes, memory.binding_stage)
+        keys[3:8] = [*figures, result.estimate.throughput.step_seconds]
+    return keys
 
 
-def _cells_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a terminal's table, whose first column is text, for a page."""
-    return Table(headers=[header.replace("\n", " ") for header in headers], rows=rows, text_columns=frozenset({0}))
+_ERROR_UNITS: Mapping[CoefficientKind, str] = {"memory": "GiB", "time": "TFLOPS of a device"}
 
 
-def _drawn(dots: int, ranking: Ranking) -> str:
-    """Return a sentence on how many of the layouts that fit are drawn, and which."""
-    feasible = ranking.counts.feasible
-    how = "press a dot to see its panels"
-    if not feasible:
-        return f"Nothing fits: what is drawn comes nearest; {how}."
-    if dots >= feasible:
-        return f"All {grouped(feasible)} layouts that fit; {how}."
-    return (
-        f"{grouped(dots)} of {grouped(feasible)} layouts that fit: all that no other beats in both, the fastest of "
-        f"each split, and of the others an even share by speed; {how}."
-    )
+def _error_title(kind: CoefficientKind) -> str:
+    return f"{TITLES[kind]}: error of every row"
 
 
-def _dots(
-    ranking: Ranking, shown: Sequence[Estimate], presentation: Presentation
-) -> tuple[dict[str, list[Dot]], list[dict[str, Any]]]:
-    """Return dots by group (in the table, fitting, risky), and the panel of each dot.
-
-    Beyond `MOST_PANELS` a panel has text and command alone.
-    """
-    risky = [estimate for estimate in ranking.risky if estimate not in shown]
-    known = {(estimate.layout, tuple(estimate.options)) for estimate in (*shown, *risky)}
-    feasible = feasible_layouts(presentation.question, space=presentation.space, most=MOST_PANELS, drawn=MOST_DOTS)
-    texts_of = partial(_words, has_experts=has_experts(presentation))
-    first = "recommended" if ranking.estimates else "nearest"
-    others = [priced for priced in feasible.estimates if (priced.layout, tuple(priced.options)) not in known]
-    groups: dict[str, list[Dot]] = {}
-    panels: list[dict[str, Any]] = []
-    for name, estimates in ((first, shown), ("fits", others), ("risky", risky)):
-        groups[name] = []
-        for estimate in estimates:
-            groups[name].append(Dot(len(panels), estimate.memory.device_bytes, cluster_speed(estimate)))
-            panels.append(panel(estimate, texts_of(estimate, verdict_sentence(estimate, colour=False))))
-    tokens = shown[0].global_batch_size * shown[0].seq_length
-    for drawn in feasible.others:
-        if (drawn.layout, tuple(drawn.query.chosen)) not in known:
-            groups["fits"].append(Dot(len(panels), drawn.device_bytes, tokens / drawn.step_seconds))
-            outline = replace(shown[0], layout=drawn.layout, options=drawn.query.chosen)
-            panels.append(texts_of(outline, "fits; --format html of this command shows its panels"))
-    return groups, panels
-
-
-def panel(estimate: Estimate, texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the panel of one layout: texts, and the figures of its memory and of its step."""
-    return {**texts, "memory": memory_figure(estimate), "step": step_figure(estimate)}
-
-
-def _words(estimate: Estimate, verdict: str, *, has_experts: bool) -> dict[str, Any]:
-    command = estimate_command(estimate, has_experts=has_experts)
-    return {"title": sharded_layout_text(estimate.layout), "verdict": verdict, "command": command}
-
-
-Points = list[tuple[float, Estimate | None]]
-
-
-class Curve(NamedTuple):
-    """A question over the values of one input."""
-
-    axis: str
-    """Title of the axis: the input in words."""
-    values: Sequence[int]
-    price: Callable[[int], Estimate | None]
-    """Estimates a value; gives None or raises SimulateError where there is no estimate."""
-
-
-def _priced(curves: Mapping[str, Curve], presentation: Presentation) -> dict[str, Points]:
-    """Return the points of every curve; the estimate is None for a question without an answer."""
-    points: dict[str, Points] = {name: [] for name in curves}
-    asked = [(name, curve, value) for name, curve in curves.items() for value in curve.values]
-    for number, (name, curve, value) in enumerate(asked, start=1):
-        estimate = None
-        with suppress(SimulateError):
-            estimate = curve.price(value)
-        points[name].append((value, estimate))
-        if presentation.progress is not None:
-            presentation.progress(number, len(asked))
-    return points
-
-
-def _ranking_curves(ranking: Ranking, first: Estimate, presentation: Presentation) -> Iterator[tuple[str, Curve]]:
-    """Yield curves of the best layout over sequence length, nodes and micro batch size."""
-    question, space = presentation.question, presentation.space or Space()
-
-    def best(changed: Question, space: Space = space) -> Estimate | None:
-        return fastest(changed, space=space).recommended
-
-    yield (
-        "sequence",
-        Curve("sequence length", _around(first.seq_length), lambda length: best(question.changed(seq_length=length))),
-    )
-    nodes = ranking.query.get("nodes")
-    if isinstance(nodes, int) and ":" not in str(ranking.query["hardware"]):
-        sizes = sorted({max(1, nodes // 4), max(1, nodes // 2), nodes, 2 * nodes, 4 * nodes})
-        yield "nodes", Curve("nodes", sizes, lambda size: best(question.changed(nodes=size)))
-    batches = space.micro_batch_size or MICRO_BATCH_SIZES
-    yield (
-        "micro-batch",
-        Curve("micro batch size", batches, lambda size: best(question, replace(space, micro_batch_size=(size,)))),
-    )
-
-
-def _estimated(question: Question) -> Estimate:
-    return estimate_of(priceable(case_of(question)))
-
-
-def _around(length: int) -> tuple[int, ...]:
-    return tuple(sorted({*_SEQUENCES, length}))
-
-
-def _allowed(priced: Estimate) -> Estimate | None:
-    return None if priced.violations else priced
-
-
-def _curve_sections(curves: Mapping[str, Curve], points: Mapping[str, Points], whose: str) -> Iterator[PageSection]:
-    for name, curve in curves.items():
-        rows = [
-            [
-                f"{value:,.0f}",
-                *(
-                    ["-", "-", "-"]
-                    if e is None
-                    else [grouped(cluster_speed(e)), gib(e.memory.device_bytes), layout_text(e.layout)]
-                ),
+def accuracy_page(judged: Sequence[JudgedRun], shown: Presentation) -> str:
+    """Return the page of shipped rows."""
+    figures: dict[str, PlotlyFigure] = {}
+    sections: list[PageSection] = []
+    text = "Predicted over measured, less one; each row predicted with its source left out of the fit."
+    about = "Scatter of rows: measured figure against error in per cent, by class of device."
+    for kind, rows in by_kind(judged):
+        if rows:
+            unit = GIB if kind == "memory" else 1.0
+            measured = [
+                Measured(row.platform, row.row.key, row.measured / unit, row.errors["source_left_out"]) for row in rows
             ]
-            for value, e in points[name]
+            figures[kind] = error_figure(measured, _ERROR_UNITS[kind])
+            sections.append(PageSection(_error_title(kind), text=[text], figure=kind, about=about))
+    sections += map(_section, chain(class_sections(judged), row_sections(judged)))
+    by_source: dict[str, list[str]] = {}
+    for row in judged:
+        by_source.setdefault(row.source, []).append(row.row.source)
+    notes = [f"rows {name}, source {_beginning(texts)}" for name, texts in by_source.items()]
+    lead = f"{len(judged)} figures of measured runs."
+    return page_html(shown, "Predictions against measured runs", lead, sections, figures, notes=notes)
+
+
+def _beginning(texts: Sequence[str]) -> str:
+    """Return the shared beginning of all texts in whole words, else the first text."""
+    columns = zip(*(text.split(" ") for text in texts), strict=False)
+    shared = " ".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, columns))
+    return shared.rstrip(",;:(") or texts[0]
+
+
+def own_page(errors: Sequence[OwnError], shown: Presentation) -> str:
+    """Return the page of own rows before and after their calibration."""
+    figures: dict[str, PlotlyFigure] = {}
+    sections = []
+    for kind in TITLES:
+        of_kind = [error for error in errors if error.kind == kind]
+        rows = [
+            Measured(group=when, key=error.key, measured=float(number), error=relative)
+            for when in ("before", "after", "left out")
+            for number, error in enumerate(of_kind, 1)
+            if (relative := getattr(error, when.replace(" ", "_"))) is not None
         ]
-        table = Table(headers=[curve.axis, "tokens/s", "GiB", "layout"], rows=rows, text_columns=frozenset({3}))
-        yield PageSection(
-            title=f"Over {curve.axis}",
-            text=[f"Speed and memory of {whose}. The line is what a framework can use."],
-            figure=name,
-            about=f"Curves of tokens per second and memory over {curve.axis}.",
-            table=table,
-            folded=True,
-        )
+        if rows:
+            figures[kind] = error_figure(rows, "row", linear=True)
+            about = "Scatter: error of each row in per cent."
+            sections.append(PageSection(_error_title(kind), figure=kind, about=about))
+    sections += map(_section, own_sections(errors))
+    lead = f"{len({error.key for error in errors})} rows of your own."
+    return page_html(shown, "Own rows against predictions", lead, sections, figures)
 
 
-def _ranking_table(estimates: Sequence[Estimate], presentation: Presentation) -> Table:
-    unit = step_unit(max(e.throughput.step_seconds for e in estimates))
-    rows = [_ranking_row(number, e, training_run(e, presentation), unit) for number, e in enumerate(estimates, 1)]
-    return replace(sortable(rows, list(rows[0]), {"recompute"}), layouts=range(len(rows)))
-
-
-def _ranking_row(number: int, e: Estimate, run: TrainingRun | None, unit: tuple[str, float]) -> dict[str, Cell]:
-    probability, recomputed, speed = e.memory.fit_probability, recompute_text(e.layout), e.throughput
-    sizes = {field.label: getattr(e.layout, field.name) for field in SIZE_FIELDS}
-    half = half_width_text(speed.step_seconds, speed.interval_seconds)
-    row: dict[str, Cell] = {
-        "#": (str(number), number),
-        **{name: (str(size), size) for name, size in sizes.items()},
-        "recompute": (recomputed, recomputed),
-        "tokens/s": (grouped(cluster_speed(e)), cluster_speed(e)),
-        "± %": (half, float("0" + half.strip("-"))),
-        "MFU %": (mfu_text(speed.mfu), speed.mfu),
-        f"step {unit[0]}": (amount(speed.step_seconds * unit[1]), speed.step_seconds),
-        "memory GiB": (gib(e.memory.device_bytes), e.memory.device_bytes),
-        "spare GiB": (gib(e.memory.headroom_bytes), e.memory.headroom_bytes),
-        "fit %": (fit_text(e).replace(" ", ""), -1.0 if probability is None else probability),
-    }
-    if run is not None:
-        row["days"] = days_text(run), run.days
-        if run.cost is not None:
-            row["cost"] = cost_text(run), run.cost
-    return row
-
-
-def _memory_table(estimate: Estimate) -> Table:
-    stages = estimate.memory.stages
-    names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
-    rows = [
-        [str(s.stage), str(s.layers), *(gib(s.parts_bytes[name]) for name in names), gib(s.device_bytes), s.moment]
-        for s in stages
-    ]
-    headers = ["rank", "layers", *(f"{words(name)} GiB" for name in names), "device GiB", "peak at"]
-    return Table(headers=headers, rows=rows, text_columns=frozenset({len(headers) - 1}))
-
-
-def _step_table(estimate: Estimate) -> Table:
-    rows = [[name, f"{share:.2f}"] for name, share in peak_to_mfu(estimate)]
-    return Table(headers=["part", "% of the peak"], rows=rows, text_columns=frozenset({0}))
-
-
-def _timeline_section(estimate: Estimate, figures: dict[str, PlotlyFigure]) -> Iterator[PageSection]:
-    """Yield the schedule, of enough micro batches to see the pipeline fill, run and drain."""
-    if estimate.violations:
-        return
-    ranks = estimate.layout.pipeline_parallel
-    shown = timeline(estimate, 3 * ranks)
-    count = sum(event.ran.kind == "forward" and event.ran.chunk == 0 for event in shown.passes.events[0])
-    every = estimate.global_batch_size // (estimate.layout.micro_batch_size * estimate.layout.data_parallel)
-    figures["timeline"] = timeline_figure(shown)
-    drawn = "all" if count == every else f"the first {count}"
-    yield PageSection(
-        title="Pipeline timeline",
-        text=[f"Forward and backward passes of {drawn} of {grouped(every)} micro batches, then the pipeline drains."],
-        figure="timeline",
-        about="Bars by pipeline rank: when each forward and backward pass starts and ends.",
+def _section(part: Section) -> PageSection:
+    """Return a part of the report as a section; long tables are folded away."""
+    table = None
+    if part.headers and part.rows:
+        headers = [header.replace("\n", " ") for header in part.headers]
+        table = Table(headers, part.rows, frozenset(part.text_columns))
+    return PageSection(
+        part.title,
+        text=part.lines,
+        table=table,
+        folded=len(part.rows) > _LONG,
+        wide=frozenset(position for position, header in enumerate(part.headers) if header in part.wrapped),
     )
-    figures["memory-over-step"] = memory_over_step_figure(shown)
-    some = f" of the first {MOST_RANKS} ranks" if ranks > MOST_RANKS else ""
-    yield PageSection(
-        title="Memory over the step",
-        text=[f"What devices{some} need while these passes run; the line is what a framework can use."],
-        figure="memory-over-step",
-        about="Lines by pipeline rank: GiB that a device needs over the seconds of a step.",
-    )
-
-
-def _speed_section(estimate: Estimate, presentation: Presentation) -> PageSection:
-    speed = estimate.throughput
-    unit, per_second = step_unit(speed.step_seconds)
-    interval = speed.interval_seconds
-    step = ranged(speed.step_seconds * per_second, None, amount)
-    if interval is not None:
-        step += f" ({amount(interval.low * per_second)}-{amount(interval.high * per_second)})"
-    rows = [[f"step {unit}", step], ["tokens/s", grouped(cluster_speed(estimate))], ["MFU %", mfu_text(speed.mfu)]]
-    probability = estimate.memory.fit_probability
-    if probability is not None:
-        rows.append(["probability to fit %", probability_text(probability)])
-    run = training_run(estimate, presentation)
-    if run is not None:
-        rows.append(["days", days_text(run)])
-        if run.cost is not None:
-            rows.append(["cost", cost_text(run)])
-    return PageSection(title="Speed", table=Table(headers=["figure", "value"], rows=rows, text_columns=frozenset({0})))
-
-
-def _panels(layouts: int) -> str:
-    return (
-        f'<p><label>Layout <input id="choose" type="number" min="1" max="{layouts}" value="1"></label> of '
-        f"{grouped(layouts)}: those of the table first, then from the fastest.</p>{panel_boxes()}"
-    )
-
-
-def panel_boxes() -> str:
-    """Return the elements in which the script shows one layout."""
-    return (
-        '<p id="chosen" class="lead" aria-live="polite"></p><p id="chosen-verdict"></p><div class="panels" id="panels">'
-        f"{figure_box('memory', _MEMORY_ABOUT, drawn=False)}{figure_box('step', _STEP_ABOUT, drawn=False)}</div>"
-        '<pre id="chosen-command"></pre>'
-    )
-
-
-def has_experts(presentation: Presentation) -> bool:
-    """Return whether the model of a page's question has experts."""
-    return question_model(presentation.question).is_moe
-
-
-def answer_sources(estimate: Estimate, presentation: Presentation) -> Iterator[str]:
-    """Yield the sources of the model and the hardware of a page."""
-    yield from sources("model", question_model(presentation.question))
-    hardware = str(presentation.question.stated("hardware") or estimate.hardware)
-    if ":" not in hardware:
-        yield from sources("hardware", load_hardware(hardware))
-
-
-def spec_sources(scenarios: Iterable[Scenario]) -> list[str]:
-    """Return the sources of all specs of the scenarios, each once."""
-    lines: dict[str, None] = {}
-    for scenario in scenarios:
-        lines |= dict.fromkeys(sources("model", scenario.model))
-        for hardware in scenario.kinds_of_device:
-            lines |= dict.fromkeys(sources("hardware", hardware))
-    return list(lines)
-
-
-def sources(kind: str, spec: Any) -> Iterator[str]:
-    """Yield the sources of a spec's numbers."""
-    if spec.note:
-        yield f"{kind} {spec.name}: {spec.note}"
-    for key, source in dict(spec.sources).items():
-        yield f"{kind} {spec.name}, source {key}: {source}"

@@ -1,14 +1,20 @@
-"""Figures as the plotting library takes them. Every number in them is computed here, none in the browser."""
+"""Figures as Plotly takes them, `{"data": traces, "layout": ...}`; every number in them is computed here.
+
+    memory_figure(estimate)["data"][0]["name"] == "parameters"
+
+Pages and notebooks draw the same figures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from simulator.answers.compare import PartDifference
 from simulator.answers.plan import Choice
+from simulator.answers.run import TrainingRun
 from simulator.answers.timeline import Timeline
 from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.question.units import to_gib
@@ -48,36 +54,28 @@ _AUTOMATIC: PlotlyFigure = {"tickmode": "auto", "nticks": 6}
 def memory_figure(estimate: Estimate) -> PlotlyFigure:
     """Draw the memory of every pipeline rank by part, against what a framework can use."""
     stages = estimate.memory.stages
-    names = [name for name in stages[0].parts_bytes if any(stage.parts_bytes[name] for stage in stages)]
-    ranks = [str(stage.stage) for stage in stages]
-    data = [
-        {
-            "type": "bar",
-            "name": words(name),
-            "x": ranks,
-            "y": [_gib(stage.parts_bytes[name]) for stage in stages],
-            "width": [min(0.8, 0.2 * len(stages) + 0.1)] * len(stages),
-            "marker": {"color": _COLOURS[position % len(_COLOURS)]},
-            "hovertemplate": f"rank %{{x}}: %{{y:.2f}} GiB<extra>{words(name)}</extra>",
-        }
-        for position, name in enumerate(stages[0].parts_bytes)
-        if name in names
-    ]
+    ranks, width = [str(stage.stage) for stage in stages], min(0.8, 0.2 * len(stages) + 0.1)
+    data: list[PlotlyFigure] = []
+    for position, name in enumerate(stages[0].parts_bytes):
+        if any(stage.parts_bytes[name] for stage in stages):
+            bar: PlotlyFigure = {
+                "type": "bar",
+                "name": words(name),
+                "x": ranks,
+                "y": [_gib(stage.parts_bytes[name]) for stage in stages],
+            }
+            bar |= {"width": [width] * len(stages), "marker": {"color": _COLOURS[position % len(_COLOURS)]}}
+            data.append({**bar, "hovertemplate": f"rank %{{x}}: %{{y:.2f}} GiB<extra>{words(name)}</extra>"})
     interval = estimate.memory.interval_bytes
     if interval is not None:
         binding = stages[estimate.memory.binding_stage]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "90 % interval",
-                "x": [str(binding.stage)],
-                "y": [_gib(binding.device_bytes)],
-                "marker": {"color": "#8c8c8c", "symbol": "line-ew-open", "size": 12},
-                "error_y": _error(binding.device_bytes, interval, to_gib(1.0)),
-                "hovertemplate": f"{_gib(interval.low)} to {_gib(interval.high)} GiB<extra>90 % interval</extra>",
-            }
-        )
+        mark: PlotlyFigure = {"type": "scatter", "mode": "markers", "name": "90 % interval"}
+        mark |= {"x": [str(binding.stage)], "y": [_gib(binding.device_bytes)]}
+        mark |= {"marker": {"color": "#8c8c8c", "symbol": "line-ew-open", "size": 12}}
+        ends = Interval(to_gib(interval.low), to_gib(interval.high))
+        mark["error_y"] = {**_errors([(to_gib(binding.device_bytes), ends)]), "thickness": 2, "width": 8}
+        hover = f"{_gib(interval.low)} to {_gib(interval.high)} GiB<extra>90 % interval</extra>"
+        data.append({**mark, "hovertemplate": hover})
     return _drawn(
         data,
         barmode="stack",
@@ -89,50 +87,37 @@ def memory_figure(estimate: Estimate) -> PlotlyFigure:
 
 def step_figure(estimate: Estimate) -> PlotlyFigure:
     """Draw the waterfall of a step from the peak of the device down to the MFU, in per cent of the step."""
-    return _waterfall(
-        peak_to_mfu(estimate),
-        lambda share, part: f"{share:+.{1 if abs(share) >= 0.05 else 2}f}" if part else f"{share:.1f}",
-        digits=3,
-        sides=("decreasing", "increasing"),
-        hover="%{y}: %{x:.2f} %<extra></extra>",
-        xaxis=_axis("% of the peak", range=[0, 112]),
-    )
+    levels = peak_to_mfu(estimate)
+    labels = [f"{value:+.{1 if abs(value) >= 0.05 else 2}f}" for _, value in levels]
+    rows = [(name, round(value, 3), label) for (name, value), label in zip(levels, labels, strict=True)]
+    ends = f"{levels[0][1]:.1f}", f"{levels[-1][1]:.1f}"
+    hover, xaxis = "%{y}: %{x:.2f} %<extra></extra>", _axis("% of the peak", range=[0, 112])
+    return _waterfall(rows, ends, ("decreasing", "increasing"), hover, xaxis)
 
 
-def _waterfall(  # noqa: PLR0913  what two of them differ in
-    rows: Sequence[tuple[str, float]],
-    shown: Callable[[float, bool], str],
-    *,
-    digits: int,
+def _waterfall(
+    rows: Sequence[tuple[str, float, str]],
+    ends: tuple[str, str],
     sides: tuple[str, str],
     hover: str,
     xaxis: PlotlyFigure,
 ) -> PlotlyFigure:
-    """Draw a start, parts and an end; `shown(value, is_part)` is a label, `sides` names the worse direction first."""
-    measures = ["absolute", *["relative"] * (len(rows) - 2), "total"]
-    return _drawn(
-        [
-            {
-                "type": "waterfall",
-                "orientation": "h",
-                "measure": measures,
-                "y": [name for name, _ in rows],
-                "x": [round(value, digits) for _, value in rows],
-                "text": [shown(value, kind == "relative") for (_, value), kind in zip(rows, measures, strict=True)],
-                "textposition": "outside",
-                "cliponaxis": False,
-                sides[0]: {"marker": {"color": _COLOURS[5]}},
-                sides[1]: {"marker": {"color": _COLOURS[2]}},
-                "totals": {"marker": {"color": _COLOURS[0]}},
-                "connector": {"line": {"color": "#8c8c8c", "width": 1}},
-                "hovertemplate": hover,
-            }
-        ],
-        showlegend=False,
-        xaxis=xaxis,
-        yaxis={"autorange": "reversed"},
-        height=130 + 28 * len(rows),
-    )
+    """Draw a start, parts and an end with their labels; `sides` names the worse direction first."""
+    names, values, labels = (list(column) for column in zip(*rows, strict=True))
+    labels = [ends[0], *labels[1:-1], ends[1]]
+    trace: PlotlyFigure = {
+        "type": "waterfall",
+        "orientation": "h",
+        "measure": ["absolute", *["relative"] * (len(rows) - 2), "total"],
+    }
+    trace |= {"y": names, "x": values, "text": labels, "textposition": "outside", "cliponaxis": False}
+    trace |= {
+        side: {"marker": {"color": colour}} for side, colour in zip(sides, (_COLOURS[5], _COLOURS[2]), strict=True)
+    }
+    trace |= {"totals": {"marker": {"color": _COLOURS[0]}}, "connector": {"line": {"color": "#8c8c8c", "width": 1}}}
+    height = 130 + 28 * len(rows)
+    yaxis = {"autorange": "reversed"}
+    return _drawn([{**trace, "hovertemplate": hover}], showlegend=False, xaxis=xaxis, yaxis=yaxis, height=height)
 
 
 def peak_to_mfu(estimate: Estimate) -> list[tuple[str, float]]:
@@ -168,21 +153,21 @@ _DOTS = (
 
 def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) -> PlotlyFigure:
     """Draw speed against memory: a dot for each layout, by group."""
-    return _drawn(
-        [
-            {
-                "type": "scattergl" if len(groups["fits"]) > _MOST_SHAPES else "scatter",
+    kind = "scattergl" if len(groups["fits"]) > _MOST_SHAPES else "scatter"
+    data = []
+    for name, symbol, size, colour in _DOTS:
+        if dots := groups.get(name):
+            trace: PlotlyFigure = {
+                "type": kind,
                 "mode": "markers",
                 "name": name,
-                "x": [_gib(dot.memory_bytes) for dot in groups[name]],
-                "y": [round(dot.tokens_per_second) for dot in groups[name]],
-                "customdata": [dot.number for dot in groups[name]],
-                "marker": {"symbol": symbol, "size": size, "color": colour},
-                "hovertemplate": "%{text}<br>%{x:.2f} GiB, %{y:,} tokens/s<extra></extra>",
+                "x": [_gib(dot.memory_bytes) for dot in dots],
             }
-            for name, symbol, size, colour in _DOTS
-            if groups.get(name)
-        ],
+            trace |= {"y": [round(dot.tokens_per_second) for dot in dots], "customdata": [dot.number for dot in dots]}
+            trace |= {"marker": {"symbol": symbol, "size": size, "color": colour}}
+            data.append({**trace, "hovertemplate": "%{text}<br>%{x:.2f} GiB, %{y:,} tokens/s<extra></extra>"})
+    return _drawn(
+        data,
         hovermode="closest",
         xaxis=_axis("memory of the fullest device, GiB"),
         yaxis=_axis("tokens/s", tickformat="~s"),
@@ -192,10 +177,9 @@ def pareto_figure(groups: Mapping[str, Sequence[Dot]], capacity_bytes: float) ->
 
 def curve_figure(points: Iterable[tuple[float, Estimate | None]], axis: str, usable_bytes: float) -> PlotlyFigure:
     """Draw tokens/s and memory over one input; a point without an estimate is a gap."""
-    known = list(points)
-    inputs = [value for value, _ in known]
-    speeds = [None if estimate is None else round(cluster_speed(estimate)) for _, estimate in known]
-    needs = [None if estimate is None else _gib(estimate.memory.device_bytes) for _, estimate in known]
+    inputs, estimates = (list(column) for column in zip(*points, strict=True))
+    speeds = [None if estimate is None else round(cluster_speed(estimate)) for estimate in estimates]
+    needs = [None if estimate is None else _gib(estimate.memory.device_bytes) for estimate in estimates]
     line = {"type": "scatter", "mode": "lines+markers", "x": inputs}
     return _drawn(
         [
@@ -213,20 +197,16 @@ def change_figure(parts: Sequence[PartDifference], scale: float, unit: str) -> P
     """Draw the waterfall from A to B: the total of A, each difference, the largest first, the total of B."""
     differ = sorted((p for p in parts if p.first != p.second), key=lambda p: -abs(p.second - p.first))
     totals = [scale * sum(part.first for part in parts), scale * sum(part.second for part in parts)]
-    shown = [part for part in differ if scale * abs(part.second - part.first) > max(totals) / 1000][:MOST_PARTS]
-    others = differ[len(shown) :]
-    rows = [(words(part.name), scale * (part.second - part.first)) for part in shown]
+    drawn = [part for part in differ if scale * abs(part.second - part.first) > max(totals) / 1000][:MOST_PARTS]
+    others = differ[len(drawn) :]
+    changes = [(words(part.name), scale * (part.second - part.first)) for part in drawn]
     if others:
-        rows.append(("others", scale * sum(part.second - part.first for part in others)))
-    rows = [("A", totals[0]), *rows, ("B", totals[1])]
-    return _waterfall(
-        rows,
-        lambda value, part: f"{value:+.3g}" if part else f"{value:.4g}",
-        digits=4,
-        sides=("increasing", "decreasing"),
-        hover=f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>",
-        xaxis=_axis(unit, range=[0, 1.15 * _highest([value for _, value in rows])], rangemode="tozero"),
-    )
+        changes.append(("others", scale * sum(part.second - part.first for part in others)))
+    levels = [("A", totals[0]), *changes, ("B", totals[1])]
+    xaxis = _axis(unit, range=[0, 1.15 * _highest([value for _, value in levels])], rangemode="tozero")
+    rows = [(name, round(value, 4), f"{value:+.3g}") for name, value in levels]
+    ends, hover = (f"{totals[0]:.4g}", f"{totals[1]:.4g}"), f"%{{y}}: %{{x:.4g}} {unit}<extra></extra>"
+    return _waterfall(rows, ends, ("increasing", "decreasing"), hover, xaxis)
 
 
 def _highest(values: Sequence[float]) -> float:
@@ -236,34 +216,27 @@ def _highest(values: Sequence[float]) -> float:
 
 def verdict_figure(named: Sequence[tuple[str, str, Estimate]]) -> PlotlyFigure:
     """Draw the need of each recipe in per cent of usable memory, with 90 % intervals, in the colour of its outcome."""
-    shares = [100.0 * e.memory.device_bytes / e.memory.capacity_bytes for _, _, e in named]
-    ends = [
-        (share, None if (i := e.memory.interval_bytes) is None else Interval(i.low * scale, i.high * scale))
-        for share, (_, _, e) in zip(shares, named, strict=True)
-        for scale in (100.0 / e.memory.capacity_bytes,)
-    ]
+    needs, names = [], [name for name, _, _ in named]
+    for _, _, e in named:
+        scale, interval = 100.0 / e.memory.capacity_bytes, e.memory.interval_bytes
+        ends = None if interval is None else Interval(interval.low * scale, interval.high * scale)
+        needs.append((100.0 * e.memory.device_bytes / e.memory.capacity_bytes, ends))
     colours = {"fits": _COLOURS[2], "starved": _COLOURS[1], "cannot_tell": _OPEN, "not_modelled": _OPEN}
+    ticks = [str(number) for number in range(1, len(named) + 1)]
+    bars: PlotlyFigure = {"type": "bar", "orientation": "h", "y": ticks, "x": [round(need, 2) for need, _ in needs]}
+    bars |= {"error_x": _errors(needs), "hovertext": names}
+    bars |= {"marker": {"color": [colours.get(outcome, _COLOURS[5]) for _, outcome, _ in named]}}
+    yaxis = {
+        "autorange": "reversed",
+        "type": "category",
+        "tickvals": ticks,
+        "ticktext": [_tail(name) for name in names],
+    }
     return _drawn(
-        [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": [str(number) for number in range(1, len(named) + 1)],
-                "x": [round(share, 2) for share in shares],
-                "error_x": _errors(ends),
-                "hovertext": [name for name, _, _ in named],
-                "marker": {"color": [colours.get(outcome, _COLOURS[5]) for _, outcome, _ in named]},
-                "hovertemplate": "%{hovertext}: %{x:.1f} %<extra></extra>",
-            }
-        ],
+        [{**bars, "hovertemplate": "%{hovertext}: %{x:.1f} %<extra></extra>"}],
         showlegend=False,
         xaxis=_axis("need, % of what is usable", rangemode="tozero"),
-        yaxis={
-            "autorange": "reversed",
-            "type": "category",
-            "tickvals": [str(number) for number in range(1, len(named) + 1)],
-            "ticktext": [_tail(name) for name, _, _ in named],
-        },
+        yaxis=yaxis,
         shapes=[_level(100.0, upright=True)],
         height=130 + 26 * len(named),
     )
@@ -289,37 +262,25 @@ class Measured:
 
 def error_figure(rows: Sequence[Measured], axis: str, *, linear: bool = False) -> PlotlyFigure:
     """Return errors in per cent against what was measured, by group."""
-    groups = list(dict.fromkeys(row.group for row in rows))
     data = []
-    for position, group in enumerate(groups):
+    for position, group in enumerate(dict.fromkeys(row.group for row in rows)):
         mine = [row for row in rows if row.group == group]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": group,
-                "x": [round(row.measured, 3) for row in mine],
-                "y": [round(100.0 * row.error, 2) for row in mine],
-                "hovertext": [row.key for row in mine],
-                "marker": {
-                    "color": _COLOURS[position % len(_COLOURS)],
-                    "size": 7,
-                    "opacity": 0.8,
-                    "symbol": _SYMBOLS[position % len(_SYMBOLS)],
-                },
-                "hovertemplate": f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>",
-            }
-        )
+        trace: PlotlyFigure = {
+            "type": "scatter",
+            "mode": "markers",
+            "name": group,
+            "x": [round(row.measured, 3) for row in mine],
+        }
+        trace |= {"y": [round(100.0 * row.error, 2) for row in mine], "hovertext": [row.key for row in mine]}
+        marker = {"color": _COLOURS[position % len(_COLOURS)], "size": 7, "opacity": 0.8}
+        trace["marker"] = {**marker, "symbol": _SYMBOLS[position % len(_SYMBOLS)]}
+        hover = f"%{{hovertext}}: %{{x}} {axis}, %{{y:+.1f}} %<extra>{group}</extra>"
+        data.append({**trace, "hovertemplate": hover})
     xaxis = _axis(axis)
     if not linear:
         xaxis = _axis(f"measured, {axis}", type="log", **_log_ticks([row.measured for row in rows]))
-    return _drawn(
-        data,
-        hovermode="closest",
-        xaxis=xaxis,
-        yaxis=_axis("error, %"),
-        shapes=[{**_level(0.0), "line": {"dash": "solid", "width": 1}}],
-    )
+    shapes = [{**_level(0.0), "line": {"dash": "solid", "width": 1}}]
+    return _drawn(data, hovermode="closest", xaxis=xaxis, yaxis=_axis("error, %"), shapes=shapes)
 
 
 def _log_ticks(values: Sequence[float]) -> PlotlyFigure:
@@ -335,30 +296,16 @@ def timeline_figure(timeline: Timeline) -> PlotlyFigure:
     names = [f"rank {rank}" for rank in range(len(timeline.passes.events))]
     every = [event for events in timeline.passes.events for event in events]
     data = []
-    colours = {
-        "forward": _COLOURS[4],
-        "backward": _COLOURS[0],
-        "input_gradient": _COLOURS[1],
-        "weight_gradient": _COLOURS[2],
-    }
-    for kind, colour in colours.items():
-        passes = [event for event in every if event.ran.kind == kind]
-        if not passes:
-            continue
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": words(kind),
-                "y": [names[event.rank] for event in passes],
-                "base": [round(event.start_seconds, 6) for event in passes],
-                "x": [round(event.end_seconds - event.start_seconds, 6) for event in passes],
-                "text": [f"micro batch {event.ran.micro_batch}, chunk {event.ran.chunk}" for event in passes],
-                "textposition": "none",
-                "marker": {"color": colour, "line": {"width": 0.5, "color": "#ffffff"}},
-                "hovertemplate": "%{y}, %{text}: %{x:.4f} s<extra></extra>",
-            }
-        )
+    for kind, colour in _PASSES.items():
+        if passes := [event for event in every if event.ran.kind == kind]:
+            bars: PlotlyFigure = {"type": "bar", "orientation": "h", "name": words(kind)}
+            bars["y"] = [names[event.rank] for event in passes]
+            bars["base"] = [round(event.start_seconds, 6) for event in passes]
+            bars["x"] = [round(event.end_seconds - event.start_seconds, 6) for event in passes]
+            texts = [f"micro batch {event.ran.micro_batch}, chunk {event.ran.chunk}" for event in passes]
+            bars |= {"text": texts, "textposition": "none"}
+            bars |= {"marker": {"color": colour, "line": {"width": 0.5, "color": "#ffffff"}}}
+            data.append({**bars, "hovertemplate": "%{y}, %{text}: %{x:.4f} s<extra></extra>"})
     return _drawn(
         data,
         barmode="overlay",
@@ -369,6 +316,15 @@ def timeline_figure(timeline: Timeline) -> PlotlyFigure:
     )
 
 
+_PASSES = {
+    "forward": _COLOURS[4],
+    "backward": _COLOURS[0],
+    "input_gradient": _COLOURS[1],
+    "weight_gradient": _COLOURS[2],
+}
+"""Colours of passes."""
+
+
 def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
     """Draw the memory of the first pipeline ranks' devices over a step; its peak is that of the estimate."""
     data = []
@@ -376,34 +332,27 @@ def memory_over_step_figure(timeline: Timeline) -> PlotlyFigure:
     for rank, stage in enumerate(stages[:MOST_RANKS]):
         points = list(timeline.bytes_alive(rank))
         outside = stage.device_bytes - stage.allocated_bytes
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": f"rank {rank}",
-                "x": [round(seconds, 4) for seconds, _ in points],
-                "y": [_gib(alive + outside) for _, alive in points],
-                "line": {"shape": "hv", "color": _COLOURS[rank % len(_COLOURS)], "width": 1.5},
-                "hovertemplate": f"%{{x:.3f}} s: %{{y:.2f}} GiB<extra>rank {rank}</extra>",
-            }
-        )
-    return _drawn(
-        data,
-        xaxis=_axis("seconds"),
-        yaxis=_axis("GiB", rangemode="tozero"),
-        shapes=[_level(_gib(timeline.estimate.memory.capacity_bytes))],
-    )
+        line: PlotlyFigure = {"type": "scatter", "mode": "lines", "name": f"rank {rank}"}
+        line["x"] = [round(seconds, 4) for seconds, _ in points]
+        line["y"] = [_gib(alive + outside) for _, alive in points]
+        line["line"] = {"shape": "hv", "color": _COLOURS[rank % len(_COLOURS)], "width": 1.5}
+        data.append({**line, "hovertemplate": f"%{{x:.3f}} s: %{{y:.2f}} GiB<extra>rank {rank}</extra>"})
+    shapes = [_level(_gib(timeline.estimate.memory.capacity_bytes))]
+    return _drawn(data, xaxis=_axis("seconds"), yaxis=_axis("GiB", rangemode="tozero"), shapes=shapes)
 
 
 def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float | None) -> PlotlyFigure:
     """Draw days against cost, or devices without prices, with 90 % intervals and a colour for each offer."""
-    priced = any(c.run is not None and c.run.cost is not None for c in choices)
+    runs = [(choice, choice.run) for choice in choices if choice.run is not None]
+    priced = any(run.cost is not None for _, run in runs)
     data = []
     for position, offer in enumerate(dict.fromkeys(choice.offer for choice in choices)):
-        mine = [c for c in choices if c.offer == offer and c.run is not None and (c.run.cost is not None or not priced)]
+        mine = [(choice, run) for choice, run in runs if choice.offer == offer and (run.cost is not None or not priced)]
         if mine:
             data.append(_offer_trace(mine, position, priced=priced))
-    days = [end for c in choices if c.run is not None for end in _span(c.run.days, c.run.days_interval)]
+    days = [run.days for _, run in runs]
+    for _, run in runs:
+        days += [] if run.days_interval is None else [run.days_interval.low, run.days_interval.high]
     shapes = [] if deadline is None else [_level(deadline, upright=True)]
     if budget is not None and priced:
         shapes.append(_level(budget))
@@ -416,32 +365,23 @@ def plan_figure(choices: Sequence[Choice], deadline: float | None, budget: float
     )
 
 
-def _span(value: float, interval: Interval | None) -> tuple[float, ...]:
-    return (value,) if interval is None else (interval.low, value, interval.high)
-
-
-def _offer_trace(choices: Sequence[Choice], position: int, *, priced: bool) -> PlotlyFigure:
-    runs = [choice.run for choice in choices if choice.run is not None]
-    days = _errors([(run.days, run.days_interval) for run in runs])
-    costs = _errors([(run.cost or 0.0, run.cost_interval) for run in runs])
-    return {
-        "type": "scatter",
-        "mode": "markers+text",
-        "name": choices[0].hardware,
+def _offer_trace(mine: Sequence[tuple[Choice, TrainingRun]], position: int, *, priced: bool) -> PlotlyFigure:
+    choices, runs = (list(column) for column in zip(*mine, strict=True))
+    heights = [round(run.cost or 0.0) if priced else choice.devices for choice, run in mine]
+    trace: PlotlyFigure = {"type": "scatter", "mode": "markers+text", "name": choices[0].hardware}
+    trace |= {
         "x": [round(run.days, 3) for run in runs],
-        "y": [round(run.cost or 0.0) if priced else choice.devices for run, choice in zip(runs, choices, strict=True)],
+        "y": heights,
         "text": [str(choice.nodes) for choice in choices],
-        "textposition": ("top right", "bottom right", "top left", "bottom left")[position % 4],
-        "hovertext": [f"{choice.nodes} nodes, {choice.precision}" for choice in choices],
-        "marker": {
-            "color": _COLOURS[position % len(_COLOURS)],
-            "size": 10,
-            "symbol": ["diamond" if choice.pareto else "circle" for choice in choices],
-        },
-        "error_x": days,
-        **({"error_y": costs} if priced else {}),
-        "hovertemplate": "%{hovertext}: %{x:.1f} days, %{y:,}<extra></extra>",
     }
+    trace["textposition"] = ("top right", "bottom right", "top left", "bottom left")[position % 4]
+    trace["hovertext"] = [f"{choice.nodes} nodes, {choice.precision}" for choice in choices]
+    marker = {"color": _COLOURS[position % len(_COLOURS)], "size": 10}
+    trace["marker"] = {**marker, "symbol": ["diamond" if choice.pareto else "circle" for choice in choices]}
+    trace["error_x"] = _errors([(run.days, run.days_interval) for run in runs])
+    if priced:
+        trace["error_y"] = _errors([(run.cost or 0.0, run.cost_interval) for run in runs])
+    return {**trace, "hovertemplate": "%{hovertext}: %{x:.1f} days, %{y:,}<extra></extra>"}
 
 
 def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:
@@ -452,11 +392,6 @@ def _errors(figures: Sequence[tuple[float, Interval | None]]) -> PlotlyFigure:
         "arrayminus": [0.0 if interval is None else value - interval.low for value, interval in figures],
         "thickness": 1,
     }
-
-
-def _error(value: float, interval: Interval, scale: float) -> PlotlyFigure:
-    bar = _errors([(value * scale, Interval(interval.low * scale, interval.high * scale))])
-    return {**bar, "thickness": 2, "width": 8}
 
 
 def _drawn(data: Sequence[PlotlyFigure], **layout: Any) -> PlotlyFigure:

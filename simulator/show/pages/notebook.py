@@ -1,12 +1,16 @@
-"""The view of an answer in a notebook: the terminal's table with bars, and figures. Computes nothing."""
+"""What a notebook shows of an answer: the terminal's table with bars behind its cells, and figures.
+
+    estimate                   # its table
+    estimate.plot("step")      # a figure of plotly
+
+The package hands these to `Tabular.drawing`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from html import escape
 from importlib.util import find_spec
-from types import MappingProxyType
 from typing import Any, Final
 
 from simulator.answers.compare import Comparison
@@ -30,46 +34,40 @@ from simulator.show.pages.figures import (
     timeline_figure,
     verdict_figure,
 )
-from simulator.show.report.check_table import check_table
-from simulator.show.report.compare_table import compare_table
-from simulator.show.report.estimate_table import estimate_table
-from simulator.show.report.explain_table import explain_table
-from simulator.show.report.plan_table import plan_table
+from simulator.show.report.check import check_table
+from simulator.show.report.compare import compare_table
+from simulator.show.report.estimate import estimate_table, explain_table
+from simulator.show.report.plan import plan_table
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.ranking_table import ranking_table
+from simulator.show.report.ranking import ranking_table
 from simulator.show.report.text import cluster_speed, layout_text
 from simulator.tabular import Tabular
 
 Figures = Mapping[str, Callable[[Any], PlotlyFigure]]
 """Figures of an answer by name, the default first."""
-_TABLES: Final[Mapping[type, Callable[..., str]]] = MappingProxyType(
-    {
-        Ranking: ranking_table,
-        Estimate: estimate_table,
-        Plan: plan_table,
-        Comparison: compare_table,
-        Explanation: explain_table,
-        Checks: check_table,
-    }
-)
+_TABLES: Final[Mapping[type, Callable[[Any, Presentation], str]]] = {
+    Ranking: ranking_table,
+    Estimate: estimate_table,
+    Plan: plan_table,
+    Comparison: compare_table,
+    Explanation: explain_table,
+    Checks: check_table,
+}
 
 
 def answer_html(answer: Tabular) -> str:
     """Return an answer as a line and the terminal's table, or its plain rows if it has no table."""
-    summary = f"<p>{escape(repr(answer))}</p>"
-    table = _TABLES.get(type(answer))
-    shown = Presentation(verbosity=0 if isinstance(answer, Checks) else -1)
-    return summary + (_rows(answer) if table is None else table(answer, shown, "html"))
-
-
-def _rows(answer: Tabular) -> str:
+    table, summary = _TABLES.get(type(answer)), f"<p>{escape(repr(answer))}</p>"
+    if table is not None:
+        shown = Presentation(style="html", verbosity=0 if isinstance(answer, Checks) else -1)
+        return summary + table(answer, shown)
     rows = answer.rows()
     heads = "".join(f"<th>{escape(name)}</th>" for name in (rows[0] if rows else ()))
-    body = "".join(f"<tr>{''.join(f'<td>{escape(_shown(cell))}</td>' for cell in row.values())}</tr>" for row in rows)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+    body = "".join(f"<tr>{''.join(f'<td>{escape(_cell(cell))}</td>' for cell in row.values())}</tr>" for row in rows)
+    return summary + (f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>" if rows else "")
 
 
-def _shown(value: Any) -> str:
+def _cell(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
@@ -102,34 +100,26 @@ def _ranking(ranking: Ranking) -> PlotlyFigure:
     return figure
 
 
-def _plan(plan: Plan) -> PlotlyFigure:
-    return plan_figure(plan.choices, plan.deadline_days, plan.budget)
-
-
 def _verdicts(checks: Checks) -> PlotlyFigure:
     return verdict_figure([(each.name, each.outcome, each.estimate) for each in checks.results if each.estimate])
 
 
-def _change(comparison: Comparison, *, of: str) -> PlotlyFigure:
-    parts, scale, unit = (comparison.memory, to_gib(1.0), "GiB") if of == "memory" else (comparison.step, 1.0, "s")
-    return change_figure(parts, scale, unit)
-
-
-_FIGURES: Final[Mapping[type, Figures]] = MappingProxyType(
-    {
-        Ranking: {"layouts": _ranking},
-        Estimate: {
-            "memory": memory_figure,
-            "step": step_figure,
-            "timeline": lambda estimate: timeline_figure(timeline(estimate, _MICRO_BATCHES)),
-            "memory over the step": lambda estimate: memory_over_step_figure(timeline(estimate, _MICRO_BATCHES)),
-        },
-        Plan: {"offers": _plan},
-        Comparison: {"memory": partial(_change, of="memory"), "step": partial(_change, of="step")},
-        Explanation: {"memory": lambda explanation: memory_figure(explanation.estimate)},
-        Checks: {"verdicts": _verdicts},
-    }
-)
+_FIGURES: Final[Mapping[type, Figures]] = {
+    Ranking: {"layouts": _ranking},
+    Estimate: {
+        "memory": memory_figure,
+        "step": step_figure,
+        "timeline": lambda estimate: timeline_figure(timeline(estimate, _MICRO_BATCHES)),
+        "memory over the step": lambda estimate: memory_over_step_figure(timeline(estimate, _MICRO_BATCHES)),
+    },
+    Plan: {"offers": lambda plan: plan_figure(plan.choices, plan.deadline_days, plan.budget)},
+    Comparison: {
+        "memory": lambda comparison: change_figure(comparison.memory, to_gib(1.0), "GiB"),
+        "step": lambda comparison: change_figure(comparison.step, 1.0, "s"),
+    },
+    Explanation: {"memory": lambda explanation: memory_figure(explanation.estimate)},
+    Checks: {"verdicts": _verdicts},
+}
 _HEIGHT = 420
 """Default height of a figure in pixels."""
 _MICRO_BATCHES = 16

@@ -1,30 +1,37 @@
-"""One page: text, figures and tables in a single file that needs no network."""
+"""One page: text, figures and tables in a single file that needs no network.
+
+`page_html` writes sections; what a page shows when a layout is clicked are its panels, which `packed` writes in few
+bytes: parts that layouts share are written once, and the page's script unpacks them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from importlib.util import find_spec
+from os.path import commonprefix
+from string import Template
 from typing import Any
 
 from simulator._version import __version__
 from simulator.errors import UnsupportedError
-from simulator.show.pages.packed import packed
+from simulator.show.report.presentation import Presentation
 
 Spec = Mapping[str, Any]
 """A figure as Plotly takes it: `data` and `layout`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
     """Cells as text, with their sort keys."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
-    text_columns: frozenset[int] = frozenset()
+    text_columns: frozenset[int] = frozenset({0})
     """Columns aligned left."""
     layouts: Sequence[int] = ()
     """Index of the layout that each row's first cell shows; empty for none."""
@@ -38,15 +45,12 @@ Cell = tuple[str, float | str]
 
 def sortable(rows: Sequence[Mapping[str, Cell]], headers: Sequence[str], words: Collection[str]) -> Table:
     """Return the table of the columns `headers`; those among `words` are aligned left."""
-    return Table(
-        headers=headers,
-        rows=[[row[name][0] for name in headers] for row in rows],
-        keys=[[row[name][1] for name in headers] for row in rows],
-        text_columns=frozenset(position for position, name in enumerate(headers) if name in words),
-    )
+    cells, keys = ([[row[name][part] for name in headers] for row in rows] for part in (0, 1))
+    text_columns = frozenset(position for position, name in enumerate(headers) if name in words)
+    return Table(headers, [[str(cell) for cell in row] for row in cells], text_columns, keys=keys)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PageSection:
     """A heading and its contents."""
 
@@ -70,47 +74,32 @@ class PageSection:
 
 
 def page_html(  # noqa: PLR0913  everything on a page
-    *,
+    shown: Presentation,
     title: str,
     lead: str,
     sections: Sequence[PageSection],
     figures: Mapping[str, Spec],
+    *,
     layouts: Sequence[Mapping[str, Any]] = (),
-    command: str = "",
     notes: Sequence[str] = (),
 ) -> str:
     """Return the page as one file. Raises UnsupportedError without plotly.
 
-    `layouts` are panels, shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`;
-    `command` made the page.
+    `layouts` are panels, shown one at a time: `title`, `verdict`, `command`, and the figures `memory` and `step`.
     """
     assets = files("simulator.show.pages").joinpath("assets")
-    payload = json.dumps({"figures": figures, **packed(layouts)}, allow_nan=False)
-    payload = payload.replace("</", "<\\/")
-    rests_on = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            '<head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<link rel="icon" href="data:,">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{assets.joinpath('page.css').read_text('utf-8')}</style></head>",
-            "<body>",
-            f'<header><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p></header>',
-            "<main>",
-            *(_section(number, section) for number, section in enumerate(sections)),
-            "</main>",
-            '<footer><section aria-labelledby="made"><h2 id="made">What it rests on</h2>',
-            f"<ul>{rests_on}</ul>",
-            f"<p>Made by simulate {escape(__version__)}:</p><pre>{escape(command)}</pre></section></footer>",
-            f'<script type="application/json" id="data">{payload}</script>',
-            f"<script>{plotting_library()}</script>",
-            f"<script>{assets.joinpath('page.js').read_text('utf-8')}</script>",
-            "</body></html>",
-            "",
-        ]
+    data = json.dumps({"figures": figures, **packed(layouts)}, allow_nan=False)
+    return Template(assets.joinpath("page.html").read_text("utf-8")).substitute(
+        title=escape(title),
+        style=assets.joinpath("page.css").read_text("utf-8"),
+        lead=escape(lead),
+        sections="".join(f"{_section(number, section)}\n" for number, section in enumerate(sections)),
+        notes="".join(f"<li>{escape(note)}</li>" for note in notes),
+        version=escape(__version__),
+        command=escape(shown.command),
+        data=data.replace("</", "<\\/"),
+        plotly=plotting_library(),
+        script=assets.joinpath("page.js").read_text("utf-8"),
     )
 
 
@@ -174,3 +163,53 @@ def _row(table: Table, number: int, side: Sequence[str]) -> str:
         cells.append(f'<td class="{kind}"{key}>{shown}</td>')
     row = f' data-layout="{table.layouts[number]}"' if table.layouts else ""
     return f"<tr{row}>{''.join(cells)}</tr>"
+
+
+_TEXTS = ("title", "verdict", "command")
+"""Texts that differ by layout."""
+
+
+def packed(panels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the panels as the script of a page reads them.
+
+    `templates` are panels with `{"$": n}` for their n-th own value; a layout is the index of its template and its
+    values, where a number is an index into the shared `values`; `command` begins every command.
+    """
+    start = commonprefix([panel["command"] for panel in panels])  # noqa: RUF071  of texts, not of paths
+    templates: dict[str, int] = {}
+    split: list[tuple[int, list[Any]]] = []
+    for panel in panels:
+        values: list[Any] = []
+        short = {**panel, "command": panel["command"][len(start) :]}
+        skeleton = {
+            name: _slot(part, values) if name in _TEXTS else _skeleton(part, values) for name, part in short.items()
+        }
+        split.append((templates.setdefault(json.dumps(skeleton), len(templates)), values))
+    texts = [[json.dumps(value) for value in values] for _, values in split]
+    times = Counter(text for layout in texts for text in layout)
+    shared = {text: number for number, text in enumerate(text for text, count in times.items() if count > 1)}
+    return {
+        "templates": [json.loads(template) for template in templates],
+        "values": [json.loads(text) for text in shared],
+        "command": start,
+        "layouts": [
+            [template, *(shared.get(text, value) for text, value in zip(written, values, strict=True))]
+            for (template, values), written in zip(split, texts, strict=True)
+        ],
+    }
+
+
+def _skeleton(node: Any, values: list[Any]) -> Any:
+    """Return a panel without its lists of numbers and words, which are added to `values`."""
+    if isinstance(node, Mapping):
+        return {name: _skeleton(part, values) for name, part in node.items()}
+    if not isinstance(node, list):
+        return node
+    if any(isinstance(part, Mapping | list) for part in node):
+        return [_skeleton(part, values) for part in node]
+    return _slot(node, values)
+
+
+def _slot(value: Any, values: list[Any]) -> dict[str, int]:
+    values.append(value)
+    return {"$": len(values) - 1}

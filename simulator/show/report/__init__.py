@@ -1,1 +1,1 @@
-"""Estimates and rankings as text: tables, Markdown, CSV and JSON. Reports return text and never print."""
+"""Answers as text: tables, Markdown, CSV, JSON and what CI reads. A writer returns text; `cli.streams` writes it."""

@@ -1,101 +1,305 @@
-"""Answers as JSON, with the unit in every key. Names no key: the table of `simulator.show.report.keys` does."""
+"""Answers as JSON: models of the objects of an estimate and of a ranking, and the text of any answer.
+
+A model's fields are its keys, in order, and end in their units. Where a value comes from, by example:
+
+    device_mib: float                                              the attribute `device_bytes`, in MiB
+    interval: Annotated[Interval | None, At("interval_seconds")]   another attribute, or a path: `At("launch.folder")`
+    runs: Annotated[int, At(_runs, "Launches that ended well.")]   a function of the object, with the key's meaning
+    training: TrainingRun | None = None                            left out where it is the default
+
+A dataclass without a model shows its fields as they are. `json_answers` and `json_lab` have models of other answers;
+`schema` makes JSON Schema and the list of keys, where a key's meaning is the docstring of its attribute. A model reads
+its own JSON back: `EstimateJson.model_validate_json(text)`.
+"""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import is_dataclass, replace
-from importlib import import_module
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
-from pydantic_core import to_json
+from pydantic import BaseModel, ConfigDict, create_model
+from pydantic.fields import FieldInfo
 
-from simulator.cost.pricing.estimate import Estimate
-from simulator.question.units import TERA, to_mib
-from simulator.search.result import Ranking
-from simulator.show.report.keys import DERIVED, ITSELF, JsonKey, keys_of
+from simulator.answers.run import TrainingRun
+from simulator.answers.saved import question_object
+from simulator.cost.pricing.estimate import Coverage, Estimate, Interval, Verdict
+from simulator.cost.pricing.violation import Violation
+from simulator.question.scenario.layout import FIELDS, Layout
+from simulator.question.scenario.settings import GROUPS
+from simulator.question.units import TERA
+from simulator.question.vocabulary import Precision, StackName
+from simulator.search.result import FewestNodes, Ranking
 from simulator.show.report.presentation import Presentation
+from simulator.show.report.text import dumps, mib, significant, table_csv
 
+PartSizes = dict[str, float]
+"""Sizes by the name of a part."""
 ToUnit = Callable[[float], float]
 """Function from a number in base units to the written one."""
 
 
-def dumps(value: object, *, indent: int | None = 2) -> str:
-    """Return JSON text; a number that is not finite raises ValueError."""
-    with suppress(ValueError):  # of text that is no UTF-8
-        text = to_json(value, indent=indent).decode()
-        if "NaN" not in text and "Infinity" not in text:
-            return text
-    text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
-    # Surrogates, which stand for bytes of a file's name that are no UTF-8, cannot be written unescaped.
-    return _SURROGATE.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
+def _teraflops(flops_per_second: float) -> float:
+    return significant(flops_per_second / TERA)
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+class At(NamedTuple):
+    """Where the value of a key comes from, if not from the attribute of its name."""
+
+    source: str | Callable[[Any, Presentation], Any] | None = None
+    """Attributes joined by dots, empty for the object itself; or a function of the object."""
+    meaning: str = ""
+    """What the key means; empty where the attribute says so."""
+    unit: ToUnit | None = None
+    """Unit of the numbers; None for that of the key's name."""
+    or_null: bool = False
+    """Whether what is empty is null."""
 
 
-def json_text(answer: object, presentation: Presentation) -> Iterator[str]:
-    """Yield an answer as JSON text; the estimates of a ranking one at a time, as together they take gigabytes."""
-    if not isinstance(answer, Ranking) or not answer.estimates:
-        yield dumps(json_object(answer, presentation)) + "\n"
-        return
-    around = dumps(json_object(replace(answer, estimates=()), presentation))
-    before, after = around.split('\n  "estimates": []', 1)
-    yield f'{before}\n  "estimates": ['
-    for number, estimate in enumerate(answer.estimates):
-        text = dumps(json_object(estimate, presentation)).replace("\n", "\n    ")
-        yield f"{',' if number else ''}\n    {text}"
-    yield f"\n  ]{after}\n"
+class Shown(BaseModel):
+    """Object of the JSON."""
+
+    model_config = ConfigDict(defer_build=True, protected_namespaces=())
 
 
-def json_lines(answer: Estimate | Ranking, presentation: Presentation) -> Iterator[str]:
-    """Yield an estimate, or those of a ranking, each as one line of JSON."""
-    for estimate in answer.estimates if isinstance(answer, Ranking) else (answer,):
-        yield dumps(json_object(estimate, presentation), indent=None) + "\n"
+VERSION = "Version of these keys; it changes when a key is removed or changes its meaning."
 
 
-def json_object(value: object, presentation: Presentation, row: str = "", unit: ToUnit | None = None) -> dict[str, Any]:
-    """Return an answer, or part of one, in the types JSON has.
+class AnswerJson(Shown):
+    schema_version: Annotated[Literal["2"], At(lambda *_: "2", VERSION)]
 
-    `row` shows it by another row than that of its type; `unit` is that of the key it stands under.
-    """
-    members: dict[str, Any] = {}
-    kind = type(value)
-    for key, attribute, unit_of_key in _readers(row or kind.__name__, kind):
-        inner = attribute(value, presentation)
-        if key.mark == "?" and inner is None:
-            continue
-        in_unit = unit if key.mark == "*" and unit is not None else unit_of_key
-        members[key.name] = None if key.mark == "~" and not inner else _plain(inner, presentation, in_unit, key.row)
+
+class MemoryInterval(Shown):
+    low_mib: Annotated[float, At("low")]
+    high_mib: Annotated[float, At("high")]
+
+
+class StageMemoryJson(Shown):
+    stage: int
+    layers: int
+    device_mib: float
+    reserved_mib: float
+    allocated_mib: float
+    state_mib: float
+    moment: str
+    breakdown_mib: Annotated[PartSizes, At("parts_bytes")]
+
+
+class MemoryEstimateJson(Shown):
+    device_mib: float
+    reserved_mib: float
+    allocated_mib: float
+    capacity_mib: float
+    headroom_mib: float
+    interval: Annotated[MemoryInterval | None, At("interval_bytes")]
+    fits: bool
+    fit_probability: float | None
+    binding_stage: int
+    moment: str
+    breakdown_mib: Annotated[PartSizes, At("parts_bytes")]
+    outside_breakdown_mib: Annotated[PartSizes, At("outside_parts_bytes")]
+    stages: list[StageMemoryJson]
+    host_bytes_per_node: float
+    host_most_mib: float
+    host_breakdown_mib: Annotated[PartSizes, At("host_parts_bytes")]
+    host_capacity_mib: float | None
+    fits_host: bool | None
+
+
+class StageTimeJson(Shown):
+    stage: int
+    forward_s: float
+    backward_s: float
+
+
+class ThroughputEstimateJson(Shown):
+    step_time_s: Annotated[float, At("step_seconds")]
+    tflops_per_device: Annotated[float, At("flops_per_second_per_device")]
+    hardware_tflops_per_device: Annotated[float, At("hardware_flops_per_second_per_device")]
+    tokens_per_second_per_device: float
+    mfu: float
+    bubble_fraction: float
+    interval: Annotated[Interval | None, At("interval_seconds")]
+    breakdown_s: Annotated[PartSizes, At("parts_seconds")]
+    model_flops_per_token: float
+    stages: list[StageTimeJson]
+
+
+class ContributionJson(Shown):
+    figure: Literal["memory", "time"]
+    name: str
+    half_width: float
+    because: str
+
+
+class NextMeasurementJson(Shown):
+    run: str
+    half_width: float
+
+
+class ProvenanceJson(Shown):
+    calibration: str
+    status: Coverage
+    notes: list[str]
+    device: Coverage
+    stack: Coverage
+    layout: Coverage
+    contributions: list[ContributionJson]
+    next_measurement: NextMeasurementJson | None
+    assumed_peak: str
+    release: str
+
+
+class AssumedSwitchJson(Shown):
+    switch: str
+    value: str
+    other: str
+    because: str
+    speed_change: float
+    memory_change_mib: Annotated[float, At("memory_bytes")]
+    verdict: Verdict
+
+
+def _layout_keys(path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a layout's fields: sizes, then what is recomputed, then the rest."""
+    types = get_type_hints(Layout)
+    for field in sorted(FIELDS, key=lambda field: GROUPS.index(field.group)):
+        yield field.key, (Annotated[types[field.name], At(path + field.name)], ...)
+        if path and field.name == "micro_batch_size":
+            yield from (("global_batch_size", (int, ...)), ("seq_length", (int, ...)))
+
+
+if TYPE_CHECKING:
+    LayoutJson = Shown
+    EstimateLayoutJson = Shown
+else:
+    LayoutJson = create_model("LayoutJson", __base__=Shown, **dict(_layout_keys("")))
+    EstimateLayoutJson = create_model(
+        "EstimateLayoutJson",
+        __base__=Shown,
+        __doc__="A layout, and the step that it trains.",
+        **dict(_layout_keys("layout.")),
+        lora_rank=(int | None, ...),
+        framework=(str, ...),
+    )
+
+
+_SAID = "Values of the question by group (inputs, model fields, layout, switches), each with who said it and where."
+QuestionJson = Annotated[dict[str, Any], At(lambda answer, _: question_object(answer.question), _SAID)]
+
+
+class EstimateJson(AnswerJson):
+    model: str
+    hardware: str
+    devices: int
+    precision: Precision
+    verdict: Verdict
+    stack: str
+    layout: Annotated[EstimateLayoutJson, At("", "A layout, and the step that it trains.")]
+    options: dict[str, str]
+    memory: MemoryEstimateJson
+    throughput: ThroughputEstimateJson
+    violations: list[Violation]
+    provenance: ProvenanceJson
+    assumed_switches: Annotated[list[AssumedSwitchJson], At("assumed")]
+    question: QuestionJson
+    training: Annotated[
+        TrainingRun | None, At(lambda e, shown: shown.run_of(e), "The whole run; with `--train-tokens` only.")
+    ] = None
+
+
+class CountsJson(Shown):
+    evaluated: int
+    feasible: int
+    rejected: dict[str, int]
+    elapsed_s: float
+
+
+class RemedyJson(Shown):
+    change: str
+    estimate: EstimateJson
+
+
+class StackBestJson(Shown):
+    stack: StackName
+    estimate: EstimateJson | None
+
+
+class RankingJson(AnswerJson):
+    query: dict[str, Any]
+    question: QuestionJson
+    defaults: list[str]
+    counts: CountsJson
+    estimates: list[EstimateJson]
+    risky: list[EstimateJson]
+    starved: list[EstimateJson]
+    nearest: EstimateJson | None
+    remedies: list[RemedyJson]
+    reasons: list[Violation]
+    fp8: EstimateJson | None
+    equal: list[int]
+    surer: int | None
+    stacks: list[StackBestJson]
+    fewest: FewestNodes | None
+
+
+class _Key(NamedTuple):
+    """Key of an object, ready to be read."""
+
+    name: str
+    read: Callable[[Any, Presentation], Any]
+    unit: ToUnit
+    model: type[Shown] | None
+    or_null: bool
+    default: object
+
+
+def json_object(model: type[Shown], value: object, presentation: Presentation) -> dict[str, Any]:
+    """Return an object of an answer, in the types that JSON has, by its model."""
+    members = {}
+    for key in _keys(model):
+        member = _in_unit(key.read(value, presentation), key.unit, key.model, presentation)
+        if member is not key.default:
+            members[key.name] = None if key.or_null and not member else member
     return members
 
 
-KeyReader = tuple[JsonKey, Callable[[Any, Presentation], Any], ToUnit]
-_READERS: dict[tuple[str, type], tuple[KeyReader, ...]] = {}
+@cache
+def _keys(model: type[Shown]) -> tuple[_Key, ...]:
+    return tuple(
+        _Key(name, _reader(at.source), at.unit or _unit(name), model_in(field.annotation), at.or_null, field.default)
+        for name, field in model.model_fields.items()
+        for at in (at_of(name, field),)
+    )
 
 
-def _readers(row: str, kind: type) -> tuple[KeyReader, ...]:
-    """Return each key of a row with the reader of its value and its unit."""
-    if (row, kind) not in _READERS:
-        _READERS[row, kind] = tuple((key, _attribute(key.path), _unit(key.name)) for key in keys_of(row, kind))
-    return _READERS[row, kind]
+def at_of(name: str, field: FieldInfo) -> At:
+    """Return where the value of a key comes from."""
+    at = next((known for known in field.metadata if isinstance(known, At)), At())
+    if at.source is not None:
+        return at
+    ends = (("_mib", "_bytes"), ("_s", "_seconds"))
+    return at._replace(source=next((name.removesuffix(end) + of for end, of in ends if name.endswith(end)), name))
 
 
-def _attribute(path: str) -> Callable[[Any, Presentation], Any]:
-    if path == ITSELF:
+def model_in(annotation: Any) -> type[Shown] | None:
+    """Return the model of the objects in a type of value; None where it holds none."""
+    if isinstance(annotation, type) and issubclass(annotation, Shown):
+        return annotation
+    return next(filter(None, map(model_in, get_args(annotation))), None)
+
+
+def _reader(source: str | Callable[[Any, Presentation], Any] | None) -> Callable[[Any, Presentation], Any]:
+    if callable(source):
+        return source
+    first, _, rest = (source or "").partition(".")
+    if not first:
         return lambda value, _: value
-    if path.startswith(DERIVED):
-        derived = import_module("simulator.show.report.derived")
-        function: Callable[[Any, Presentation], Any] = getattr(derived, path.removeprefix(DERIVED))
-        return function
-    first, _, rest = path.partition(".")
-    if not rest:
-        read = attrgetter(path)
-        return lambda value, _: read(value)
-    before, after = attrgetter(first), attrgetter(rest)
+    before, after = attrgetter(first), attrgetter(rest) if rest else None
+    if after is None:
+        return lambda value, _: before(value)
     return lambda value, _: None if (inner := before(value)) is None else after(inner)
 
 
@@ -103,36 +307,84 @@ def _unit(key: str) -> ToUnit:
     return mib if "_mib" in key else _teraflops if "tflops" in key else significant
 
 
-def _teraflops(flops_per_second: float) -> float:
-    return significant(flops_per_second / TERA)
-
-
-def _plain(value: Any, presentation: Presentation, unit: ToUnit, row: str = "") -> Any:
-    """Return a value in the types JSON has; anything unknown as text."""
-    shown = value
+def _in_unit(value: Any, unit: ToUnit, model: type[Shown] | None, presentation: Presentation) -> Any:  # noqa: PLR0911  one per kind of value
+    """Return a value in the types that JSON has; anything unknown as text."""
     if isinstance(value, float) or (isinstance(value, int) and unit is mib and not isinstance(value, bool)):
-        shown = unit(value)
-    elif is_dataclass(value) or hasattr(value, "_fields"):
-        shown = json_object(value, presentation, row, unit)
-    elif isinstance(value, Mapping):
-        shown = {str(key): _plain(inner, presentation, unit, row) for key, inner in value.items()}
-    elif isinstance(value, list | tuple):
-        shown = [_plain(inner, presentation, unit, row) for inner in value]
-    elif value is not None and not isinstance(value, str | bool | int):
-        shown = str(value)
-    return shown
+        return unit(value)
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _in_unit(inner, unit, model, presentation) for name, inner in value.items()}
+    if is_dataclass(value) or hasattr(value, "_fields"):
+        if model is not None:
+            return json_object(model, value, presentation)
+        names = [field.name for field in fields(value)]
+        return {name: _in_unit(getattr(value, name), unit, None, presentation) for name in names}
+    if isinstance(value, list | tuple):
+        return [_in_unit(inner, unit, model, presentation) for inner in value]
+    return str(value)
 
 
 def plain(value: object) -> Any:
-    """Return a value in the types JSON has, numbers in base units; anything unknown as text."""
-    return _plain(value, Presentation(), significant)
+    """Return a value in the types that JSON has, numbers in base units; anything unknown as text."""
+    return _in_unit(value, significant, None, Presentation())
 
 
-def mib(size_bytes: float) -> float:
-    """Return bytes as MiB to three decimals: about a kilobyte."""
-    return round(to_mib(float(size_bytes)), 3) + 0.0
+def json_text(model: type[Shown], answer: object, presentation: Presentation) -> str:
+    """Return an answer as JSON text by its model."""
+    return dumps(json_object(model, answer, presentation)) + "\n"
 
 
-def significant(value: float) -> float:
-    """Return ``value`` to nine significant digits, so that parts still add up to more than anybody reads."""
-    return float(f"{float(value):.9g}") + 0.0
+def ranking_json(ranking: Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield a ranking as JSON text, its estimates one at a time: together they take gigabytes."""
+    if not ranking.estimates:
+        yield json_text(RankingJson, ranking, presentation)
+        return
+    around = dumps(json_object(RankingJson, replace(ranking, estimates=()), presentation))
+    before, after = around.split('\n  "estimates": []', 1)
+    yield f'{before}\n  "estimates": ['
+    for number, estimate in enumerate(ranking.estimates):
+        text = dumps(json_object(EstimateJson, estimate, presentation)).replace("\n", "\n    ")
+        yield f"{',' if number else ''}\n    {text}"
+    yield f"\n  ]{after}\n"
+
+
+def json_lines(answer: Estimate | Ranking, presentation: Presentation) -> Iterator[str]:
+    """Yield an estimate, or those of a ranking, each as one line of JSON."""
+    for estimate in answer.estimates if isinstance(answer, Ranking) else (answer,):
+        yield dumps(json_object(EstimateJson, estimate, presentation), indent=None) + "\n"
+
+
+def estimates_csv(answer: Estimate | Ranking, presentation: Presentation) -> str:
+    """Return an estimate, or those of a ranking, as rows; parts that only some have are empty in the others."""
+    estimates = answer.estimates if isinstance(answer, Ranking) else (answer,)
+    rows = [
+        {"rank": rank, **_row(json_object(EstimateJson, estimate, presentation))}
+        for rank, estimate in enumerate(estimates, start=1)
+    ]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return table_csv(columns or _EMPTY_COLUMNS, ([row.get(name) for name in columns] for row in rows))
+
+
+_EMPTY_COLUMNS = ("rank", "model", "hardware", "devices", "precision", "verdict")
+"""Header of a table without rows."""
+
+
+def _row(answer: Mapping[str, Any]) -> dict[str, Any]:
+    memory, speed = answer["memory"], answer["throughput"]
+    row = {name: answer[name] for name in ("model", "hardware", "devices", "precision", "verdict")}
+    row |= answer["layout"]
+    row |= {
+        name: memory[name] for name in ("device_mib", "reserved_mib", "allocated_mib", "capacity_mib", "headroom_mib")
+    }
+    row |= {f"device_{end}_mib": (memory["interval"] or {}).get(f"{end}_mib") for end in ("low", "high")}
+    row |= {name: memory[name] for name in ("fits", "fit_probability", "binding_stage", "moment")}
+    row |= {f"{name}_mib": size for name, size in memory["breakdown_mib"].items()}
+    row |= {name: value for name, value in speed.items() if not isinstance(value, dict | list) and name != "interval"}
+    row |= {f"step_time_{end}_s": (speed["interval"] or {}).get(end) for end in ("low", "high")}
+    row |= {f"{name}_s": seconds for name, seconds in speed["breakdown_s"].items()}
+    row |= {f"training_{name}": value for name, value in answer.get("training", {}).items()}
+    row["violations"] = [broken["rule"] for broken in answer["violations"]]
+    row |= {name: answer["provenance"][name] for name in ("calibration", "status")}
+    row["notes"] = "; ".join(answer["provenance"]["notes"])
+    return row

@@ -1,27 +1,34 @@
-"""Verdicts for other machines: JUnit XML and SARIF 2.1.0. Judges nothing."""
+"""Verdicts on recipes for CI: JUnit XML, SARIF 2.1.0, and workflow commands of GitHub Actions.
+
+    ::error file=train.sh,line=12,title=simulate check%3A does not fit::needs 161.2 of 79.6 GiB
+
+`rules.csv` has titles of verdicts and of a reader's remarks; a rule of a layout or of a framework says its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from simulator import __version__
+from simulator._version import __version__
 from simulator.answers.gates import FIRM
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.question.origin import Place
+from simulator.question.specs.tables import read_table
 from simulator.recipes.check.verdict import NOT_JUDGED, Checked, Checks
-from simulator.show.report.as_json import dumps
-from simulator.show.report.check_printable import printable
-from simulator.show.report.check_text import change_lines, detail_lines, verdict_line
+from simulator.search.rules import RULES
+from simulator.show.report.check import change_lines, check_table, detail_lines, printable, reason, tally, verdict_line
 from simulator.show.report.presentation import Presentation
-from simulator.show.report.rule_text import rule_text
+from simulator.show.report.text import dumps
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def check_junit(checks: Checks, _presentation: Presentation) -> str:
+def check_junit(checks: Checks, _shown: Presentation) -> str:
     """Return a test suite with one case per recipe."""
     results = printable(checks).results
     failing = [result for result in results if not result.passed and not result.known]
@@ -61,7 +68,7 @@ def _xml(text: str) -> str:
     )
 
 
-def check_sarif(checks: Checks, _presentation: Presentation) -> str:
+def check_sarif(checks: Checks, _shown: Presentation) -> str:
     """Return the failures and warnings as SARIF."""
     results = [item for result in printable(checks).results for item in _sarif_results(result)]
     ids = dict.fromkeys(item["ruleId"] for item in results)
@@ -108,3 +115,102 @@ def _sarif(rule: str, level: str, text: str, place: Place) -> dict[str, Any]:
         "message": {"text": text},
         "locations": [{"physicalLocation": location}],
     }
+
+
+MOST_ANNOTATIONS = 10
+"""Most annotations of a kind that GitHub shows for a step."""
+MOST_NAMES = 50
+"""Most files that an annotation names."""
+MOST_SUMMARY_BYTES = 1_000_000
+"""Largest summary of a step: GitHub refuses one above 1 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Annotation:
+    kind: str
+    file: str
+    line: int
+    title: str
+    message: str
+    group: str
+    """Common part of annotations that are shown as one: the reason for a verdict, the rule of a warning."""
+
+    def command(self, more: Collection[str] = ()) -> str:
+        """Return the workflow command; `more` are the other files of the group."""
+        place = f"file={_property(self.file)},line={self.line}," if self.file else ""
+        text = f"{self.message}\nso in {_names_text(more)}" if more else self.message
+        return f"::{self.kind} {place}title={_property(self.title)}::{_data(text)}"
+
+
+def check_github(checks: Checks, _shown: Presentation) -> str:
+    """Return the tally and the annotations, at most ten of a kind: each failure, and each reason for anything else."""
+    results = printable(checks).results
+    lines = [tally(results)]
+    annotations = [item for result in results for item in _annotations(result)]
+    for kind in ("error", "warning", "notice"):
+        groups: dict[str, list[_Annotation]] = {}
+        for item in annotations:
+            if item.kind == kind:
+                groups.setdefault(item.group, []).append(item)
+        ordered = sorted(groups.values(), key=lambda group: -len(group))
+        shown = ordered if len(ordered) <= MOST_ANNOTATIONS else ordered[: MOST_ANNOTATIONS - 1]
+        for first, *others in shown:
+            lines.append(first.command(dict.fromkeys(item.file for item in others if item.file != first.file)))
+        if hidden := [item for group in ordered[len(shown) :] for item in group]:
+            names = list(dict.fromkeys(item.file for item in hidden))
+            lines.append(_Annotation(kind, "", 1, f"{len(hidden)} more", f"also: {_names_text(names)}", "").command())
+    return "\n".join(lines) + "\n"
+
+
+def _names_text(names: Collection[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more files" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(list(names)[:MOST_NAMES])}{more}"
+
+
+def github_summary(checks: Checks, shown: Presentation) -> str:
+    """Return the job summary as Markdown, cut to GitHub's limit."""
+    text = f"## Recipes\n\n{check_table(checks, replace(shown, style='markdown'))}\n"
+    data = text.encode()
+    if len(data) <= MOST_SUMMARY_BYTES:
+        return text
+    return data[:MOST_SUMMARY_BYTES].decode("utf-8", "ignore").rpartition("\n")[0] + "\n\n(cut)\n"
+
+
+def _annotations(result: Checked) -> Iterator[_Annotation]:
+    """Yield the annotations of one recipe: a failure, a warning, or that it was not judged."""
+    failed = not result.passed and not result.known
+    if failed or result.outcome == "starved" or result.outcome in NOT_JUDGED:
+        place = result.blame or Place(result.file, 1)
+        text = [verdict_line(result), *change_lines(result)]
+        text += [f"fix: {remark.fix}" for remark in result.remarks if remark.severity == "error" and remark.fix]
+        kind = "error" if failed else "notice" if result.outcome in NOT_JUDGED else "warning"
+        title = f"simulate check: {result.outcome.replace('_', ' ')}"
+        why = reason(result) if kind == "notice" else f"{place.file}:{place.line}: {text[0]}"
+        group = f"{result.outcome}: {why}"
+        yield _Annotation(kind, place.file, place.line, title, "\n".join(text), group)
+    for remark in result.remarks:
+        if remark.severity == "warning" and remark.place is not None:
+            message = remark.message + (f"\nfix: {remark.fix}" if remark.fix else "")
+            yield _Annotation("warning", remark.place.file, remark.place.line, remark.rule, message, remark.rule)
+
+
+def _data(text: str) -> str:
+    """Escape a message: percent signs and line ends."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """Escape a property, with the separators of properties."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+@cache
+def _titles() -> dict[str, str]:
+    titles = {row["rule"]: row["about"] for row in read_table(__file__, "rules")}
+    titles |= {rule.id.replace("_", "-"): rule.about for rule in RULES}
+    return titles | {rule.id: rule.about for rule in FRAMEWORK_RULES}
+
+
+def rule_text(rule: str) -> str:
+    """Return the subject of a rule; the rule's name as words where it is in no list."""
+    return _titles().get(rule) or f"a remark of the recipe's reader: {rule.replace('-', ' ')}"

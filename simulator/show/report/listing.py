@@ -1,6 +1,10 @@
-"""Specs, profiles and flags as records for a table: a line each in a list, a line per number when one is shown.
+"""What ships, as records for a table: specs, switches, flags, JSON keys; a line each, or a line per number of one.
 
-Shows what files say, and prices nothing.
+    $ simulate models llama3.1-8b
+    key                value  unit    source     status
+    num_hidden_layers     32  layers  config-hf  published
+
+Each function makes a `SpecListing`, which the command line prints as a table, as CSV or as JSON.
 """
 
 from __future__ import annotations
@@ -8,6 +12,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 from simulator.cost.operations.sums import active_parameters, total_parameters
@@ -15,39 +20,43 @@ from simulator.errors import InputError
 from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names, table_of
 from simulator.question.frameworks.profile import FrameworkProfile, switches
 from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.frameworks.stacks import on_stack, stacks_of, unreleased
+from simulator.question.frameworks.stacks import framework, on_stack, stacks_of, unreleased
 from simulator.question.frameworks.switch_text import NO_WORD
+from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
 from simulator.question.specs.provenance import sourced_parts
 from simulator.question.units import GIGA, TERA, to_gib
-from simulator.show.report.as_csv import table_csv
-from simulator.show.report.as_json import dumps
-from simulator.show.report.columns import BETWEEN, Column, columns_grid, fitting, narrow_line
-from simulator.show.report.grid import PROSE_WIDTH, Style
-from simulator.show.report.presentation import Presentation
-from simulator.show.report.text import amount, count_text
+from simulator.show.report.presentation import Presentation, joined
+from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line
+from simulator.show.report.text import amount, count_text, dumps, table_csv
 
 ListingRow = Mapping[str, str | int | float | bool | None]
 """Row of a listing: column name, with its unit, to value. All records of a listing have the same columns."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecListing:
+    """Records with the title and notes around them."""
+
+    records: Sequence[ListingRow]
+    title: str = ""
+    notes: Sequence[str] = ()
+    file_text: Callable[[], str] | None = None
+    """Reader of the file of the only spec shown; None for several."""
+
+
 _UNITS = {
-    "num_hidden_layers": "layers",
-    "first_k_dense_replace": "layers",
-    "num_nextn_predict_layers": "layers",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "heads",
-    "num_experts": "experts",
-    "num_experts_per_tok": "experts",
-    "num_shared_experts": "experts",
-    "vocab_size": "tokens",
-    "max_position_embeddings": "tokens",
+    **dict.fromkeys(("num_hidden_layers", "first_k_dense_replace", "num_nextn_predict_layers"), "layers"),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), "heads"),
+    **dict.fromkeys(("num_experts", "num_experts_per_tok", "num_shared_experts"), "experts"),
+    **dict.fromkeys(("vocab_size", "max_position_embeddings"), "tokens"),
 }
 _PROSE = frozenset({"note", "meaning", "allowed", "title", "source", "sets", "type", "versions"})
 """Columns of sentences; they are broken into lines on a terminal."""
 _LEAST_PROSE = 24
 """Fewest characters with which sentences stand beside the other columns."""
-_KEPT = frozenset(
+_NEVER_SPARED = frozenset(
     {"model", "hardware", "flag", "table", "switch", "key", "value", "parameters_billions", "bf16_tflops", "usable_gib"}
 )
 """Columns that are never left out."""
@@ -56,53 +65,101 @@ _SPARE = {"title": 9, "architecture": 8, "fp16_tflops": 8, "vocab_size": 7, "kv_
 _WITHOUT_NUMBER = frozenset({"name", "aliases", "note", "sources", "provenance", "published"})
 
 
-def models_listing(models: Iterable[ModelSpec]) -> list[ListingRow]:
-    """Return one record for each model."""
-    return [
-        {
-            "model": model.name,
-            "architecture": model.architecture,
-            "layers": model.num_hidden_layers,
-            "hidden_size": model.hidden_size,
-            "heads": model.num_attention_heads,
-            "kv_heads": model.num_key_value_heads,
-            "experts": model.num_experts,
-            "vocab_size": model.vocab_size,
-            "parameters_billions": round(total_parameters(model) / GIGA, 3),
-            "active_billions": round(active_parameters(model, include_input_embedding=True) / GIGA, 3),
-        }
-        for model in models
-    ]
+def models_listing(name: str | None = None) -> SpecListing:
+    """Return one record for each shipped model, or for each number of one."""
+    if name is None:
+        return SpecListing(records=[_model(load_model(each)) for each in model_names()])
+    spec = load_model(name)
+    notes = _notes(spec.sources, spec.note)
+    records = list(_model_facts(spec))
+    return SpecListing(records=records, title=spec.name, notes=notes, file_text=partial(spec_text, "model", name))
 
 
-def hardware_listing(specs: Iterable[HardwareSpec]) -> list[ListingRow]:
-    """Return one record for each kind of hardware."""
-    return [
-        {
-            "hardware": spec.name,
-            "title": spec.title,
-            "devices_per_node": spec.devices_per_node,
-            "memory_gib": round(to_gib(spec.memory_capacity_bytes), 1),
-            "usable_gib": round(to_gib(spec.usable_memory_bytes), 1),
-            "bf16_tflops": _teraflops(spec, "bf16"),
-            "fp16_tflops": _teraflops(spec, "fp16"),
-            "fp8_tflops": _teraflops(spec, "fp8"),
-            "memory_gb_per_s": round(spec.memory_bandwidth_bytes_per_second / GIGA, 1),
-            "network_gb_per_s_per_device": round(spec.links[-1].bandwidth_bytes_per_second / GIGA, 1),
-        }
-        for spec in specs
-    ]
+def _model(model: ModelSpec) -> ListingRow:
+    return {
+        "model": model.name,
+        "architecture": model.architecture,
+        "layers": model.num_hidden_layers,
+        "hidden_size": model.hidden_size,
+        "heads": model.num_attention_heads,
+        "kv_heads": model.num_key_value_heads,
+        "experts": model.num_experts,
+        "vocab_size": model.vocab_size,
+        "parameters_billions": round(total_parameters(model) / GIGA, 3),
+        "active_billions": round(active_parameters(model, include_input_embedding=True) / GIGA, 3),
+    }
 
 
-def frameworks_listing() -> list[ListingRow]:
-    """Return one record for each switch, with its value in every framework."""
-    return _switch_rows(PROFILES)
+def _model_facts(model: ModelSpec) -> Iterator[ListingRow]:
+    origin = model.provenance
+    source: Sequence[str] = () if origin is None else origin.source
+    status = "given by the file" if origin is None else origin.status
+    for name, value in model:
+        if name not in _WITHOUT_NUMBER and value is not None:
+            number = isinstance(value, int) and not isinstance(value, bool)
+            unit = _UNITS.get(name, "features" if number else "")
+            yield _fact(name, _shown(value), unit, source, (status, ""))
+    published = model.published
+    if published is not None:
+        for name in ("total_parameters", "active_parameters"):
+            text = getattr(published, name)
+            if text is not None:
+                yield _fact(f"published.{name}", text, "parameters", published.source, (published.status, ""))
+    active = active_parameters(model, include_input_embedding=True)
+    for name, count in (("total_parameters", total_parameters(model)), ("active_parameters", active)):
+        yield _fact(name, str(count), "parameters", ("computed from the shape",), ("derived", ""))
 
 
-def framework_facts(profile: FrameworkProfile) -> list[ListingRow]:
-    """Return one record for each switch of one framework, with its value in every named stack."""
-    stacks = [on_stack(profile, stack.name) for stack in unreleased(profile.name)]
-    return _switch_rows({"value": profile, **{stacked.stack: stacked for stacked in stacks}})
+def hardware_listing(name: str | None = None) -> SpecListing:
+    """Return one record for each shipped kind of hardware, or for each number of one."""
+    if name is None:
+        return SpecListing(records=[_hardware(load_hardware(each)) for each in hardware_names()])
+    spec = load_hardware(name)
+    records = []
+    for path, part in sourced_parts(spec):
+        value, _, unit = str(getattr(part, "value", "")).partition(" ")
+        records.append(_fact(path, value, unit or "count", part.source, (part.status, part.note)))
+    title = f"{spec.name}: {spec.title} ({spec.vendor})"
+    notes = _notes(spec.sources, spec.note)
+    return SpecListing(records=records, title=title, notes=notes, file_text=partial(spec_text, "hardware", name))
+
+
+def _hardware(spec: HardwareSpec) -> ListingRow:
+    peaks = spec.peak_flops_per_second
+    rates = {name: peaks.get(name) for name in ("bf16", "fp16", "fp8")}
+    return {
+        "hardware": spec.name,
+        "title": spec.title,
+        "devices_per_node": spec.devices_per_node,
+        "memory_gib": round(to_gib(spec.memory_capacity_bytes), 1),
+        "usable_gib": round(to_gib(spec.usable_memory_bytes), 1),
+        **{f"{name}_tflops": None if peak is None else round(peak / TERA, 1) for name, peak in rates.items()},
+        "memory_gb_per_s": round(spec.memory_bandwidth_bytes_per_second / GIGA, 1),
+        "network_gb_per_s_per_device": round(spec.links[-1].bandwidth_bytes_per_second / GIGA, 1),
+    }
+
+
+def _fact(key: str, value: object, unit: str, source: Iterable[str], known: tuple[str, str]) -> ListingRow:
+    """Return the record of a number; ``known`` is its status and a note."""
+    status, note = known
+    about = {"source": ", ".join(source), "status": status, "note": note}
+    return {"key": key, "value": str(value), "unit": unit, **about}
+
+
+def _notes(sources: Mapping[str, str], note: str) -> list[str]:
+    return [*([note] if note else []), *(f"{key}: {text}" for key, text in sources.items())]
+
+
+def frameworks_listing(name: str | None = None) -> SpecListing:
+    """Return one record for each switch, with its value in every framework, or in every named stack of one."""
+    if name is None:
+        return SpecListing(records=_switch_rows(PROFILES), notes=("Set one with --option NAME=VALUE.",))
+    profile = framework(name)
+    stacks = {stack.name: on_stack(profile, stack.name) for stack in unreleased(name)}
+    notes = ["Set one with --option NAME=VALUE, a column with --stack NAME."]
+    notes.append(f"value: the defaults of {profile.version} (--stack default).")
+    notes += [f"{stack.name}: {stack.about}. Source: {stack.source}." for stack in stacks_of(name)]
+    return SpecListing(records=_switch_rows({"value": profile, **stacks}), notes=notes, title=profile.name)
 
 
 def _switch_rows(profiles: Mapping[Any, FrameworkProfile]) -> list[ListingRow]:
@@ -117,106 +174,60 @@ def _switch_rows(profiles: Mapping[Any, FrameworkProfile]) -> list[ListingRow]:
     ]
 
 
-def stack_notes(profile: FrameworkProfile) -> tuple[str, ...]:
-    """Return notes on the source of the switches in each column of a framework."""
-    notes = [f"value: the defaults of {profile.version} (--stack default)."]
-    notes += [f"{stack.name}: {stack.about}. Source: {stack.source}." for stack in stacks_of(profile.name)]
-    return tuple(notes)
+_CLASSES = (
+    "priced: read, and sets what stands under `sets`, or what the meaning says where code reads it.",
+    "no_effect: changes neither memory nor speed as far as they are modelled.",
+    "not_modelled: has an effect that is not priced; its weight says what `simulate check` then leaves out.",
+    'verdict: any verdict. bound, activations: "does not fit". figure: nothing, it warns.',
+    "A flag at its default, or off, counts as absent. A flag of no table leaves the verdict cannot_tell.",
+)
+"""Notes under a table of flags."""
 
 
-def tables_listing() -> list[ListingRow]:
-    """Return one record for each table of a framework's flags and keys: how many there are of each class."""
-    records: list[ListingRow] = []
-    for name in table_names():
-        flags = table_of(name).values()
-        counts = {f"{kind}_flags": sum(flag.effect == kind for flag in flags) for kind in get_args(FlagKind)}
-        file = str(table_file(name).relative_to(FOLDER))
-        versions = dict.fromkeys(version for flag in flags for version in (flag.first, flag.last) if version)
-        records.append({"table": name, **counts, "file": file, "versions": ", ".join(versions)})
-    return records
+def flags_listing(name: str | None = None) -> SpecListing:
+    """Return one record for each table of flags and keys with its counts, or for each flag of one."""
+    if name is None:
+        records = [_table(each) for each in table_names()]
+        return SpecListing(records=records, notes=("`simulate flags TABLE` lists the flags of one.",))
+    return SpecListing(
+        records=[
+            {
+                "flag": flag.name,
+                "class": flag.effect,
+                "weight": flag.weight,
+                "takes": flag.kind,
+                "default": flag.default,
+                "sets": flag.sets,
+                "meaning": flag.about,
+                "file": flag.file,
+                "versions": flag.first if flag.first == flag.last else f"{flag.first} to {flag.last}",
+            }
+            for flag in table_of(name).values()
+        ],
+        notes=_CLASSES,
+        title=name,
+    )
 
 
-def flags_listing(name: str) -> list[ListingRow]:
-    """Return one record for each flag or key of one table: its class, what it sets and where it is defined."""
-    return [
-        {
-            "flag": flag.name,
-            "class": flag.effect,
-            "weight": flag.weight,
-            "takes": flag.kind,
-            "default": flag.default,
-            "sets": flag.sets,
-            "meaning": flag.about,
-            "file": flag.file,
-            "versions": flag.first if flag.first == flag.last else f"{flag.first} to {flag.last}",
-        }
-        for flag in table_of(name).values()
-    ]
+def _table(name: str) -> ListingRow:
+    flags = table_of(name).values()
+    counts = {f"{kind}_flags": sum(flag.effect == kind for flag in flags) for kind in get_args(FlagKind)}
+    versions = dict.fromkeys(version for flag in flags for version in (flag.first, flag.last) if version)
+    file = str(table_file(name).relative_to(FOLDER))
+    return {"table": name, **counts, "file": file, "versions": ", ".join(versions)}
 
 
-def hardware_facts(spec: HardwareSpec) -> list[ListingRow]:
-    """Return one record for each number of one kind of hardware."""
-    facts: list[ListingRow] = []
-    for path, part in sourced_parts(spec):
-        value, _, unit = str(getattr(part, "value", "")).partition(" ")
-        facts.append(_fact(path, value, unit or "count", part.source, (part.status, part.note)))
-    return facts
+def keys_listing(name: str | None = None) -> SpecListing:
+    """Return one record for each answer that JSON is written of, or for each key of one."""
+    from simulator.show.report.schema import answer_rows, key_rows  # noqa: PLC0415  imports every answer
+
+    if name is not None:
+        return SpecListing(records=key_rows(name))
+    note = "`simulate schema ANSWER` lists the keys of one; with --format json each is its JSON Schema."
+    return SpecListing(records=answer_rows(), notes=(note,))
 
 
-def model_facts(model: ModelSpec) -> list[ListingRow]:
-    """Return one record for each number of one model."""
-    origin = model.provenance
-    source: Sequence[str] = () if origin is None else origin.source
-    status = "given by the file" if origin is None else origin.status
-    facts = [
-        _fact(name, _shown(value), _unit(name, value), source, (status, ""))
-        for name, value in model
-        if name not in _WITHOUT_NUMBER and value is not None
-    ]
-    published = model.published
-    if published is not None:
-        for name in ("total_parameters", "active_parameters"):
-            text = getattr(published, name)
-            if text is not None:
-                facts.append(_fact(f"published.{name}", text, "parameters", published.source, (published.status, "")))
-    for name, count in (
-        ("total_parameters", total_parameters(model)),
-        ("active_parameters", active_parameters(model, include_input_embedding=True)),
-    ):
-        facts.append(_fact(name, str(count), "parameters", ("computed from the shape",), ("derived", "")))
-    return facts
-
-
-def _fact(key: str, value: object, unit: str, source: Iterable[str], known: tuple[str, str]) -> ListingRow:
-    """Return the record of a number; ``known`` is its status and a note."""
-    status, note = known
-    return {
-        "key": key,
-        "value": str(value),
-        "unit": unit,
-        "source": ", ".join(source),
-        "status": status,
-        "note": note,
-    }
-
-
-def listing_notes(sources: Mapping[str, str], note: str) -> list[str]:
-    """Return the lines under the numbers of one spec: its note and its sources."""
-    return [*([note] if note else []), *(f"{key}: {text}" for key, text in sources.items())]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecListing:
-    """Records with the title and notes around them."""
-
-    records: Sequence[ListingRow]
-    title: str = ""
-    notes: Sequence[str] = ()
-    file_text: Callable[[], str] | None = None
-    """Reader of the file of the only spec shown; None for several."""
-
-
-def listing_table(listing: SpecListing, presentation: Presentation, style: Style) -> str:
+def listing_table(listing: SpecListing, shown: Presentation) -> str:
     """Return the records as a table between title and notes, without columns that no record has.
 
     Sentences stand beside the other columns where a line has room for them, else under their row.
@@ -224,13 +235,15 @@ def listing_table(listing: SpecListing, presentation: Presentation, style: Style
     records = listing.records
     names = [name for name in _columns(records) if any(record[name] not in ("", None) for record in records)]
     columns = {name: _column(name, records) for name in names}
-    width = presentation.width if style == "table" else None
-    plain, left_out = fitting([column for name, column in columns.items() if name not in _PROSE], width)
+    plain, left_out = fitting([column for name, column in columns.items() if name not in _PROSE], shown.line)
     prose = [column for name, column in columns.items() if name in _PROSE]
-    table = _with_prose(plain, prose, width, style)
-    notes = [line for note in (*narrow_line(left_out), *listing.notes) for line in _lines(note, width)]
-    blocks = (listing.title, table, "\n".join(notes))
-    return "\n\n".join(block for block in (blocks if presentation.verbosity >= 0 else (table,)) if block) + "\n"
+    table = _with_prose(plain, prose, shown)
+    notes = [line for note in (*narrow_line(left_out), *listing.notes) for line in _lines(note, shown.line)]
+    return joined((listing.title, table, "\n".join(notes)) if shown.verbosity >= 0 else (table,))
+
+
+def _cell(value: str | float | None) -> str:
+    return "-" if value is None else amount(value) if isinstance(value, float) else str(value)
 
 
 def _column(name: str, records: Sequence[ListingRow]) -> Column:
@@ -238,47 +251,48 @@ def _column(name: str, records: Sequence[ListingRow]) -> Column:
         header="\n".join(name.replace("_per_", "/").rsplit("_", 1)).replace("_", " "),
         cells=tuple(_cell(record[name]) for record in records),
         is_text=any(isinstance(record[name], str) for record in records),
-        spare=_SPARE.get(name, 0 if name in _KEPT else 1),
+        spare=_SPARE.get(name, 0 if name in _NEVER_SPARED else 1),
     )
 
 
-def _with_prose(plain: Sequence[Column], prose: Sequence[Column], width: int | None, style: Style) -> str:
+def _with_prose(plain: Sequence[Column], prose: Sequence[Column], shown: Presentation) -> str:
     """Return columns and their sentences."""
+    width = shown.line
     room = None if width is None else width - sum(column.width + BETWEEN for column in plain)
     if not prose or room is None or room // len(prose) - BETWEEN >= _LEAST_PROSE:
         length = PROSE_WIDTH if room is None or not prose else min(room // len(prose) - BETWEEN, PROSE_WIDTH)
-        return columns_grid([*plain, *prose], style, {column.header: length for column in prose})
-    lines = columns_grid(plain, style).splitlines()
+        return shown.columns([*plain, *prose], {column.header: length for column in prose})
+    lines = shown.columns(plain).splitlines()
     below = len(lines) - len(prose[0].cells)  # headers may take several lines
-    shown = lines[:below]
+    rows = lines[:below]
     for number, row in enumerate(lines[below:]):
         sentences = "; ".join(f"{text.header}: {text.cells[number]}" for text in prose if text.cells[number])
-        shown += [row, *(f"    {line}" for line in _lines(sentences, (width or 0) - 4))]
-    return "\n".join(shown)
+        rows += [row, *(f"    {line}" for line in _lines(sentences, (width or 0) - 4))]
+    return "\n".join(rows)
 
 
 def _lines(text: str, width: int | None) -> list[str]:
     return [text] if width is None else textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
-def listing_json(listing: SpecListing, _presentation: Presentation) -> str:
+def listing_json(listing: SpecListing, _shown: Presentation) -> str:
     """Return the records as a list of objects."""
     return dumps([dict(record) for record in listing.records]) + "\n"
 
 
-def listing_jsonl(listing: SpecListing, _presentation: Presentation) -> Iterator[str]:
+def listing_jsonl(listing: SpecListing, _shown: Presentation) -> Iterator[str]:
     """Yield each record as one line of JSON."""
     yield from (dumps(dict(record), indent=None) + "\n" for record in listing.records)
 
 
-def listing_yaml(listing: SpecListing, _presentation: Presentation) -> str:
+def listing_yaml(listing: SpecListing, _shown: Presentation) -> str:
     """Return the file of the spec that is shown, to start an own one from. Raises InputError for several."""
     if listing.file_text is None:
         raise InputError("--format yaml writes one file: name what to start from")
     return listing.file_text()
 
 
-def listing_csv(listing: SpecListing, _presentation: Presentation) -> str:
+def listing_csv(listing: SpecListing, _shown: Presentation) -> str:
     """Return the records as CSV."""
     columns = _columns(listing.records)
     return table_csv(columns, ([record[name] for name in columns] for record in listing.records))
@@ -286,14 +300,6 @@ def listing_csv(listing: SpecListing, _presentation: Presentation) -> str:
 
 def _columns(records: Sequence[ListingRow]) -> list[str]:
     return list(records[0]) if records else []
-
-
-def _cell(value: str | float | None) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return amount(value)
-    return str(value)
 
 
 def _shown(value: object) -> str:
@@ -304,28 +310,11 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def _unit(name: str, value: object) -> str:
-    if name in _UNITS:
-        return _UNITS[name]
-    return "features" if isinstance(value, int) and not isinstance(value, bool) else ""
-
-
-def _teraflops(spec: HardwareSpec, precision: str) -> float | None:
-    peak = spec.peak_flops_per_second.get(precision)
-    return None if peak is None else round(peak / TERA, 1)
-
-
 def _allowed(metadata: Mapping[str, object], default: object) -> str:
     if isinstance(default, bool):
         return "true, false"
     choices = metadata["choices"]
     if isinstance(choices, tuple) and choices:
         return ", ".join(choices)
-    low, high = (_number(metadata[end]) for end in ("low", "high"))
-    return f"{low} to {high}"
-
-
-def _number(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return count_text(value) if isinstance(value, int) and value else str(value)
+    ends = (metadata[end] for end in ("low", "high"))
+    return " to ".join(count_text(end) if isinstance(end, int) else f"{end:g}" for end in ends)

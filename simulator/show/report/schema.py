@@ -1,86 +1,77 @@
-"""JSON Schema of the answers, and their keys as rows, from their types by the table of `simulator.show.report.keys`.
+"""JSON Schema of the answers and their keys as rows, from their models; a key's meaning is its attribute's docstring.
 
-Descriptions are the docstrings of the fields. Imports every answer, and is itself imported only when it is asked for.
+Imports every answer, and is itself imported only when it is asked for.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
 from simulator.answers.compare import Comparison
 from simulator.answers.explain import Explanation
 from simulator.answers.plan import Plan
-from simulator.answers.run import TrainingRun
 from simulator.answers.sweep import Sweep
-from simulator.cost.pricing.estimate import Estimate, StageMemory
+from simulator.cost.pricing.estimate import Estimate
 from simulator.lab.probe.run import Prepared, Probed
-from simulator.lab.runner.campaign import Refused
-from simulator.lab.runner.compare import LayoutComparison, Learned
 from simulator.lab.trace.tracing import TraceComparison
 from simulator.recipes.check.verdict import Checks
 from simulator.search.result import Ranking
-from simulator.show.report import derived
-from simulator.show.report.keys import DERIVED, ITSELF, keys_of
-from simulator.show.report.validate_table import Validation
+from simulator.show.report import json_answers, json_lab
+from simulator.show.report.as_json import At, EstimateJson, RankingJson, Shown, at_of, model_in
+from simulator.show.report.lab import Validation
+from simulator.show.report.text import dumps
 
-ROOTS: Mapping[str, type] = {
-    "estimate": Estimate,
-    "ranking": Ranking,
-    "plan": Plan,
-    "comparison": Comparison,
-    "explanation": Explanation,
-    "sweep": Sweep,
-    "validation": Validation,
-    "trace": TraceComparison,
-    "probe": Probed,
-    "probe_plan": Prepared,
-    "verdicts": Checks,
+ROOTS: Mapping[str, tuple[type[Shown], type]] = {
+    "estimate": (EstimateJson, Estimate),
+    "ranking": (RankingJson, Ranking),
+    "plan": (json_answers.PlanJson, Plan),
+    "comparison": (json_answers.ComparisonJson, Comparison),
+    "explanation": (json_answers.ExplanationJson, Explanation),
+    "sweep": (json_answers.SweepJson, Sweep),
+    "validation": (json_lab.ValidationJson, Validation),
+    "trace": (json_answers.TraceComparisonJson, TraceComparison),
+    "probe": (json_lab.ProbedJson, Probed),
+    "probe_plan": (json_lab.PreparedJson, Prepared),
+    "verdicts": (json_answers.ChecksJson, Checks),
 }
-"""Types of whole answers, by the name of their definition."""
-_NONE = re.compile(r"\bNone\b")
-_NAMES = {kind: name for name, kind in ROOTS.items()}
-_OF_DERIVED = {
-    kind.__name__: kind
-    for kind in (Checks, Estimate, LayoutComparison, Learned, Path, Probed, Refused, StageMemory, TrainingRun)
-}
-"""Types that `derived` imports for type checkers only."""
-_ROWS = {
-    "EstimateLayout": "A layout, and the step that it trains.",
-    "ExplainedChange": "A set of changes after which the layout fits.",
-    "PredictedPeak": "The predicted peak of the traced rank: tensors alone.",
-}
-"""Meanings of rows that show a type in another way than its own."""
-_PLAIN: Mapping[object, Mapping[str, object]] = {
-    bool: {"type": "boolean"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    str: {"type": "string"},
-    Path: {"type": "string"},
-    type(None): {"type": "null"},
-}
+"""Models of whole answers with the types that they show, by the name of their definition."""
 
 
 def schema(*answers: str) -> dict[str, Any]:
     """Return the JSON Schema 2020-12 of some answers, all by default, with a definition of each kind of object."""
-    definitions: dict[str, Any] = {}
-    for name in answers or ROOTS:
-        _refer(ROOTS[name], ROOTS[name].__name__, definitions)
+    names = answers or answer_names()
+    models: list[tuple[type[Shown], Literal["serialization"]]] = [(ROOTS[name][0], "serialization") for name in names]
+    _, made = models_json_schema(models, ref_template="#/$defs/{model}", schema_generator=_Described)
+    definitions = {_definition(model): value for model, value in made["$defs"].items()}
+    text = re.sub(r'(?<="#/\$defs/)\w+', lambda model: _definition(model[0]), json.dumps(definitions))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "What simulate prints with --format json",
-        "anyOf": [{"$ref": f"#/$defs/{name}"} for name in answers or ROOTS],
-        "$defs": definitions,
+        "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names],
+        "$defs": json.loads(text),
     }
+
+
+def schema_text(*answers: str) -> str:
+    """Return the JSON Schema of some answers, all by default, as text."""
+    return dumps(schema(*answers)) + "\n"
+
+
+def _definition(model: str) -> str:
+    """Return the name of a model's definition: that of its answer, else `stage_memory` for `StageMemoryJson`."""
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", model.removesuffix("Json")).lower()
+    return next((name for name, (root, _) in ROOTS.items() if root.__name__ == model), words)
 
 
 def answer_names() -> tuple[str, ...]:
@@ -115,72 +106,96 @@ def _type_text(value: Mapping[str, Any]) -> str:
     if "$ref" in value:
         name = value["$ref"].rpartition("/")[2]
         return name if name in ROOTS else "object"
-    if "enum" in value:
-        return ", ".join(map(str, value["enum"]))
+    if "const" in value or "enum" in value:
+        return ", ".join(map(str, value.get("enum") or [value["const"]]))
     if value.get("type") == "array":
         return f"list of {_type_text(value['items'])}"
     if "additionalProperties" in value:
-        return f"{_type_text(value['additionalProperties'])} by name"
+        inner = value["additionalProperties"]
+        return f"{'anything' if inner is True else _type_text(inner)} by name"
     return str(value.get("type", "anything"))
 
 
-def _refer(kind: type, row: str, definitions: dict[str, Any]) -> dict[str, str]:
-    """Return a reference to the definition of a type, which is added where it is missing."""
-    name = _NAMES[kind] if row == kind.__name__ and kind in _NAMES else _snake(row)
-    if name not in definitions:
-        definitions[name] = {}
-        definitions[name] |= _object(kind, row, definitions)
-    return {"$ref": f"#/$defs/{name}"}
+class _Described(GenerateJsonSchema):
+    """Schemas with the meaning of every object and key in place of titles and defaults."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Return False: names of keys are titles enough."""
+        del schema
+        return False
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return the schema of a model; a key is left out only where it has a default."""
+        model: type[Shown] = schema["cls"]
+        shown = _shown_types()[model]
+        fields = model.model_fields
+        meanings = {name: _meaning(shown, at_of(name, field)) for name, field in fields.items()}
+        required = [name for name, field in fields.items() if field.is_required()]
+        about = model.__dict__.get("__doc__") or _about(shown)
+        return _described(super().model_schema(schema), about, required, meanings)
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        """Return the schema of a dataclass, all of whose fields are keys."""
+        kind: type = schema["cls"]
+        names = [field["name"] for field in schema["schema"]["fields"]]
+        meanings = {name: _meaning(kind, At(name)) for name in names}
+        return _described(super().dataclass_schema(schema), _about(kind), names, meanings)
 
 
-def _object(kind: type, row: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    for key in keys_of(row, kind):
-        annotation, about = _known(kind, key.path)
-        if key.mark == "~":
-            annotation = annotation | None
-        if "_mib" in key.name and annotation in (int, Mapping[str, int]):
-            annotation = float if annotation is int else Mapping[str, float]  # bytes are whole, MiB are not
-        value = _value(annotation, key.row, definitions)
-        about = about or _meaning(value, definitions)
-        properties[key.name] = {**value, "description": _NONE.sub("null", about)}
-    return {
-        "type": "object",
-        "description": _about(kind, row),
-        "required": [key.name for key in keys_of(row, kind) if key.mark != "?"],
-        "properties": properties,
-    }
+def _described(made: JsonSchemaValue, about: str, required: list[str], meanings: Mapping[str, str]) -> JsonSchemaValue:
+    for name, value in made["properties"].items():
+        value.pop("default", None)
+        value["description"] = re.sub(r"\bNone\b", "null", meanings[name])
+    made.pop("title", None)
+    return {**made, "description": about, "required": required}
 
 
-def _meaning(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """Return the meaning of a field without a docstring: that of the object, or of the objects, that it holds."""
-    for inner in (value, *value.get("anyOf", ()), value.get("items", {})):
-        if "$ref" in inner:
-            return str(definitions[inner["$ref"].rpartition("/")[2]].get("description", ""))
-    return ""
+@cache
+def _shown_types() -> Mapping[type[Shown], type]:
+    """Return the type that each model shows, from those of the answers on."""
+    types: dict[type[Shown], type] = {}
+
+    def follow(model: type[Shown], shown: type) -> None:
+        if model in types:
+            return
+        types[model] = shown
+        for name, field in model.model_fields.items():
+            inner, source = model_in(field.annotation), at_of(name, field).source
+            if inner is not None and isinstance(source, str):
+                follow(inner, _object_in(_attribute(shown, source)[0]) or shown)
+
+    for model, shown in ROOTS.values():
+        follow(model, shown)
+    return types
 
 
-def _known(kind: type, path: str) -> tuple[Any, str]:
-    """Return type and meaning of the value at a path."""
-    if path == ITSELF:
-        return kind, ""
-    if path.startswith(DERIVED):
-        function = getattr(derived, path.removeprefix(DERIVED))
-        return get_type_hints(function, localns=_OF_DERIVED)["return"], function.__doc__
+def _meaning(shown: type, at: At) -> str:
+    """Return the meaning of a key: its own, that of the attribute, or of the objects that the attribute holds."""
+    if at.meaning or not isinstance(at.source, str):
+        return at.meaning
+    annotation, text = _attribute(shown, at.source)
+    return text or _about(_object_in(annotation) or shown)
+
+
+def _attribute(kind: type, path: str) -> tuple[Any, str]:
+    """Return type and docstring of the attribute at a path, which is the object itself where it is empty."""
     annotation: Any = kind
-    about = ""
-    optional = False
-    for name in path.split("."):
-        annotation, about = _attribute(_without_none(annotation), name)
-        optional = optional or annotation is not _without_none(annotation)
-    return (annotation | None if optional else annotation), about
+    text = ""
+    for name in filter(None, path.split(".")):
+        kind = _object_in(annotation) or kind
+        held = inspect.getattr_static(kind, name, None)
+        if isinstance(held, property):
+            annotation, text = get_type_hints(held.fget)["return"], str(held.__doc__)
+        else:
+            annotation, text = get_type_hints(kind)[name], _docstrings(kind).get(name, "")
+    return annotation, text
 
 
-def _attribute(kind: Any, name: str) -> tuple[Any, str]:
-    held = inspect.getattr_static(kind, name, None)
-    if isinstance(held, property):
-        return get_type_hints(held.fget)["return"], str(held.__doc__)
-    return get_type_hints(kind)[name], _docstrings(kind).get(name, "")
+def _object_in(annotation: Any) -> type | None:
+    """Return the dataclass or named tuple in a type of value."""
+    if isinstance(annotation, type) and (is_dataclass(annotation) or hasattr(annotation, "_fields")):
+        return annotation
+    return next(filter(None, map(_object_in, get_args(annotation))), None)
 
 
 @cache
@@ -198,34 +213,5 @@ def _docstrings(kind: type) -> dict[str, str]:
     }
 
 
-def _value(annotation: Any, row: str, definitions: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911  one per kind of type
-    """Return the schema of a value of a type."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation in _PLAIN:
-        return dict(_PLAIN[annotation])
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [_value(argument, row, definitions) for argument in arguments]}
-    if origin in (tuple, list):
-        return {"type": "array", "items": _value(arguments[0], row, definitions)}
-    if origin is not None and issubclass(origin, Mapping):
-        words = {"propertyNames": _value(arguments[0], row, definitions)} if arguments[0] is not str else {}
-        return {"type": "object", **words, "additionalProperties": _value(arguments[1], row, definitions)}
-    if inspect.isclass(annotation) and annotation is not object:
-        return _refer(annotation, row or annotation.__name__, definitions)
-    return {}
-
-
-def _without_none(annotation: Any) -> Any:
-    if get_origin(annotation) in (Union, types.UnionType):
-        return next(argument for argument in get_args(annotation) if argument is not type(None))
-    return annotation
-
-
-def _about(kind: type, row: str) -> str:
-    return _ROWS.get(row) or (kind.__doc__ or "").strip().partition("\n")[0]
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{mark.lower()}" if mark.isupper() else mark for mark in name).removeprefix("_")
+def _about(kind: type) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0]

@@ -1,9 +1,8 @@
-"""Summary of a sweep as a table; its rows are in the file that it wrote."""
+"""A sweep in words and a table: questions answered, why others were not; its rows are in the file that it wrote."""
 
 from __future__ import annotations
 
 from simulator.answers.sweep import Sweep
-from simulator.show.report.grid import Style, grid
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import grouped
 
@@ -18,10 +17,10 @@ _SAID = {
 }
 
 
-def sweep_table(sweep: Sweep, _presentation: Presentation, style: Style) -> str:
+def sweep_table(sweep: Sweep, shown: Presentation) -> str:
     """Return the outcomes of the questions, and the file of their rows."""
     rows = [[name, grouped(count), _SAID[name]] for name, count in sweep.outcomes.items()]
-    table = grid(["outcome", "questions", "what it means"], rows, style, text_columns=[0, 2])
+    table = shown.grid(["outcome", "questions", "what it means"], rows, (0, 2))
     return f"{table}\n\nRows: {sweep.table}\n" if sweep.table else f"{table}\n"
 
 

@@ -1,16 +1,28 @@
-"""Numbers, words and units as people read them, for all reports. No figure is computed here."""
+"""Numbers, words and units as people read them, and plain values as machines do.
+
+    gib(2.0**30) == "1.00"    money(258_861) == "259k"    layout_text(layout) == "TP4 PP8 CP2 ..."
+    dumps({"step_time_s": 1.5})    significant(1 / 3) == 0.333333333
+
+A table and a sentence that show the same figure get it from the same function here.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from math import floor, log10
 from typing import assert_never
 
+from pydantic_core import to_json
+
 from simulator.cost.pricing.estimate import Estimate, Interval, MemoryEstimate, Verdict
 from simulator.question.scenario.layout import BY_NAME, FIELDS, Layout
-from simulator.question.units import MEGA, TERA, to_gib
+from simulator.question.units import MEGA, TERA, to_gib, to_mib
 
 _COLOURS = {"fits": "green", "starved": "yellow", "ran": "green"}
 """Colours of verdicts and outcomes; any other is red."""
@@ -48,9 +60,9 @@ def gib(size_bytes: float) -> str:
     return _without_negative_zero(f"{to_gib(size_bytes):.2f}")
 
 
-def percent(share: float) -> str:
-    """Return a share as a percentage with one decimal."""
-    return _without_negative_zero(f"{100 * share:.1f}")
+def percent(fraction: float) -> str:
+    """Return a fraction as a percentage with one decimal."""
+    return _without_negative_zero(f"{100 * fraction:.1f}")
 
 
 def probability_text(probability: float) -> str:
@@ -66,9 +78,9 @@ def fit_text(estimate: Estimate) -> str:
     return "-" if probability is None else probability_text(probability)
 
 
-def mfu_text(share: float) -> str:
+def mfu_text(fraction: float) -> str:
     """Return a utilisation in per cent with one decimal, or as many as tell it from 0."""
-    return _never_nothing(100 * share)
+    return _never_nothing(100 * fraction)
 
 
 def teraflops(flops_per_second: float) -> str:
@@ -311,3 +323,39 @@ def _never_nothing(value: float) -> str:
 
 def _without_negative_zero(text: str) -> str:
     return text[1:] if text.startswith("-") and not text.strip("-0.") else text
+
+
+def mib(size_bytes: float) -> float:
+    """Return bytes as MiB to three decimals: about a kilobyte."""
+    return round(to_mib(float(size_bytes)), 3) + 0.0
+
+
+def significant(value: float) -> float:
+    """Return ``value`` to nine significant digits, so that parts still add up to more than anybody reads."""
+    return float(f"{float(value):.9g}") + 0.0
+
+
+def dumps(value: object, *, indent: int | None = 2) -> str:
+    """Return JSON text; a number that is not finite raises ValueError."""
+    with suppress(ValueError):  # of text that is no UTF-8
+        text = to_json(value, indent=indent).decode()
+        if "NaN" not in text and "Infinity" not in text:
+            return text
+    text = json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
+    # Surrogates, which stand for bytes of a file's name that are no UTF-8, cannot be written unescaped.
+    return re.sub("[\ud800-\udfff]", lambda mark: f"\\u{ord(mark[0]):04x}", text)
+
+
+def table_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows under column names; None becomes an empty cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return " ".join(map(str, value)) if isinstance(value, list) else value

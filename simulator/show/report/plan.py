@@ -1,25 +1,23 @@
-"""Plan as a table, below the booking and above the sources of the figures. Chooses nothing."""
+"""A plan for people and as CSV: what to book, its layout, a row for each choice, what the figures rest on.
+
+    Book: 16 nodes of h800-sxm-80g (128 devices), bf16: 22.1 (18.0-27.1) days, cost 142k (116k-175k), in time: yes.
+
+Days and cost are the likeliest and the range of likely ones; a limit is compared with both ends of the range.
+"""
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Iterator
 
 from simulator.answers.availability import Availability
 from simulator.answers.plan import Choice, LimitCheck, Plan
+from simulator.cost.pricing.estimate import Estimate
 from simulator.question.units import MEGA
-from simulator.show.report.as_csv import table_csv
-from simulator.show.report.as_json import significant
-from simulator.show.report.columns import Column, columns_grid, fitting, narrow_line
-from simulator.show.report.first_screen import brief_layout, command_lines, wrapped
-from simulator.show.report.footer import (
-    assumptions_line,
-    defaults_line,
-    peak_line,
-    stack_name,
-    status_line,
-)
-from simulator.show.report.grid import Style, heading, paragraph
-from simulator.show.report.presentation import Presentation, cost_text, days_text
+from simulator.show.report.estimate import brief_layout, defaults_line, peak_line, stack_name, status_line
+from simulator.show.report.presentation import Presentation, cost_text, days_text, joined
+from simulator.show.report.tables import Column, filled, fitting, heading, narrow_line
 from simulator.show.report.text import (
     amount,
     count_text,
@@ -31,28 +29,37 @@ from simulator.show.report.text import (
     layout_text,
     percent,
     probability_text,
+    significant,
     step_unit,
+    table_csv,
 )
 
 
-def plan_table(plan: Plan, presentation: Presentation, style: Style) -> str:
+def plan_table(plan: Plan, shown: Presentation) -> str:
     """Return the plan for people."""
-    width = presentation.width if style == "table" else None
-    if presentation.verbosity < 0:
-        blocks = [paragraph(wrapped(list(plan_answer(plan))[:1], presentation, style), style)]
+    best, answer = plan.best, (filled(line, shown.line) for line in plan_answer(plan))
+    if shown.verbosity < 0:
+        blocks = [shown.sentences([next(answer)])]
     else:
-        answer = wrapped(plan_answer(plan), presentation, style)
-        best = plan.best
-        command = [command_lines(f"Part by part: {plan.command(best)}", width)] if best is not None else []
-        blocks = [heading(_question(plan), style), paragraph([*answer, *command], style)]
+        command = [] if best is None else [_command(f"Part by part: {plan.command(best)}", shown.line)]
+        blocks = [heading(_question(plan), shown.style), shown.sentences([*answer, *command])]
     left_out: list[Column] = []
     if plan.priced:
-        shown, left_out = fitting(list(_columns(plan)), width)
-        blocks.append(columns_grid(shown, style))
-    if presentation.verbosity >= 0:
-        lines = [*(narrow_line(left_out) if presentation.verbosity > 0 else ()), *_footer(plan, presentation)]
-        blocks.append(paragraph(wrapped(lines, presentation, style), style))
-    return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
+        fits, left_out = fitting(list(_columns(plan)), shown.line)
+        blocks.append(shown.columns(fits))
+    if shown.verbosity >= 0:
+        narrow = narrow_line(left_out) if shown.verbosity > 0 else ()
+        blocks.append(shown.prose([*narrow, *_footer(plan, shown)]))
+    return joined(blocks)
+
+
+def _command(text: str, width: int | None) -> str:
+    """Return a command within a width, on lines that a shell joins."""
+    if width is None or len(text) <= width:
+        return text
+    whole = re.sub(r"(?<!\S)(--[\w-]+) (?!--)", "\\1\0", text)  # an option and its value stay together
+    lines = textwrap.wrap(whole, width - 2, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(lines).replace("\0", " ")
 
 
 def _question(plan: Plan) -> str:
@@ -69,12 +76,13 @@ def plan_answer(plan: Plan) -> Iterator[str]:
         yield "Nothing that is offered can train it."
     else:
         word = {"yes": "Book", "maybe": "May do", "no": "Nothing keeps the limits; nearest"}[best.verdict]
-        yield f"{word}: {choice_text(best)}: {', '.join(_run_words(best))}."
-        yield f"Its layout: {_of(best, lambda e: brief_layout(e.layout, e.framework))}."
-        yield _of(best, status_line)
-        if best.estimate is not None and (host := host_text(best.estimate.memory)) is not None:
-            yield f"H{host.removeprefix('h')}."
-        yield from measured_lines(plan, best)
+        yield f"{word}: {_with_run(best)}."
+        if best.estimate is not None:
+            yield f"Its layout: {brief_layout(best.estimate.layout, best.estimate.framework)}."
+            yield status_line(best.estimate)
+            if (host := host_text(best.estimate.memory)) is not None:
+                yield f"H{host.removeprefix('h')}."
+        yield from _measured_lines(plan, best)
     if plan.deadline_days is not None:
         for position, offer in enumerate(plan.offers):
             fewest = plan.least_nodes(position)
@@ -86,17 +94,17 @@ def plan_answer(plan: Plan) -> Iterator[str]:
                 yield f"{offer.hardware}: in time from {_nodes(fewest)} on{chance}."
 
 
-def measured_lines(plan: Plan, best: Choice) -> Iterator[str]:
+def _measured_lines(plan: Plan, best: Choice) -> Iterator[str]:
     """Yield the best choice that was measured where the booked one was not, or the reverse."""
     first, measured = plan.first, plan.best_measured
     if not best.measured:
         yield f"No run of {_unmeasured(best)} was measured: its range is as wide as unmeasured devices are missed."
         if measured is not None:
-            yield f"Best that was measured: {choice_text(measured)}: {', '.join(_run_words(measured))}."
+            yield f"Best that was measured: {_with_run(measured)}."
     elif first is not None and not first.measured:
         yield (
-            f"Not booked: {choice_text(first)}: {', '.join(_run_words(first))}. No run of {_unmeasured(first)} was "
-            "measured, and its whole range is not better; a run of one node would tell."
+            f"Not booked: {_with_run(first)}. No run of {_unmeasured(first)} was measured, and its whole range is not "
+            "better; a run of one node would tell."
         )
 
 
@@ -107,8 +115,7 @@ def _unmeasured(choice: Choice) -> str:
     return choice.hardware
 
 
-def choice_text(choice: Choice) -> str:
-    """Return a choice on one line."""
+def _choice_text(choice: Choice) -> str:
     return f"{_nodes(choice)} of {choice.hardware} ({devices_text(choice.devices)}), {choice.precision}"
 
 
@@ -116,14 +123,15 @@ def _nodes(choice: Choice) -> str:
     return f"{grouped(choice.nodes)} node{'' if choice.nodes == 1 else 's'}"
 
 
-def _run_words(choice: Choice) -> Iterator[str]:
+def _with_run(choice: Choice) -> str:
+    """Return a choice with its days and cost, and whether they keep the limits."""
+    words = []
     if choice.run is not None:
-        yield f"{days_text(choice.run)} days"
-        if choice.run.cost is not None:
-            yield f"cost {cost_text(choice.run)}"
-    for name, limit in (("in time", choice.in_time), ("in budget", choice.in_budget)):
-        if limit is not None:
-            yield f"{name}: {limit_text(limit)}"
+        words.append(f"{days_text(choice.run)} days")
+        words += [f"cost {cost_text(choice.run)}"] if choice.run.cost is not None else []
+    limits = (("in time", choice.in_time), ("in budget", choice.in_budget))
+    words += [f"{name}: {limit_text(limit)}" for name, limit in limits if limit is not None]
+    return f"{_choice_text(choice)}: {', '.join(words)}"
 
 
 def limit_text(check: LimitCheck | None) -> str:
@@ -137,21 +145,24 @@ def limit_text(check: LimitCheck | None) -> str:
 
 def _columns(plan: Plan) -> Iterator[Column]:
     def column(header: str, cell: Callable[[Choice], str], spare: int = 0, *, is_text: bool = False) -> Column:
-        return Column(header=header, cells=tuple(map(cell, plan.priced)), is_text=is_text, spare=spare)
+        return Column(header, tuple(map(cell, plan.priced)), is_text, spare)
+
+    def of(cell: Callable[[Estimate], str]) -> Callable[[Choice], str]:
+        return lambda choice: "-" if choice.estimate is None else cell(choice.estimate)
 
     slowest = max(c.estimate.throughput.step_seconds for c in plan.priced if c.estimate is not None)
     unit, per_second = step_unit(slowest)
     yield column("offer", lambda c: c.hardware, is_text=True)
-    yield column("device\nknown", lambda c: _of(c, lambda e: e.provenance.device), 55, is_text=True)
+    yield column("device\nknown", of(lambda e: e.provenance.device), 55, is_text=True)
     yield column("nodes", lambda c: str(c.nodes))
     yield column("devices", lambda c: str(c.devices), 60)
     if len({c.precision for c in plan.priced}) > 1:
         yield column("precision", lambda c: c.precision, is_text=True)
-    yield column("layout", lambda c: _of(c, lambda e: layout_text(e.layout)), 90, is_text=True)
-    yield column("known", lambda c: _of(c, lambda e: e.provenance.status), 8, is_text=True)
-    yield column("memory\nGiB", lambda c: _of(c, lambda e: gib(e.memory.device_bytes)), 80)
-    yield column("fit\n%", lambda c: _of(c, fit_text), 70)
-    yield column(f"step\n{unit}", lambda c: _of(c, lambda e: amount(e.throughput.step_seconds * per_second)), 50)
+    yield column("layout", of(lambda e: layout_text(e.layout)), 90, is_text=True)
+    yield column("known", of(lambda e: e.provenance.status), 8, is_text=True)
+    yield column("memory\nGiB", of(lambda e: gib(e.memory.device_bytes)), 80)
+    yield column("fit\n%", of(fit_text), 70)
+    yield column(f"step\n{unit}", of(lambda e: amount(e.throughput.step_seconds * per_second)), 50)
     if plan.availability is not None:
         yield column("goodput\n%", lambda c: percent(c.goodput.training) if c.goodput else "-", 40)
     yield column("days", lambda c: days_text(c.run) if c.run else "-")
@@ -164,49 +175,40 @@ def _columns(plan: Plan) -> Iterator[Column]:
     yield column("Pareto", lambda c: "yes" if c.pareto else "", 30, is_text=True)
 
 
-def _of(choice: Choice, shown: Callable[..., str]) -> str:
-    return "-" if choice.estimate is None else shown(choice.estimate)
-
-
-def _footer(plan: Plan, presentation: Presentation) -> Iterator[str]:
+def _footer(plan: Plan, shown: Presentation) -> Iterator[str]:
     yield from left_out_lines(plan)
     if plan.priced:
         yield "Figures in brackets are 90 % intervals; yes and no: the whole interval keeps a limit, or breaks it."
         yield "known: the least that runs say of device, stack and layout: measured, between, beyond or never."
-    if presentation.verbosity <= 0:
+    if shown.verbosity <= 0:
         yield from availability_lines(plan.availability)
         yield "-v: defaults, switches, what each offer rests on. Next: simulate rank, estimate."
         return
     if any(choice.pareto for choice in plan.priced):
         yield "Pareto: no other choice is as fast and as cheap."
     yield from availability_lines(plan.availability)
-    yield from defaults_line(dict(presentation.defaults))
-    yield from foundation_lines(plan, presentation.verbosity)
+    yield from defaults_line(shown.defaults)
+    yield from foundation_lines(plan)
 
 
 def left_out_lines(plan: Plan) -> Iterator[str]:
     """Yield the choices without a layout, with the reasons."""
-    yield from (f"{choice_text(choice)}: {choice.reason}." for choice in plan.choices if choice.run is None)
+    yield from (f"{_choice_text(choice)}: {choice.reason}." for choice in plan.choices if choice.run is None)
 
 
-def foundation_lines(plan: Plan, verbosity: int) -> Iterator[str]:
-    """Yield the sources of each offer's numbers, shared ones once."""
+def foundation_lines(plan: Plan) -> Iterator[str]:
+    """Yield the sources of each offer's numbers, shared ones once, assumptions last."""
     shared: dict[str, dict[str, None]] = {}
-    notes: dict[str, dict[str, None]] = {}
     for choice in plan.priced:
         if (estimate := choice.estimate) is not None:
             switches = f"Switches: {stack_name(estimate.stack, estimate.framework)}."
-            for line in (switches, status_line(estimate), *peak_line(estimate)):
+            host = host_text(estimate.memory)
+            lines = [switches, status_line(estimate), *peak_line(estimate)]
+            lines += [] if host is None else [f"{choice.nodes} nodes, {host}."]
+            for line in (*lines, *(f"Assumed: {note}" for note in estimate.provenance.notes)):
                 shared.setdefault(line, {})[choice.hardware] = None
-            if (host := host_text(estimate.memory)) is not None:
-                shared.setdefault(f"{choice.nodes} nodes, {host}.", {})[choice.hardware] = None
-            for note in estimate.provenance.notes:
-                notes.setdefault(f"Assumed: {note}", {})[choice.hardware] = None
-    lines = {**shared, **notes} if verbosity > 0 else shared
-    for line, hardware in sorted(lines.items(), key=lambda pair: pair[0].partition(":")[0] == "Assumed"):
+    for line, hardware in sorted(shared.items(), key=lambda pair: pair[0].startswith("Assumed:")):
         yield f"{', '.join(hardware)}: {line}"
-    if notes and verbosity <= 0:
-        yield assumptions_line(len(notes))
 
 
 def availability_lines(availability: Availability | None) -> Iterator[str]:
@@ -224,7 +226,7 @@ def availability_lines(availability: Availability | None) -> Iterator[str]:
     )
 
 
-def plan_csv(plan: Plan, _presentation: Presentation) -> str:
+def plan_csv(plan: Plan, _shown: Presentation) -> str:
     """Return a plan as CSV, a row for each choice; unknown values are empty."""
     rows = plan.rows()
     cells = ([significant(cell) if isinstance(cell, float) else cell for cell in row.values()] for row in rows)

@@ -1,0 +1,430 @@
+"""The commands of the lab: `validate` launches layouts, `trace` counts a stage's bytes, `calibrate --probe` measures.
+
+    simulate validate --model tiny.yaml --hardware local-cpu --devices 2
+
+Here are their options, what they need and exclude, and their exit codes. `simulator.lab` does the work; it is imported
+where a command runs, as launches exist on POSIX alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simulator.errors import InputError, UnsupportedError
+from simulator.question.origin import ARGUMENT, OPTION
+from simulator.question.scenario.inputs import DEFAULTS
+from simulator.question.scenario.layout import Layout
+from simulator.show.cli.options import (
+    BACKEND,
+    GENERAL_OPTIONS,
+    LAYOUT,
+    Option,
+    Sectioned,
+    Whole,
+    Word,
+    answer_options,
+    handled,
+    in_section,
+    layout_options,
+    left_to_default,
+    output_format,
+    question_options,
+    refuse_options,
+)
+from simulator.show.cli.question import question_on_line, require_model
+from simulator.show.cli.streams import colour_of, note, presentation, verbosity_of, write, write_answer
+from simulator.show.forms import ANSWERS, Lazy
+
+if TYPE_CHECKING:
+    from simulator.answers import cases, ranking
+    from simulator.cost.pricing.estimate import Estimate
+    from simulator.lab.probe.run import ProbeRequest
+    from simulator.lab.runner.campaign import LaunchPlan, Planner
+    from simulator.lab.runner.engine import Engine, Launcher, Pick
+    from simulator.question.question import Question
+    from simulator.question.specs import catalogue
+    from simulator.question.specs.hardware import HardwareSpec
+else:
+    cases, ranking, catalogue = map(Lazy, ("answers.cases", "answers.ranking", "question.specs.catalogue"))
+
+_LAUNCH = in_section(
+    "Launch",
+    Option("--top", "Layouts to launch, the best of each split.", Whole(1, 1000), default=3),
+    Option(
+        "--engine",
+        "What trains; megatron and paddle are experimental.",
+        Word(("reference", "megatron", "paddle")),
+        default="reference",
+    ),
+    Option("--engine-path", "Folder of the engine's own code.", metavar="DIR"),
+    Option("--launcher", "What starts the ranks.", Word(("local", "slurm")), default="local"),
+    Option("--backend", BACKEND, metavar="NAME"),
+    Option(
+        "--communication",
+        "Collective library in torch's words (gloo, nccl, hccl); the usual one of the backend.",
+        metavar="NAME",
+    ),
+    Option("--steps", "Timed steps of a launch.", Whole(1, 10_000), default=8),
+    Option("--warmup", "Steps before them.", Whole(0, 10_000), default=2),
+    Option("--repeat", "Launches of each layout.", Whole(1, 100), default=1),
+    Option("--time-limit", "Seconds that a launch may take.", Whole(1, 1_000_000), default=600),
+    Option("--resume", "Leave out what the rows hold already."),
+    Option("--retry-failed", "With --resume: but not what failed."),
+    Option(
+        "--calibrate",
+        "Let all rows of the file enter a calibration beside it, say what that changes in the ranking, and rank by it "
+        "from then on.",
+    ),
+    Option("--dry-run", "Show what would be started, and start nothing."),
+    Option(
+        "--rdzv-endpoint",
+        "Several nodes without Slurm, started alike: where the first node waits.",
+        metavar="HOST:PORT",
+    ),
+    Option(
+        "--node-rank", "Several nodes without Slurm, started alike: which of them this is.", Whole(0, 2**20), default=0
+    ),
+    Option("--slurm-partition", "With --launcher slurm: the partition.", metavar="NAME"),
+    Option("--slurm-account", "With --launcher slurm: the account.", metavar="NAME"),
+    Option(
+        "--slurm-option",
+        "With --launcher slurm: a further #SBATCH line; repeatable.",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+    ),
+    Option("--queue-limit", "With --launcher slurm: seconds that a job may wait.", Whole(1, 1_000_000), default=3600),
+)
+_FOLDER = "Where launches leave jobs, logs and results.  [default: simulate-validate]"
+_ROWS = "Measured rows, added to those that are there.  [default: HARDWARE.csv in the work folder]"
+
+
+def validate_command() -> click.Command:
+    """Return the command that launches layouts and compares them with their predictions."""
+    return Sectioned(
+        "validate",
+        callback=handled(lambda: validate),
+        params=[
+            *_launched_question(),
+            *layout_options(many=True),
+            *_LAUNCH,
+            output_format("validation"),
+            Option("--output", _ROWS, metavar="ROWS.csv"),
+            Option("--work-folder", _FOLDER, metavar="DIR"),
+            *GENERAL_OPTIONS,
+        ],
+        help=(
+            "Launch the best layouts of a ranking for a few steps, and compare memory and speed with what was "
+            "predicted. Options of the question and the layout are those of a ranking."
+        ),
+        epilog=(
+            "Exit code: 0 all launches ran, 1 one failed or contradicts its verdict, 2 bad input, 3 nothing can be "
+            "launched."
+        ),
+    )
+
+
+def _launched_question() -> list[click.Parameter]:
+    """Return the options of a question, without the framework, as the engine decides it, and defaults that depend."""
+    helps = {
+        "seq_length": "Tokens in a sequence; 256 on a processor, else 8192.",
+        "global_batch_size": "Sequences in a step; 8 on a processor, else 1024.",
+    }
+    options = [param for param in question_options() if param.name != "framework"]
+    for param in options:
+        if isinstance(param, click.Option) and param.name in helps:
+            param.default, param.show_default, param.help = None, False, helps[param.name]
+    return options
+
+
+_FRAMEWORKS = {"reference": "torch", "megatron": "megatron", "paddle": "paddle"}
+_SMALL = {"seq_length": 256, "global_batch_size": 8}
+_LARGE = {name: DEFAULTS[name] for name in _SMALL}
+"""Default sizes: `_SMALL` on processors, so that a launch takes seconds, else the usual ones."""
+_MOST_RANKED = 256
+"""Most layouts of the ranking from which launches are chosen."""
+
+
+def validate(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Plan, launch, compare, and leave with the exit code. Raises UnsupportedError where there is no POSIX."""
+    if os.name != "posix":
+        raise UnsupportedError("simulate validate: launches need Linux or another POSIX system")
+    from simulator.lab.runner.campaign import Planner, Record, run
+    from simulator.lab.runner.compare import learn
+    from simulator.show.report.lab import Validation, dry_run_text
+
+    quiet = verbosity_of(ctx) < 0
+    hardware, question = _question(ctx, values)
+    space = ranking.space_of(question, across_nodes=values["allow_tp_across_nodes"])
+    rank = partial(ranking.rank, space=space, top=_MOST_RANKED, variants=True)
+    _check_options(ctx, values)
+    record = Record(Path(values["output"] or _work_folder(values) / f"{hardware.name}.csv"))
+    learned_file = record.path.with_suffix(".yaml")
+    if values["calibrate"] and values["calibration"] is None and learned_file.is_file():
+        question = question.changed(calibration=str(learned_file))
+        note(f"ranked by {learned_file}, of earlier launches", quiet=quiet)
+    pick = _pick(values, question, record.table)
+    engine, launcher = _engine(values, hardware), _launcher(values, hardware)
+    launcher.check(pick.scenario.nodes)
+    if not values["dry_run"]:
+        engine.check()
+        record.check()
+    ranked = rank(question)
+    if not ranked.estimates:
+        raise UnsupportedError("nothing to launch: no layout fits; `simulate rank` with the same options says why")
+    planner = partial(Planner, engine=engine, pick=pick, record=record)
+    plan = _planned(ctx, values, planner, ranked.estimates)
+    if values["dry_run"]:
+        write(dry_run_text(plan, launcher), None)
+        return
+    _warn(values, hardware, engine, plan, quiet=quiet)
+    keeper = record if values["node_rank"] == 0 else None
+    campaign = run(plan, launcher, engine, keeper, lambda line: note(line, quiet=quiet))
+    learned = None
+    if values["calibrate"] and keeper and any(compared.ran for compared in campaign.comparisons):
+        rows = [row for row in record.rows() if row.hardware == values["hardware"]]
+
+        def ranked_again(file: str) -> Sequence[Estimate]:
+            return rank(question.changed(calibration=file)).estimates
+
+        learned = learn(rows, learned_file, before=ranked.estimates, rank=ranked_again, top=values["top"])
+    validation = Validation(campaign=campaign, rows_file=record.path, learned=learned)
+    shown = replace(presentation(ctx), colour=colour_of(ctx, None))
+    write(ANSWERS["validation"].write(validation, values["format"], shown), None)
+    if campaign.unwritten and not campaign.interrupted_by:
+        raise InputError(campaign.unwritten)
+    note(campaign.unwritten, quiet=not campaign.unwritten)
+    ctx.exit(128 + campaign.interrupted_by if campaign.interrupted_by else int(not campaign.all_well))
+
+
+def _planned(
+    ctx: click.Context, values: Mapping[str, Any], planner: Callable[..., Planner], estimates: Sequence[Estimate]
+) -> LaunchPlan:
+    """Return the launches, whose files are written; a folder in which there is nothing to launch goes."""
+    from simulator.lab.runner.campaign import Wanted, run_folder, shared_folder
+
+    wanted = Wanted(
+        top=values["top"],
+        repeats=values["repeat"],
+        limit_seconds=float(values["time_limit"]),
+        resume=values["resume"],
+        retry_failed=values["retry_failed"],
+    )
+    work, quiet = _work_folder(values), verbosity_of(ctx) < 0
+    folder = shared_folder(work, values["node_rank"]) if values["rdzv_endpoint"] else run_folder(work)
+    try:
+        plan = planner(folder=folder, wanted=wanted).plan(estimates)
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
+    if (launchable := len(plan.layouts)) < wanted.top and not left_to_default(ctx, "top"):
+        note(f"--top {wanted.top}: the ranking has {launchable} of different splits that can be launched", quiet=quiet)
+    if plan.failed_before:
+        note(f"layouts that failed earlier: {plan.failed_before}; --retry-failed launches them again", quiet=quiet)
+    return plan
+
+
+def _work_folder(values: Mapping[str, Any]) -> Path:
+    return Path(values["work_folder"] or "simulate-validate")
+
+
+def _question(ctx: click.Context, values: Mapping[str, Any]) -> tuple[HardwareSpec, Question]:
+    """Return the hardware, and the question of a ranking."""
+    require_model(values)
+    if ":" in values["hardware"]:
+        raise UnsupportedError("--hardware: launches run on one kind of device")
+    hardware = catalogue.load_hardware(values["hardware"])
+    sizes = _SMALL if hardware.family == "cpu" else _LARGE
+    question = question_on_line(ctx, many=True)
+    usual = {name: size for name, size in sizes.items() if name not in question.inputs}
+    return hardware, question.changed(ARGUMENT, framework=_FRAMEWORKS[values["engine"]], **usual)
+
+
+def _pick(values: Mapping[str, Any], question: Question, table: str) -> Pick:
+    """Return the question of every launch, with a placeholder for the layout."""
+    from simulator.lab.runner.engine import Pick
+
+    question = replace(question, layout={})
+    return Pick(
+        scenario=cases.scenario_of(question),
+        layout=Layout(),
+        question=question,
+        steps=values["steps"],
+        warmup_steps=values["warmup"],
+        table=table,
+    )
+
+
+def _engine(values: Mapping[str, Any], hardware: HardwareSpec) -> Engine:
+    from simulator.lab.runner.outside import MegatronEngine, PaddleEngine
+    from simulator.lab.runner.reference import ReferenceEngine, usual_backend
+
+    path = values["engine_path"] or ""
+    if values["engine"] != "reference":
+        why = "needs --engine reference: outside frameworks choose their own"
+        refuse_options(values, ("backend", "communication"), why)
+    if values["engine"] == "megatron":
+        return MegatronEngine(path=path)
+    if values["engine"] == "paddle":
+        return PaddleEngine(path=path)
+    if path:
+        raise click.UsageError("--engine-path: the reference trainer comes with the simulator")
+    backend = values["backend"] or usual_backend(hardware.family)
+    if (backend == "cpu") != (hardware.family == "cpu"):
+        raise click.UsageError(
+            f"--backend {backend}: the hardware {hardware.name} is of family {hardware.family}, and rows would be "
+            "measured on something else; --hardware says what is measured"
+        )
+    return ReferenceEngine(backend=backend, communication=values["communication"] or "")
+
+
+def _launcher(values: Mapping[str, Any], hardware: HardwareSpec) -> Launcher:
+    from simulator.lab.runner.launchers import LocalLauncher, SlurmLauncher
+    from simulator.lab.runner.reference import usual_backend
+
+    if values["launcher"] == "slurm":
+        return SlurmLauncher(
+            partition=values["slurm_partition"] or "",
+            account=values["slurm_account"] or "",
+            options=tuple(option.removeprefix("--") for option in values["slurm_option"]),
+            gpus=(values["backend"] or usual_backend(hardware.family)) == "cuda",
+            queue_seconds=float(values["queue_limit"]),
+        )
+    refuse_options(values, ("slurm_partition", "slurm_account", "slurm_option"), "needs --launcher slurm")
+    return LocalLauncher(endpoint=values["rdzv_endpoint"] or "", node_rank=values["node_rank"])
+
+
+def _warn(values: Mapping[str, Any], hardware: HardwareSpec, engine: Engine, plan: LaunchPlan, *, quiet: bool) -> None:
+    """Warn before a launch of what makes figures of this machine misleading. Raises without the devices."""
+    from simulator.lab.runner.reference import ask, contradictions, crowded, usual_backend
+
+    warnings: Iterable[str] = ()
+    # With Slurm the devices are elsewhere, and an outside framework looks for its own.
+    if values["launcher"] == "local" and values["engine"] == "reference" and plan.launches:
+        first = plan.launches[0]
+        ranks = first.pick.scenario.devices // first.nodes
+        if hardware.family == "cpu":
+            warnings = [crowded(ranks)]
+        else:
+            devices = ask(values["backend"] or usual_backend(hardware.family))
+            warnings = contradictions(devices, hardware, catalogue.hardware_names())
+    unproven = f"experimental: {engine.experimental}" if engine.experimental else ""
+    for text in filter(None, (*warnings, unproven)):
+        note(text, quiet=quiet)
+
+
+def _check_options(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Raise for options that would be ignored, or that separately started nodes cannot share."""
+    output, endpoint = values["output"], values["rdzv_endpoint"]
+    slurm = values["launcher"] == "slurm"
+    for is_wrong, why in (
+        (
+            values["retry_failed"] and not values["resume"],
+            "--retry-failed needs --resume: without it everything is launched",
+        ),
+        (not slurm and not left_to_default(ctx, "queue_limit"), "--queue-limit needs --launcher slurm"),
+        (
+            output and Path(output).is_dir(),
+            f"--output {output}: is a folder; expected a file of rows, such as ROWS.csv",
+        ),
+        (values["calibrate"] and values["dry_run"], "--calibrate needs launches: leave --dry-run out"),
+        (endpoint and slurm, "--rdzv-endpoint needs --launcher local: Slurm says where the first node is"),
+        (endpoint and values["resume"], "--rdzv-endpoint: without --resume, so that all nodes launch the same"),
+        (endpoint and not re.fullmatch(r".+:[0-9]{1,5}", endpoint), f"--rdzv-endpoint {endpoint}: must be HOST:PORT"),
+    ):
+        if is_wrong:
+            raise click.UsageError(why)
+
+
+_NOT_TRACED = ("lora_rank", "framework", "option", "stack", "calibration")
+"""Options of a question that a trace does not take: it runs PyTorch with all weights and counts tensors."""
+_STAGE = "Pipeline rank to trace, from 0; the one that needs most where none is given."
+
+
+def trace_command() -> click.Command:
+    """Return the command that counts a stage's bytes."""
+    return Sectioned(
+        "trace",
+        callback=handled(lambda: trace),
+        params=[
+            *(param for param in question_options() if param.name not in _NOT_TRACED),
+            *layout_options(many=False),
+            Option("--stage", _STAGE, Whole(0, 2**20), section=LAYOUT),
+            *answer_options("trace"),
+            *GENERAL_OPTIONS,
+        ],
+        help=(
+            "Run one pipeline stage of the reference trainer at full size on tensors that hold no data, and show the "
+            "bytes alive at its peak beside the predicted ones. Needs PyTorch, no device, and some hundred MB."
+        ),
+    )
+
+
+def trace(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Count the bytes of a stage and show them beside the predicted ones."""
+    from simulator.lab.trace.tracing import trace as traced
+
+    require_model(values)
+    question = question_on_line(ctx).changed(OPTION, framework="torch", calibration="none")
+    case = cases.priceable(cases.case_of(question))
+    write_answer(ctx, "trace", traced(case.scenario, case.layout, values["stage"]), presentation(ctx))
+
+
+_NOT_PROBE = ("files", "family", "from_log", "option", "rows_only")
+
+
+def probe(ctx: click.Context, values: Mapping[str, Any]) -> None:
+    """Plan, measure, launch and fit, and write how to use the result."""
+    from simulator.lab.probe.run import launch_all, outlook, prepare
+
+    request, shown = _probe_request(values), presentation(ctx)
+    form, allowed = values["format"], ANSWERS["probe"].formats
+    if form not in allowed:
+        raise UnsupportedError(f"--format {form} and --probe: allowed are {', '.join(allowed)}")
+    if values["dry_run"]:
+        write(ANSWERS["probe plan"].write(outlook(request), form, shown), None)
+        return
+
+    def tell(line: str) -> None:
+        note(line, quiet=shown.verbosity < 0)
+
+    request.check()
+    if request.backend != "cpu":
+        tell("experimental: --probe has been walked on processors only, on no accelerator")
+    probed = launch_all(prepare(request, tell), tell)
+    write(ANSWERS["probe"].write(probed, form, shown), None)
+    signal = probed.campaign.interrupted_by
+    ctx.exit(128 + signal if signal else 0 if probed.campaign.all_well and probed.calibration_file else 1)
+
+
+def _probe_request(values: Mapping[str, Any]) -> ProbeRequest:
+    from simulator.lab.probe.run import FOLDER, ProbeRequest
+    from simulator.lab.runner.reference import usual_backend
+
+    for name in _NOT_PROBE:
+        if values[name]:
+            option = "FILES" if name == "files" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"--probe and {option}: a probe measures rows of its own")
+    if values["hardware"] is None:
+        raise click.UsageError("--probe needs --hardware: the spec that comes nearest; `simulate hardware` lists them")
+    hardware = catalogue.load_hardware(values["hardware"])
+    backend = values["backend"] or usual_backend(hardware.family)
+    return ProbeRequest(
+        hardware=values["hardware"],
+        devices=values["devices"] or (2 if backend == "cpu" else hardware.devices_per_node),
+        folder=Path(values["output"] or FOLDER),
+        model=values["model"],
+        precision=values["precision"] or "bf16",
+        backend=backend,
+        launches=values["launches"] or 20,
+        limit_seconds=float(values["time_limit"] or 600),
+        resume=values["resume"],
+    )

@@ -1,0 +1,189 @@
+"""Every answer with the forms that it can be written in: the registry behind `--format`, and the place to add a form.
+
+    "plan": Answer["Plan"](lambda: plan.plan_table, _json(...), csv=lambda: plan.plan_csv)
+
+A form is a keyword with a function that returns its writer, so that choosing one imports its module and no other. Type
+checkers see each writer, and that it takes what the answer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from simulator.answers.compare import Comparison
+    from simulator.answers.explain import Explanation
+    from simulator.answers.plan import Plan
+    from simulator.answers.sweep import Sweep
+    from simulator.cost.pricing.estimate import Estimate
+    from simulator.evidence.calibration.judged import JudgedRun
+    from simulator.evidence.calibration.own import OwnError
+    from simulator.evidence.calibration.store import Calibration
+    from simulator.lab.probe.run import Prepared, Probed
+    from simulator.lab.trace.tracing import TraceComparison
+    from simulator.recipes.check.verdict import Checks
+    from simulator.search.result import Ranking
+    from simulator.show.report.lab import Validation
+    from simulator.show.report.listing import SpecListing
+    from simulator.show.report.presentation import Presentation
+    from simulator.show.report.tables import Style
+
+AnswerText = str | Iterable[str]
+"""Text of an answer, in one piece or in several."""
+_Shown = TypeVar("_Shown")
+AnswerWriter = Callable[[], Callable[[_Shown, "Presentation"], AnswerText]]
+"""Returns what writes an answer of a type."""
+
+
+class Lazy:
+    """A module of the package that is imported when a name of it is first read.
+
+    Beside each stands an import under TYPE_CHECKING, which type checkers and import contracts follow.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = f"simulator.{name}"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the module holds under a name."""
+        return getattr(import_module(self._name), name)
+
+
+if TYPE_CHECKING:
+    from simulator.show.pages import answers as answer_pages
+    from simulator.show.pages import layouts as layout_pages
+    from simulator.show.report import (
+        as_json,
+        calibration,
+        check,
+        check_ci,
+        compare,
+        estimate,
+        json_answers,
+        json_lab,
+        lab,
+        listing,
+        plan,
+        ranking,
+        sweep,
+    )
+else:
+    answer_pages, layout_pages = Lazy("show.pages.answers"), Lazy("show.pages.layouts")
+    as_json, json_answers, json_lab = (
+        Lazy("show.report.as_json"),
+        Lazy("show.report.json_answers"),
+        Lazy("show.report.json_lab"),
+    )
+    check, check_ci, listing = Lazy("show.report.check"), Lazy("show.report.check_ci"), Lazy("show.report.listing")
+    estimate, ranking, compare = Lazy("show.report.estimate"), Lazy("show.report.ranking"), Lazy("show.report.compare")
+    calibration, lab, plan, sweep = map(
+        Lazy, ("show.report.calibration", "show.report.lab", "show.report.plan", "show.report.sweep")
+    )
+
+
+class Answer(Generic[_Shown]):
+    """An answer of a type and its forms, in the order in which `--format` lists them; the first is the default."""
+
+    def __init__(
+        self,
+        table: AnswerWriter[_Shown],
+        json: AnswerWriter[_Shown],
+        *,
+        html: AnswerWriter[_Shown] | None = None,
+        **others: AnswerWriter[_Shown],
+    ) -> None:
+        self.table = table
+        self.writers = {"json": json, **others, **({"html": html} if html else {})}
+        self.formats = ("table", "json", *others, "markdown", *(["html"] if html else []))
+
+    def write(self, value: _Shown, form: str, presentation: Presentation) -> Iterable[str]:
+        """Return the text of an answer, in one piece or in several."""
+        style: Style = "markdown" if form == "markdown" else "table"
+        text = self.writers.get(form, self.table)()(value, replace(presentation, style=style))
+        return (text,) if isinstance(text, str) else text
+
+    def text(self, value: _Shown, form: str, presentation: Presentation) -> str:
+        """Return the text of an answer in one piece."""
+        return "".join(self.write(value, form, presentation))
+
+
+def _json(model: Callable[[], type[as_json.Shown]]) -> AnswerWriter[Any]:
+    """Return what writes the JSON of a model."""
+    return lambda: partial(as_json.json_text, model())
+
+
+_ESTIMATES: Final[Mapping[str, AnswerWriter[Estimate | Ranking]]] = {
+    "jsonl": lambda: as_json.json_lines,
+    "csv": lambda: as_json.estimates_csv,
+}
+_LISTING: Final[Mapping[str, AnswerWriter[SpecListing]]] = {
+    "json": lambda: listing.listing_json,
+    "jsonl": lambda: listing.listing_jsonl,
+    "csv": lambda: listing.listing_csv,
+}
+_ERRORS: Final[Mapping[str, AnswerWriter[Sequence[JudgedRun]]]] = {
+    "json": lambda: calibration.accuracy_json,
+    "csv": lambda: calibration.rows_csv,
+    "html": lambda: answer_pages.accuracy_page,
+}
+ANSWERS: Final[Mapping[str, Answer[Any]]] = {
+    "ranking": Answer["Ranking"](
+        lambda: ranking.ranking_table,
+        lambda: as_json.ranking_json,
+        sliders=lambda: layout_pages.sliders_page,
+        **_ESTIMATES,
+        html=lambda: layout_pages.ranking_page,
+    ),
+    "estimate": Answer["Estimate"](
+        lambda: estimate.estimate_table,
+        _json(lambda: as_json.EstimateJson),
+        **_ESTIMATES,
+        html=lambda: layout_pages.estimate_page,
+    ),
+    "plan": Answer["Plan"](
+        lambda: plan.plan_table,
+        _json(lambda: json_answers.PlanJson),
+        csv=lambda: plan.plan_csv,
+        html=lambda: answer_pages.plan_page,
+    ),
+    "comparison": Answer["Comparison"](
+        lambda: compare.compare_table,
+        _json(lambda: json_answers.ComparisonJson),
+        html=lambda: answer_pages.compare_page,
+    ),
+    "explanation": Answer["Explanation"](lambda: estimate.explain_table, _json(lambda: json_answers.ExplanationJson)),
+    "sweep": Answer["Sweep"](lambda: sweep.sweep_table, _json(lambda: json_answers.SweepJson)),
+    "validation": Answer["Validation"](lambda: lab.validate_table, _json(lambda: json_lab.ValidationJson)),
+    "trace": Answer["TraceComparison"](lambda: lab.trace_table, _json(lambda: json_answers.TraceComparisonJson)),
+    "probe": Answer["Probed"](lambda: lab.probe_table, _json(lambda: json_lab.ProbedJson)),
+    "probe plan": Answer["Prepared"](lambda: lab.outlook_table, _json(lambda: json_lab.PreparedJson)),
+    "verdicts": Answer["Checks"](
+        lambda: check.check_table,
+        _json(lambda: json_answers.ChecksJson),
+        github=lambda: check_ci.check_github,
+        junit=lambda: check_ci.check_junit,
+        sarif=lambda: check_ci.check_sarif,
+        html=lambda: answer_pages.check_page,
+    ),
+    "accuracy": Answer["Sequence[JudgedRun]"](lambda: calibration.class_table, **_ERRORS),
+    "accuracy by row": Answer["Sequence[JudgedRun]"](lambda: calibration.row_table, **_ERRORS),
+    "own accuracy": Answer["Sequence[OwnError]"](
+        lambda: calibration.own_table,
+        lambda: calibration.own_json,
+        csv=lambda: calibration.own_csv,
+        html=lambda: answer_pages.own_page,
+    ),
+    "calibration": Answer["Sequence[Calibration]"](
+        lambda: calibration.calibration_table,
+        lambda: calibration.calibration_json,
+        yaml=lambda: calibration.calibration_yaml,
+    ),
+    "coefficients": Answer[None](lambda: calibration.meaning_table, lambda: calibration.meaning_json),
+    "listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING),
+    "spec listing": Answer["SpecListing"](lambda: listing.listing_table, **_LISTING, yaml=lambda: listing.listing_yaml),
+}
+"""Answers by name."""

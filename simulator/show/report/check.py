@@ -1,0 +1,377 @@
+"""Verdicts on recipes for people: a tally, a row for each recipe, and sentences on those to look at.
+
+    3 recipes: 1 fits, 1 does not fit; 1 not judged (1 cannot tell); 1 failed
+    recipe    verdict       on              GiB
+    train.sh  does not fit  8 x h100  161.2
+
+Names and values come from files: `printable` leaves nothing in them that a terminal or a CI runner would obey.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from simulator.answers.cases import HARDWARE_ASSUMED, NODES_ASSUMED
+from simulator.answers.gates import FIRM, OUTCOMES, CheckOutcome
+from simulator.cost.pricing.estimate import Estimate
+from simulator.errors import one_line
+from simulator.question.origin import Place
+from simulator.recipes.check.verdict import NOT_JUDGED, Changed, Checked, Checks
+from simulator.show.report.estimate import known_text, speed_sentence
+from simulator.show.report.presentation import Presentation, joined
+from simulator.show.report.tables import BETWEEN, Column, fitting, heading, narrow_line
+from simulator.show.report.text import amount, gib, in_colour, largest_parts, layout_text, margin_text, percent, words
+
+_MANY = 12
+"""Most recipes of a table with all rows; a longer one has reasons, and rows of failing recipes only."""
+_MOST_REASONS = 20
+"""Most reasons shown, those of most files first."""
+_SHORTEST, _READABLE = 24, 44
+"""Fewest characters of a file's name, and of a reason."""
+_BESIDE_REASONS = 30
+"""Characters of the columns beside reasons and files."""
+
+
+def check_table(checks: Checks, shown: Presentation) -> str:
+    """Return the verdicts for people: the count of each, a row per recipe, and details of those to look at.
+
+    Of many, only reasons and failing recipes; all with more verbosity.
+    """
+    checks, verbosity = printable(checks), shown.verbosity
+    many = len(checks.results) > _MANY and verbosity < 1
+    failing = tuple(result for result in checks.results if not result.passed and not result.known)
+    results = failing if many else checks.results
+    blocks = [tally(checks.results)]
+    if many:
+        blocks.append(_reasons(checks.results, shown))
+    alone = len(checks.results) == 1 and shown.style == "table" and verbosity == 0
+    if results and not alone:
+        columns, left_out = fitting(_columns(results, shown), shown.line)
+        blocks.append("\n".join([shown.columns(columns), *narrow_line(left_out)]))
+    if verbosity >= 0:
+        for result in results:
+            lines = list(_alone(result, shown) if alone and result.passed else _lines(result, verbosity))
+            if lines:
+                blocks.append(shown.titled(one_line(result.name), shown.prose(map(one_line, lines))))
+    if checks.patches:
+        blocks += [_patches(result, shown) for result in checks.results if result.changes]
+    if checks.changed is not None:
+        lines = [one_line(changed_line(change)) for change in checks.changed] or ["nothing changed"]
+        blocks.append(shown.titled("Since the baseline", shown.sentences(lines)))
+    return joined(blocks)
+
+
+def _reasons(results: Sequence[Checked], shown: Presentation) -> str:
+    """Return the number of files by verdict and reason, with one file of each."""
+    groups: dict[tuple[str, str], list[Checked]] = {}
+    for result in results:
+        groups.setdefault((result.outcome, reason(result)), []).append(result)
+    ranked = sorted(groups.items(), key=lambda group: (OUTCOMES.index(group[1][0].outcome), -len(group[1])))
+    commonest = sorted(ranked, key=lambda group: -len(group[1]))[:_MOST_REASONS]
+    rows = [group for group in ranked if group in commonest]
+    rest = (shown.line or 160) - _BESIDE_REASONS
+    room = max(rest // 2, min(rest - _SHORTEST, _READABLE))
+    named = room >= _READABLE
+    most = room if named else max(rest, _SHORTEST)
+    reasons = [one_line(why) for (_, why), _ in rows]
+    columns = [
+        Column("recipes", tuple(str(len(group)) for _, group in rows)),
+        Column("verdict", tuple(words(outcome) for (outcome, _), _ in rows), is_text=True),
+        Column("reason", tuple(r if len(r) <= most else f"{r[: most - 3].rstrip()}..." for r in reasons), is_text=True),
+    ]
+    if named:
+        files = tuple(_tail(one_line(group[0].file), rest - room) for _, group in rows)
+        columns.append(Column("such as", files, is_text=True))
+    hidden = len(groups) - len(rows)
+    more = [f"and {hidden} more reason{'' if hidden == 1 else 's'}; all with -v"] if hidden else []
+    return "\n".join([shown.columns(columns), *more])
+
+
+def _tail(text: str, room: int) -> str:
+    return text if len(text) <= room else f"...{text[3 - room :]}"
+
+
+def _patches(result: Checked, shown: Presentation) -> str:
+    """Return every change that helps, the fastest first, as a patch of its own."""
+    none = "# no patch: the text gives no hold for it, or an option replaces it; give the options instead"
+    blocks = [heading(f"Patches of {result.name}", shown.style)]
+    for change in result.changes:
+        costs = f"# {change.text} ({_speed_text(change.speed_ratio)})"
+        patch = f"{costs}\n{change.patch.rstrip(chr(10)) or none}"
+        blocks.append(f"```diff\n{patch}\n```" if shown.style == "markdown" else patch)
+    return "\n".join(blocks)
+
+
+def _lines(result: Checked, verbosity: int) -> Iterator[str]:
+    """Yield the lines on a recipe: all where it did not pass or with more verbosity, else the necessary ones."""
+    lines = list(detail_lines(result, sources=verbosity > 0))
+    if not result.passed or verbosity > 0 or result.outcome == "starved" or result.without_offload is not None:
+        yield verdict_line(result)
+        yield from (line for line in lines if not line.startswith("why: "))
+    else:
+        yield from (where_text(estimate) for estimate in (result.estimate,) if estimate is not None)
+        yield from range_line(result)
+        yield from room_line(result)
+        needed = ("warning: ", *(f"[{rule}]" for rule in (HARDWARE_ASSUMED, NODES_ASSUMED)))
+        yield from (line for line in lines if any(part in line for part in needed))
+
+
+def _alone(result: Checked, shown: Presentation) -> Iterator[str]:
+    """Yield the lines on a single recipe that passes."""
+    yield verdict_line(result)
+    if result.estimate is not None:
+        yield f"speed: {speed_sentence(result.estimate, shown)}"
+    yield from (line for line in _lines(result, 0) if line != verdict_line(result))
+
+
+HEADERS = ("recipe", "verdict", "on", "GiB", "usable", "margin", "stage", "step s", "rules")
+TEXTS = (0, 1, 2, 8)
+"""Columns that hold words."""
+_SPARE = (0, 0, 30, 0, 20, 10, 60, 50, 40)
+"""Order in which columns are left out where a line is too short, the highest first; 0 stays."""
+
+
+def _columns(results: Sequence[Checked], shown: Presentation) -> list[Column]:
+    """Return the columns, with as much of the names as leaves room for the others: their ends tell files apart."""
+    rows = summary_rows(results, colour=shown.colour and shown.style == "table")
+    cells = enumerate(zip(HEADERS, zip(*rows, strict=True), strict=True))
+    names, *figures = [Column(header, column, n in TEXTS, _SPARE[n]) for n, (header, column) in cells]
+    if (width := shown.line) is not None:
+        room = max(width - sum(column.width + BETWEEN for column in figures), width * 2 // 5, _SHORTEST)
+        names = names._replace(cells=tuple(_tail(name, room) for name in names.cells))
+    return [names, *figures]
+
+
+def summary_rows(results: Sequence[Checked], *, colour: bool = False) -> list[list[str]]:
+    """Return a row for each recipe."""
+    return [_row(result, colour=colour) for result in results]
+
+
+def _row(result: Checked, *, colour: bool) -> list[str]:
+    verdict = words(result.outcome) + ("" if result.passed or result.outcome != "fits" else ", but fails")
+    verdict = in_colour(verdict, result.outcome if result.passed else "refused", colour=colour)
+    rules = ", ".join(dict.fromkeys(remark.rule for remark in result.remarks if remark.severity == "error"))
+    name, estimate = one_line(result.name), result.estimate
+    if estimate is None:
+        return [name, verdict, "", "", "", "", "", "", rules]
+    memory, on = estimate.memory, one_line(f"{estimate.devices} x {estimate.hardware}")
+    if result.outcome == "refused":
+        return [name, verdict, on, "", gib(memory.capacity_bytes), "", "", "", rules]
+    return [
+        name,
+        verdict,
+        on,
+        gib(memory.device_bytes),
+        gib(memory.capacity_bytes),
+        margin_text(memory.headroom_bytes),
+        str(memory.binding_stage),
+        amount(estimate.throughput.step_seconds),
+        rules,
+    ]
+
+
+def verdict_line(result: Checked) -> str:
+    """Return the verdict with its margin, or the first reason for having none."""
+    verdict = words(result.outcome)
+    if result.estimate is None or result.outcome == "refused":
+        more = f" (and {len(result.reasons) - 1} more)" if len(result.reasons) > 1 else ""
+        return f"{verdict}: {_below(result, result.reasons[0])}{more}" if result.reasons else verdict
+    memory = result.estimate.memory
+    size = f"needs {gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB"
+    line = f"{verdict}: {size}, {margin_text(memory.headroom_bytes)}; stage {memory.binding_stage} at {memory.moment}"
+    return f"{line}; {'; '.join(result.reasons)}" if result.reasons else line
+
+
+def _below(result: Checked, text: str) -> str:
+    """Return a text with a line alone in place of the result's own file, which stands above."""
+    if not text.startswith(f"{result.file}:"):
+        return text
+    return re.sub(r"^([0-9]+): ?", r"line \1: ", text.removeprefix(f"{result.file}:").lstrip())
+
+
+def detail_lines(result: Checked, *, sources: bool = False) -> Iterator[str]:
+    """Yield the reasons of a verdict, a sentence each; ``sources`` adds where a refusal was read."""
+    estimate = result.estimate
+    if estimate is not None:
+        yield where_text(estimate)
+        yield from range_line(result)
+    # A refused layout has no figures: no run can have it.
+    if estimate is not None and result.outcome != "refused":
+        parts = ", ".join(f"{words(name)} {gib(size)}" for name, size in largest_parts(estimate.memory.parts_bytes))
+        yield f"stage {estimate.memory.binding_stage} holds, GiB: {parts}"
+        yield from _peak_lines(result)
+    if not result.remarks or result.outcome in ("fits", "starved", "does_not_fit"):
+        yield from (f"why: {_below(result, reason)}" for reason in result.reasons)
+    for remark in result.remarks:
+        place = _below(result, f"{remark.place.file}:{remark.place.line}: ") if remark.place else ""
+        fix = f"; fix: {remark.fix}" if remark.fix else ""
+        source = f" ({remark.source})" if sources and remark.source else ""
+        yield f"{place}{remark.severity}: {remark.message}{fix} [{remark.rule}]{source}"
+    yield from room_line(result)
+    yield from change_lines(result)
+    if result.outcome == "does_not_fit" and not result.changes:
+        yield "would fit: nothing of up to three changes that were tried"
+
+
+def range_line(result: Checked) -> Iterator[str]:
+    """Yield the 90 % intervals of need and step, and how well device, stack and layout are known."""
+    estimate = result.estimate
+    if estimate is None or result.outcome == "refused":
+        return
+    memory, step = estimate.memory.interval_bytes, estimate.throughput.interval_seconds
+    ranges = "no interval: priced without a calibration"
+    if memory is not None and step is not None:
+        seconds = f"{amount(step.low)} to {amount(step.high)} s a step"
+        ranges = f"90 % intervals: {gib(memory.low)} to {gib(memory.high)} GiB, {seconds}"
+    yield f"{ranges}; known: {known_text(estimate)}"
+
+
+def change_lines(result: Checked) -> Iterator[str]:
+    """Yield the changes that help, with the effect of each on the recipe."""
+    estimate = result.estimate
+    if estimate is None:
+        return
+    passes = "pass" if estimate.memory.fits else "fit"
+    for change in result.changes:
+        verb = "may" if change.estimate.memory.undecided else "would"
+        batch, before = change.estimate.global_batch_size, estimate.global_batch_size
+        more = "" if batch == before else f", batch {before} -> {batch}"
+        margin = margin_text(change.estimate.memory.headroom_bytes)
+        yield f"{verb} {passes}: {change.text} ({_speed_text(change.speed_ratio)}, {margin}{more})"
+
+
+def room_line(result: Checked) -> Iterator[str]:
+    """Yield the room that the recipe leaves on its devices, where that was asked."""
+    room = result.room
+    if room is not None:
+        sequence = f"sequence of {room.seq_length}" if room.seq_length else "no sequence"
+        batch = f"micro batch of {room.micro_batch_size}" if room.micro_batch_size else "no micro batch"
+        yield f"largest that fits, all else the same: {sequence}; {batch}"
+
+
+def where_text(estimate: Estimate) -> str:
+    """Return what was priced on what, on one line."""
+    parts = [layout_text(estimate.layout), f"seq {estimate.seq_length}", f"batch {estimate.global_batch_size}"]
+    parts += ["SP"] if estimate.layout.sequence_parallel else []
+    parts.append(f"ZeRO {estimate.layout.zero_stage}")
+    parts += [f"LoRA {estimate.lora_rank}"] if estimate.lora_rank else []
+    on = f"{estimate.model} on {estimate.devices} x {estimate.hardware}, {estimate.precision}"
+    return f"{on}, {' '.join(parts)}"
+
+
+def _peak_lines(result: Checked) -> Iterator[str]:
+    peaks, plain = result.peaks, result.without_offload
+    if peaks is None:
+        return
+    passes, step = peaks.passes, peaks.optimizer_step
+    line = f"peaks, GiB: forward and backward {gib(passes.device_bytes)} (stage {passes.stage})"
+    yield f"{line}, optimizer step {gib(step.device_bytes)} (stage {step.stage})"
+    if plain is not None:
+        memory = plain.memory
+        need = f"{gib(memory.device_bytes)} of {gib(memory.capacity_bytes)} GiB, {margin_text(memory.headroom_bytes)}"
+        yield f"without offloading: {words(plain.verdict)}, needs {need}"
+
+
+def _speed_text(ratio: float) -> str:
+    """Return a ratio of speeds per device as a gain or a loss."""
+    if abs(ratio - 1) < 5e-4:
+        return "same speed"
+    return f"{percent(abs(ratio - 1))} % {'faster' if ratio > 1 else 'slower'} per device"
+
+
+def changed_line(change: Changed) -> str:
+    """Return what changed since the baseline, on one line."""
+    before, after = change.before, change.after
+    if after is None:
+        return f"removed: {change.name}: in the baseline only"
+    if before is None:
+        return f"{words(change.kind)}: {change.name}: {words(after.outcome)}, not in the baseline"
+    text = f"{words(change.kind)}: {change.name}: {words(before.outcome)}"
+    if before.outcome != after.outcome:
+        text += f" -> {words(after.outcome)}"
+    for label, ratio in (("memory", change.memory_ratio), ("step time", change.time_ratio)):
+        if ratio is not None and abs(ratio - 1) >= 5e-4:
+            text += f", {label} {100 * (ratio - 1):+.1f} %"
+    return text
+
+
+_PLURALS = {"fits": "fit", "does_not_fit": "do not fit"}
+
+
+def tally(results: Sequence[Checked]) -> str:
+    """Return the number of recipes by verdict, without one, and failing, on one line."""
+    counts = Counter(result.outcome for result in results)
+
+    def counted(outcomes: Iterable[CheckOutcome]) -> str:
+        plurals = {outcome: _PLURALS.get(outcome, words(outcome)) for outcome in outcomes}
+        names = ((counts[o], plural if counts[o] > 1 else words(o)) for o, plural in plurals.items() if counts[o])
+        return ", ".join(f"{count} {name}" for count, name in names)
+
+    unjudged, skipped = sum(counts[outcome] for outcome in NOT_JUDGED), counts["skipped"]
+    recipes = len(results) - skipped
+    parts = [counted(FIRM) or "none judged"]
+    parts += [f"{unjudged} not judged ({counted(NOT_JUDGED)})"] if unjudged else []
+    failed = sum(not result.passed and not result.known for result in results)
+    known = sum(result.known for result in results)
+    parts.append(f"{failed} failed" + (f", and {known} as in the baseline" if known else ""))
+    parts += [f"{skipped} file{'' if skipped == 1 else 's'} skipped: no training"] if skipped else []
+    return f"{recipes} recipe{'' if recipes == 1 else 's'}: {'; '.join(parts)}"
+
+
+def reason(result: Checked) -> str:
+    """Return the reason of a recipe's verdict: the first clause, without file and lines."""
+    if result.outcome in ("fits", "starved", "does_not_fit"):
+        return ""
+    text = result.reasons[0] if result.reasons else ""
+    text = _PLACE.sub("", text.removeprefix(result.file))
+    text = _FOLLOWS.split(text, maxsplit=1)[0]
+    return text.removeprefix("starts no training: ").strip()
+
+
+_PLACE = re.compile(r"^(?::[0-9]+)?: |^line [0-9]+: ")
+"""Place in a reason: behind the file, or in front of the missing value."""
+_FOLLOWS = re.compile(r"; |: on | \(--|, did you mean| \(and ")
+"""Beginning of the rest of a reason: allowed values, and help."""
+
+
+def printable(checks: Checks) -> Checks:
+    """Return the verdicts with every text of a file or its name on one line, without control marks or lone surrogates.
+
+    A runner of GitHub takes a line of any output for a command that begins with two colons, or that holds the older
+    mark; no name or value begins a line so, or holds it.
+    """
+    changed = checks.changed and tuple(replace(c, file=_text(c.file), title=_text(c.title)) for c in checks.changed)
+    return replace(checks, results=tuple(map(_printable, checks.results)), changed=changed)
+
+
+def _text(text: str) -> str:
+    return one_line(text).replace("##[", "# #[")
+
+
+def _name(text: str) -> str:
+    """Return a name that may begin a line; one that would be a command gets the folder in front."""
+    name = _text(text)
+    return f"./{name}" if name.startswith("::") else name
+
+
+def _place(place: Place | None) -> Place | None:
+    return place and replace(place, file=_name(place.file))
+
+
+def _printable(result: Checked) -> Checked:
+    remarks = (
+        replace(remark, message=_text(remark.message), fix=_text(remark.fix), place=_place(remark.place))
+        for remark in result.remarks
+    )
+    return replace(
+        result,
+        file=_name(result.file),
+        title=_text(result.title),
+        reasons=tuple(map(_text, result.reasons)),
+        remarks=tuple(remarks),
+        blame=_place(result.blame),
+        estimate=result.estimate and replace(result.estimate, model=_name(result.estimate.model)),
+    )

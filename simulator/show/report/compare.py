@@ -1,0 +1,221 @@
+"""Two estimates side by side: figures, the inputs that differ and what each does, parts that differ.
+
+    B is 12.4 % faster (+8.1 to +16.9 %) and needs 3.20 GiB more; both: fits.
+    input            A  B  GiB     s
+    tensor parallel  2  4  -8.12  +0.41
+
+An estimate's explanation, which names causes of its memory, is in `estimate`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from simulator.answers.compare import Comparison, InputDifference, PartDifference
+from simulator.cost.pricing.estimate import Estimate, Interval
+from simulator.show.report.estimate import brief_layout, provenance_lines
+from simulator.show.report.presentation import Presentation, joined
+from simulator.show.report.text import (
+    amount,
+    cluster_speed,
+    devices_text,
+    fit_text,
+    gib,
+    grouped,
+    mfu_text,
+    percent,
+    ranged,
+    sharded_layout_text,
+    step_unit,
+    verdict_text,
+    words,
+)
+
+FIGURES, INPUTS, PARTS = ("figure", "A", "B"), ("input", "A", "B", "GiB", "s"), ("part", "A", "B", "B less A")
+"""Headers of the tables."""
+_MOST_INPUTS, _MOST_PARTS = 4, 2
+"""Rows of a first screen: inputs, and parts of memory and of the step each."""
+
+
+def compare_table(comparison: Comparison, shown: Presentation) -> str:
+    """Return a comparison for people."""
+    full = shown.full
+    blocks = [
+        shown.prose(_sides(comparison, full=full)),
+        shown.prose([headline(comparison)]),
+        shown.grid(FIGURES, figure_rows(comparison, colour=shown.colour, full=full)),
+        shown.titled("Inputs that differ, and what each does to A alone", _inputs(comparison, shown)),
+    ]
+    unit, per_second = comparison_unit(comparison)
+    memory, step = part_rows(comparison.memory, gib), part_rows(comparison.step, _seconds)
+    if full:
+        rows = part_rows(comparison.step, lambda value: _seconds(value * per_second))
+        blocks.append(shown.titled("Memory of the fullest device, GiB", shown.grid(PARTS, memory)))
+        blocks.append(shown.titled(f"Time of one step, {unit}", shown.grid(PARTS, rows)))
+    else:
+        rows = []
+        for name, (*parts, total) in (("GiB", memory), ("s", step)):
+            most = [row for row in parts if row[-1].strip("0.")][:_MOST_PARTS]
+            rows += [[f"{part}, {name}", *cells] for part, *cells in [*most, total]]
+        blocks.append(shown.titled("Parts that differ most", shown.grid(PARTS, rows)))
+    if shown.verbosity >= 0:
+        lines = list(compare_notes(comparison, shown))
+        if not full:
+            known = [line for line in lines if re.match(r"([AB]: )?(Known|Assumed \w+ peak): ", line)]
+            lines = [*known, "-v: every part, assumptions. Next: simulate explain, emit; --format html."]
+        blocks.append(shown.prose(lines))
+    return joined(blocks)
+
+
+def comparison_unit(comparison: Comparison) -> tuple[str, float]:
+    """Return the unit of both steps, and how many of it a second has."""
+    return step_unit(max(e.throughput.step_seconds for e in (comparison.first, comparison.second)))
+
+
+def headline(comparison: Comparison) -> str:
+    """Return the difference of B from A in words."""
+    a, b = comparison.first, comparison.second
+    speeds = cluster_speed(a), cluster_speed(b)
+    ratio = speeds[1] / speeds[0] - 1.0 if speeds[0] > 0 else 0.0
+    faster = f"{percent(abs(ratio))} % {'faster' if ratio > 0 else 'slower'}" if ratio else "as fast"
+    if (width := comparison.step_half_width) is not None:
+        low, high = (100.0 * ((1.0 + ratio) * math.exp(sign * width) - 1.0) for sign in (-1, 1))
+        faster += f" ({low:+.1f} to {high:+.1f} %)"
+    memory = b.memory.device_bytes - a.memory.device_bytes
+    needs = f"{gib(abs(memory))} GiB {'more' if memory > 0 else 'less'}" if memory else "as much memory"
+    first, second = (verdict_text(priced.verdict, colour=False) for priced in (a, b))
+    ends = f"both: {first}" if first == second else f"A: {first}, B: {second}"
+    verb = "may be" if comparison.differ is False else "is"
+    return f"B {verb} {faster} and needs {needs}; {ends}."
+
+
+def _sides(comparison: Comparison, *, full: bool) -> Iterator[str]:
+    for letter, name, priced in zip("AB", comparison.names, (comparison.first, comparison.second), strict=True):
+        if full:
+            yield f"{letter}: {name}"
+            yield f"   {priced_text(priced)}"
+        else:
+            file = "" if name.startswith("-") else f"{Path(name).name}: "
+            yield f"{letter}: {file}{_where(priced)}: {brief_layout(priced.layout, priced.framework)}"
+
+
+def _where(priced: Estimate) -> str:
+    where = f"{priced.model} on {devices_text(priced.devices)} of {priced.hardware}"
+    return f"{where}, {priced.precision}, {priced.framework}"
+
+
+def priced_text(priced: Estimate) -> str:
+    """Return what was priced on one line."""
+    return f"{_where(priced)}: {sharded_layout_text(priced.layout)}"
+
+
+def figure_rows(comparison: Comparison, *, colour: bool, full: bool = True) -> list[list[str]]:
+    """Return the figures of A and B: name and both values; those of a first screen have intervals beside them."""
+    pair = (comparison.first, comparison.second)
+    unit, per_second = comparison_unit(comparison)
+
+    def row(name: str, cell: Callable[[Estimate], str]) -> list[str]:
+        return [name, *map(cell, pair)]
+
+    def ends(interval: Interval | None, text: Callable[[float], str]) -> str:
+        return "-" if interval is None else f"{text(interval.low)} to {text(interval.high)}"
+
+    def in_unit(value: float) -> str:
+        return _seconds(value * per_second)
+
+    rows = [row("verdict", lambda e: verdict_text(e.verdict, colour=colour))]
+    if full:
+        rows += [
+            row("memory GiB", lambda e: gib(e.memory.device_bytes)),
+            row("90 % interval GiB", lambda e: ends(e.memory.interval_bytes, gib)),
+            row("usable GiB", lambda e: gib(e.memory.capacity_bytes)),
+            row("probability to fit %", fit_text),
+            row(f"step {unit}", lambda e: in_unit(e.throughput.step_seconds)),
+            row(f"90 % interval {unit}", lambda e: ends(e.throughput.interval_seconds, in_unit)),
+        ]
+    else:
+        steps = [(e.throughput.step_seconds, e.throughput.interval_seconds) for e in pair]
+        step = (ranged(value, interval, lambda value: amount(value * per_second)) for value, interval in steps)
+        rows += [
+            row("GiB (90 %)", lambda e: ranged(e.memory.device_bytes, e.memory.interval_bytes, gib)),
+            row("fit %", fit_text),
+            [f"step {unit} (90 %)", *step],
+        ]
+    tokens = row("tokens/s", lambda e: grouped(cluster_speed(e)))
+    return [*rows, tokens, row("MFU %", lambda e: mfu_text(e.throughput.mfu))]
+
+
+def _inputs(comparison: Comparison, shown: Presentation) -> str:
+    if not comparison.inputs:
+        return "None: both ask the same."
+    rows = input_rows(comparison)
+    if not shown.full and len(rows) > _MOST_INPUTS:
+        rows = [*rows[: _MOST_INPUTS - 1], [f"{len(rows) - _MOST_INPUTS + 1} more: -v", "", "", "", ""]]
+    table = shown.grid(INPUTS, rows, (0, 1, 2)) if rows else ""
+    idle = shown.sentences(idle_lines(comparison)) if shown.full or not rows else ""
+    return "\n\n".join(block for block in (table, idle) if block.strip())
+
+
+def input_rows(comparison: Comparison) -> list[list[str]]:
+    """Return the inputs that differ: name, both values, and the effect of B's alone on A."""
+    return [
+        [
+            words(differing.name),
+            _short(differing.first),
+            _short(differing.second),
+            "only with others" if differing.memory_bytes is None else _signed(differing.memory_bytes, gib),
+            "" if differing.step_seconds is None else _signed(differing.step_seconds, _seconds),
+        ]
+        for differing in comparison.inputs
+        if not _is_idle(differing)
+    ]
+
+
+def idle_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield the inputs that differ and have no effect on A alone."""
+    idle = [
+        f"{words(differing.name)} ({_short(differing.first)}, {_short(differing.second)})"
+        for differing in filter(_is_idle, comparison.inputs)
+    ]
+    if idle:
+        yield f"Without effect on A alone: {', '.join(idle)}."
+
+
+def _is_idle(differing: InputDifference) -> bool:
+    """Tell whether an input changes no figure that is shown."""
+    if differing.memory_bytes is None or differing.step_seconds is None:
+        return False
+    return not (gib(abs(differing.memory_bytes)) + _seconds(abs(differing.step_seconds))).strip("0.")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def part_rows(parts: Sequence[PartDifference], text: Callable[[float], str]) -> list[list[str]]:
+    """Return parts in both and their difference, the largest difference first, and the total."""
+    ordered = [(words(p.name), p.first, p.second) for p in sorted(parts, key=lambda p: -abs(p.second - p.first))]
+    total = ("total", sum(part.first for part in parts), sum(part.second for part in parts))
+    return [[name, text(a), text(b), _signed(b - a, text)] for name, a, b in [*ordered, total]]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _signed(value: float, text: Callable[[float], str]) -> str:
+    size = text(abs(value))
+    return f"{'+' if value > 0 else '-'}{size}" if size.strip("0.") else size
+
+
+def compare_notes(comparison: Comparison, shown: Presentation) -> Iterator[str]:
+    """Yield the sources of both estimates."""
+    if any(differing.memory_bytes is None for differing in comparison.inputs):
+        yield "Only with others: A with this input of B alone breaks a rule."
+    both = [list(provenance_lines(priced, shown)) for priced in (comparison.first, comparison.second)]
+    yield from (line for line in both[0] if line in both[1])
+    for letter, mine, other in zip("AB", both, reversed(both), strict=True):
+        yield from (f"{letter}: {line}" for line in mine if line not in other)
