@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from simulator.question.scenario.layout import Layout
     from simulator.question.specs.catalogue import load_hardware, load_model
     from simulator.recipes.check.verdict import Checks
-    from simulator.search.result import Ranking
+    from simulator.search.query import Ranking
     from simulator.search.space import Space
 
 __all__ = [

@@ -33,9 +33,8 @@ from simulator.recipes.check.judge import check_files
 from simulator.recipes.check.verdict import Checks
 from simulator.recipes.emit.write import emit as write_recipe
 from simulator.recipes.files import case_of_file, recipe_format
-from simulator.search.query import MIN_FIT_PROBABILITY
+from simulator.search.query import MIN_FIT_PROBABILITY, Ranking
 from simulator.search.rank import Progress
-from simulator.search.result import Ranking
 from simulator.search.space import Space
 
 P = ParamSpec("P")

@@ -17,7 +17,7 @@ from simulator.question.scenario.inputs import BY_INPUT
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.vocabulary import OFFLOADS
 from simulator.search.build import estimate_layout
-from simulator.search.result import Ranking
+from simulator.search.query import Ranking
 
 
 def test_public_names_are_there() -> None:

@@ -32,13 +32,11 @@ from simulator.frameworks.arguments import Arguments, finished
 from simulator.frameworks.home import reading_within
 from simulator.frameworks.nemo.framework import FORM
 from simulator.frameworks.nemo.recipes import PythonRecipe, is_python_recipe, python_recipes, read_python, variants
-from simulator.question.frameworks.profile import switches
-from simulator.question.frameworks.switch_text import switch_value
+from simulator.question.frameworks.profile import switch_value, switches
 from simulator.question.origin import Place
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.layout import FIELDS
-from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.names import shipped_name
+from simulator.question.specs.catalogue import load_model, shipped_name
 from simulator.question.vocabulary import PRECISIONS
 from simulator.recipes.readers.read import read_recipe
 

@@ -19,8 +19,8 @@ from simulator.evidence.calibration.sample import Sample
 from simulator.question.coefficients import Coefficients
 from simulator.question.scenario.layout import SEARCHED_RECOMPUTE_MODES, Layout, sizes_text
 from simulator.question.units import TERA
+from simulator.search.rank import walk
 from simulator.search.space import Space
-from simulator.search.walk import walk
 from simulator.show.report.tables import Section
 
 MEMORY_TOLERANCE: Final = 0.03

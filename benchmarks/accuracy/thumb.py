@@ -18,8 +18,8 @@ from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import Precision
+from simulator.search.rank import walk
 from simulator.search.space import Space
-from simulator.search.walk import walk
 
 HARDWARE = "z2000"
 SMALL, LARGE = ("llama3.1-8b", 32), ("llama3.1-70b", 64)

@@ -16,15 +16,14 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.errors import InputError
 from simulator.evidence.cluster import cluster
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.releases import usual_profile
+from simulator.question.frameworks.stacks import usual_profile
 from simulator.question.origin import Remark, Unknown, option_for
 from simulator.question.question import SEARCH, Question
 from simulator.question.recipe import A_NODE, Recipe
 from simulator.question.scenario.complete import KEYS, NAMES, OPTIONS, Wording, devices_taken, resolve
-from simulator.question.scenario.inputs import DEFAULT_WORKLOAD, WORKLOAD
+from simulator.question.scenario.inputs import DEFAULT_WORKLOAD, WORKLOAD, InputSetting
 from simulator.question.scenario.layout import BY_NAME, FIELDS, SETTINGS, Layout, default_cut
 from simulator.question.scenario.scenario import Cluster, Scenario, scenario_on
-from simulator.question.scenario.settings import InputSetting
 from simulator.question.specs.model import ModelSpec
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulator.cost.pricing.estimate import Estimate
+from simulator.question.scenario.inputs import LISTS
 from simulator.question.scenario.layout import FIELDS, Layout
-from simulator.question.scenario.settings import LISTS
 
 _BELONGS_TO = {
     "recompute_modules": "selective",

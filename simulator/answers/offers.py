@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from simulator.errors import InputError
-from simulator.question.scenario.settings import check_count
+from simulator.question.scenario.inputs import check_count
 
 MOST_SIZES = 64
 """Most numbers of nodes in one offer."""

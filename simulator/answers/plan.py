@@ -17,8 +17,8 @@ from simulator.cost.pricing.estimate import Estimate, Interval
 from simulator.errors import InputError, UnsupportedError
 from simulator.question.origin import ARGUMENT, Origin
 from simulator.question.question import Question
+from simulator.question.scenario.inputs import check_count
 from simulator.question.scenario.layout import layout_object
-from simulator.question.scenario.settings import check_count
 from simulator.question.specs.catalogue import load_hardware, load_model
 from simulator.question.vocabulary import PRECISIONS, Precision
 from simulator.search.query import MIN_FIT_PROBABILITY

@@ -27,10 +27,8 @@ from simulator.question.frameworks.stacks import framework, stack_for
 from simulator.question.question import question_of
 from simulator.question.scenario.complete import KEYS, named
 from simulator.question.scenario.inputs import BY_INPUT, DEFAULTS
-from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.catalogue import data_folder, hub_file, load_model
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.folders import data_folder
-from simulator.question.specs.names import hub_file
 from simulator.question.units import parse_count
 
 MOST_QUESTIONS = 100_000_000

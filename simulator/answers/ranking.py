@@ -16,17 +16,13 @@ from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import price
 from simulator.errors import InputError
 from simulator.question.question import FOLLOWS, Question
-from simulator.question.scenario.settings import check_count, check_share
-from simulator.search.assumed import with_switches
-from simulator.search.beside import in_fp8, on_other_stacks, reasons, remedies
+from simulator.question.scenario.inputs import check_count, check_share
+from simulator.search.alternatives import in_fp8, on_other_stacks, reasons, remedies, with_switches
 from simulator.search.build import estimate_layout, estimate_of_block, estimates_of
 from simulator.search.fewest import fewest_nodes, most_nodes
-from simulator.search.query import MIN_FIT_PROBABILITY, PricedLayout, Query
-from simulator.search.rank import Progress, best_of, progress_part, search
-from simulator.search.result import Counts, Ranking
+from simulator.search.query import MIN_FIT_PROBABILITY, Counts, PricedLayout, Query, Ranking
+from simulator.search.rank import Progress, best_of, equal_to_first, progress_part, search, spread, surer_than_first
 from simulator.search.space import Space
-from simulator.search.spread import spread
-from simulator.search.surer import equal_to_first, surer_than_first
 
 _NEAR = 3
 """Number of best layouts to try first in fp8 and on other stacks."""

@@ -13,13 +13,11 @@ from typing import Any, Final, get_args
 
 from simulator.answers.cases import Case, case_of, priceable
 from simulator.errors import InputError, did_you_mean
-from simulator.question.frameworks.renamed import current_switches
-from simulator.question.frameworks.stacks import stack_of_file
+from simulator.question.frameworks.stacks import current_switches, stack_of_file
 from simulator.question.origin import NOBODY, Input, Origin, OriginKind
 from simulator.question.question import FOLLOWS, Question
-from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD
+from simulator.question.scenario.inputs import BY_INPUT, DEFAULT_WORKLOAD, LISTS
 from simulator.question.scenario.layout import BY_NAME, FIELDS, layout_of_object
-from simulator.question.scenario.settings import LISTS
 from simulator.question.specs.documents import parse_json, read_limited
 from simulator.question.units import to_mib
 from simulator.question.vocabulary import FRAMEWORKS

@@ -41,8 +41,8 @@ from simulator.errors import InputError, SimulateError, UnsupportedError, one_li
 from simulator.files import write_file, writing
 from simulator.question.question import question_of
 from simulator.question.scenario.complete import KEYS
+from simulator.question.scenario.inputs import LISTS, check_count, check_share
 from simulator.question.scenario.layout import BY_NAME, Layout, layout_object
-from simulator.question.scenario.settings import LISTS, check_count, check_share
 from simulator.search.query import MIN_FIT_PROBABILITY
 from simulator.search.rank import Progress
 from simulator.tabular import Row, Tabular

@@ -8,10 +8,15 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from simulator.frameworks.home import require_inside
-from simulator.question.specs.catalogue import load_model, model_names, models_by_sizes
-from simulator.question.specs.folders import CONFIG_FILE
+from simulator.question.specs.catalogue import (
+    CONFIG_FILE,
+    known_names,
+    load_model,
+    model_names,
+    models_by_sizes,
+    shipped_name,
+)
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.names import known_names, shipped_name
 
 __all__ = ["BY_NAME_ALONE", "beside", "by_name", "by_shape", "differing", "load_model", "model_names", "shares_sizes"]
 

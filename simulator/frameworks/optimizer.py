@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from simulator.frameworks.arguments import Arguments
-from simulator.question.frameworks.profiles import profile_of
+from simulator.question.frameworks.stacks import profile_of
 from simulator.question.specs.optimizers import OPTIMIZERS, Optimizer, optimizer_of_word
 
 _USUAL: Final = "adamw"

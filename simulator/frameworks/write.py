@@ -14,8 +14,7 @@ from typing import Any, Final
 from simulator.errors import InputError, UnsupportedError
 from simulator.frameworks.flags import ANY_TEXT, Flag, FlagTable, Meaning
 from simulator.question.frameworks.profile import switches
-from simulator.question.frameworks.profiles import profile_of
-from simulator.question.frameworks.stacks import framework
+from simulator.question.frameworks.stacks import framework, profile_of
 from simulator.question.scenario.layout import FIELDS, Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.frameworks.renamed import current_switches
+from simulator.question.frameworks.stacks import current_switches
 from simulator.question.origin import ARGUMENT, NOBODY, Input, Origin
 from simulator.question.recipe import Recipe
 from simulator.question.scenario.complete import NAMES, Wording, layout_fields

@@ -37,8 +37,7 @@ from simulator.frameworks.logs import (
     parse_count,
 )
 from simulator.frameworks.logs import LoggedStep as Step
-from simulator.question.frameworks.profiles import profile_of
-from simulator.question.frameworks.stacks import stack_for, stacks_of
+from simulator.question.frameworks.stacks import profile_of, stack_for, stacks_of
 from simulator.question.recipe import Recipe
 from simulator.question.specs.catalogue import load_hardware, models_by_sizes
 from simulator.question.units import TERA, to_mib

@@ -15,8 +15,7 @@ from simulator.evidence.measurements.row import LAYOUT_COLUMNS, WORKLOAD_COLUMNS
 from simulator.evidence.measurements.shapes import spec_text
 from simulator.question.origin import Origin
 from simulator.question.question import Question, question_of
-from simulator.question.specs.catalogue import load_model
-from simulator.question.specs.folders import model_names
+from simulator.question.specs.catalogue import load_model, model_names
 from simulator.recipes.logs import read_log
 from simulator.recipes.readers.read import read_recipe
 

@@ -9,11 +9,10 @@ from dataclasses import replace
 
 from simulator.errors import InputError
 from simulator.question.question import SEARCH
-from simulator.question.scenario.settings import check_count
+from simulator.question.scenario.inputs import check_count
 from simulator.search.build import estimates_of
-from simulator.search.query import PricedLayout, Query
+from simulator.search.query import FewestNodes, PricedLayout, Query
 from simulator.search.rank import Progress, best_of
-from simulator.search.result import FewestNodes
 from simulator.search.space import candidates
 
 MOST_NODES = 1024

@@ -1,28 +1,31 @@
 """Search for the fastest layouts that fit: rules, then memory, then the time of layouts that may enter the list.
 
-It returns layouts with two figures each, of which `build` makes estimates. Contains no formula.
+Results are layouts with two figures each, of which `build` makes estimates.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from simulator.cost.derived import Pricing, pricing_of
+from simulator.cost.pricing.estimate import Estimate
 from simulator.cost.pricing.price import DOES_NOT_FIT, FITS, STARVED, Priced, Sized, price, size, timed
 from simulator.cost.timing.step import min_step_seconds
 from simulator.errors import InputError
 from simulator.question.arrays import Index, Mask
-from simulator.question.scenario.block import Array
-from simulator.question.scenario.layout import Layout
-from simulator.search.partial import raised, searches_partial, solved
+from simulator.question.scenario.block import Array, LayoutBlock
+from simulator.question.scenario.layout import BY_NAME, SPLIT, Layout
+from simulator.question.scenario.scenario import Scenario
 from simulator.search.query import PricedLayout, Query
-from simulator.search.shortlist import Shortlist, priced_layout
-from simulator.search.space import CHUNK, MOST_CANDIDATES, blocks, candidates
-from simulator.search.walk import lawful, walk
+from simulator.search.rules import ACROSS_NODES, RULES, Rule
+from simulator.search.space import CHUNK, MOST_CANDIDATES, Space, blocks, candidates
 
 Progress = Callable[[int, int], None]
 """Callback with the candidates done and in total."""
@@ -294,3 +297,325 @@ def faster_than(query: Query, layout: Layout) -> tuple[int, PricedLayout, Priced
             first = priced_layout(query, priced, int(before[np.argmin(priced.step.total[before])]))
             best = min(best, first, key=_seconds)
     return count, best, own
+
+
+_BASE = 8192.0
+"""Upper bound on every size in a split."""
+_SIZES = tuple(size.name for size in SPLIT if not size.per_block)
+_SHARED = tuple(size.name for size in SPLIT if size.per_block)
+
+
+@dataclass(slots=True)
+class Shortlist:
+    """The best few layouts by a figure, lowest first; ties keep the order of the search."""
+
+    query: Query
+    limit: int
+    variants: bool = False
+    """Whether to keep every layout, not only the best of each split."""
+    by: Literal["step_seconds", "device_bytes"] = "step_seconds"
+    entries: list[PricedLayout] = field(default_factory=list)
+
+    @property
+    def bar(self) -> float:
+        """Return the figure from which on no layout enters."""
+        return self._figure(self.entries[-1]) if len(self.entries) == self.limit else np.inf
+
+    def _figure(self, entry: PricedLayout) -> float:
+        return entry.step_seconds if self.by == "step_seconds" else entry.device_bytes
+
+    def _figures(self, sized: Sized) -> Array:
+        return sized.step.total if isinstance(sized, Priced) and self.by == "step_seconds" else sized.device_bytes
+
+    def entering(self, sized: Sized, index: Index) -> Index:
+        """Return the positions of layouts at an index that would enter, best first."""
+        return self.below_bar(sized.block, self._figures(sized), index)
+
+    def below_bar(self, block: LayoutBlock, figures: Array, index: Index) -> Index:
+        """Return `entering` for layouts with `figures`, shape (n,)."""
+        index = index[figures[index] < self.bar]
+        index = index[np.argsort(figures[index], kind="stable")]
+        if self.variants or not len(index):
+            return index
+        of_block = (entry for entry in self.entries if _in_block(entry.layout, block))
+        known = {_split_code(entry.layout): self._figure(entry) for entry in of_block}
+        codes = _split_codes(block)[index]
+        beaten = [known.get(code, np.inf) <= key for code, key in zip(codes, figures[index], strict=True)]
+        return index[~np.array(beaten, dtype=np.bool_)]
+
+    def offer(self, sized: Sized, index: Index) -> None:
+        """Enter the layouts at an index that beat the present entries."""
+        index = self.entering(sized, index)
+        if not self.variants:
+            index = index[np.sort(np.unique(_split_codes(sized.block)[index], return_index=True)[1])]
+        merged = [*self.entries, *(priced_layout(self.query, sized, int(at)) for at in index[: self.limit])]
+        merged.sort(key=self._figure)
+        best: dict[object, PricedLayout] = {}
+        for entry in merged:
+            best.setdefault(entry.layout if self.variants else entry.layout.split, entry)
+        self.entries = list(best.values())[: self.limit]
+
+
+def priced_layout(query: Query, sized: Sized, index: int) -> PricedLayout:
+    """Return one layout of a priced block."""
+    seconds = float(sized.step.total[index]) if isinstance(sized, Priced) else np.nan
+    return PricedLayout(query, sized.block.layout(index), seconds, float(sized.device_bytes[index]))
+
+
+def _in_block(layout: Layout, block: LayoutBlock) -> bool:
+    """Return whether a layout has the split sizes that a block's layouts share."""
+    return all(getattr(layout, name) == getattr(block, name) for name in _SHARED)
+
+
+def _split_code(layout: Layout) -> float:
+    """Return the code of one layout's split, as in `_split_codes`."""
+    return reduce(lambda code, name: code * _BASE + getattr(layout, name), _SIZES, 0.0)
+
+
+def _split_codes(block: LayoutBlock) -> Array:
+    """Return a number per layout that is equal where the split is."""
+    code = np.zeros(len(block))
+    for name in _SIZES:
+        code = code * _BASE + getattr(block, name)
+    return code
+
+
+class JudgedBlock(NamedTuple):
+    """A block of candidates, judged by the rules."""
+
+    pricing: Pricing
+    broken: tuple[tuple[Rule, Mask], ...]
+    """Rules that drop any layout, each with the mask of layouts that break it and none before it."""
+    sized: Sized | None
+    """Layouts that break no rule, in their order in the block; None where all do."""
+    candidates: int
+    """Number of the space's candidates in the block; 0 for layouts solved from candidates."""
+
+
+def walk(scenario: Scenario, space: Space) -> Iterator[JudgedBlock]:
+    """Yield every candidate of the space once, in a fixed order, each block followed by those solved from it."""
+    for pricing in blocks(scenario, space, chunk=CHUNK):
+        allowed, broken = lawful(space, pricing)
+        several = [*sizes(space, allowed)]
+        yield JudgedBlock(pricing, broken, several[0] if several else None, len(pricing))
+        yield from (JudgedBlock(partial.pricing, (), partial, 0) for partial in several[1:])
+
+
+def sizes(space: Space, pricing: Pricing) -> Iterator[Sized]:
+    """Yield the memory of lawful layouts, if any, and of those with the least recompute that fits."""
+    if not len(pricing):
+        return
+    sized = size(pricing)
+    yield sized
+    partial = solved(sized) if searches_partial(pricing.scenario, space) else None
+    if partial is not None:
+        yield partial
+
+
+def lawful(space: Space, pricing: Pricing) -> tuple[Pricing, tuple[tuple[Rule, Mask], ...]]:
+    """Return the layouts of a block that break no rule, and the broken rules as in `JudgedBlock`."""
+    broken: list[tuple[Rule, Mask]] = []
+    alive = np.ones(len(pricing), dtype=np.bool_)
+    for rule in RULES if space.tensor_parallel_across_nodes else (*RULES, ACROSS_NODES):
+        hit = alive & rule.broken(pricing)
+        if hit.any():
+            broken.append((rule, hit))
+            alive &= ~hit
+    return pricing if alive.all() else pricing.take(alive), tuple(broken)
+
+
+_PRICED_AT_ONCE = 256
+"""Largest block that takes about as long to price as one layout."""
+PassesLimit = Callable[[Sized], Mask]
+"""Predicate of a block: which layouts have enough memory. True for more recomputed layers if true for fewer."""
+
+
+def searches_partial(scenario: Scenario, space: Space) -> bool:
+    """Return whether a search solves for recomputed layers: the framework counts them, and recompute is left open."""
+    recompute = (
+        space.recompute,
+        space.recompute_modules,
+        space.recompute_method,
+        space.recompute_layers,
+        space.recompute_layer_list,
+    )
+    return scenario.framework.limits.recomputes_leading_layers and not any(recompute)
+
+
+def solved(sized: Sized) -> Sized | None:
+    """Return layouts that fit only with recompute, with the fewest recomputed layers that fit; None if none.
+
+    Layouts that need all layers of the largest chunk are left out.
+    """
+    full = sized.pricing.recomputes("full") & (sized.verdict == FITS)
+    pricing = sized.pricing.take(full & (_largest_chunk(sized.block) > 1.0))
+    if not len(pricing):
+        return None
+
+    def fits(tried: Sized) -> Mask:
+        return np.asarray(tried.verdict == FITS)
+
+    return _fewest(pricing, np.full(len(pricing), -1.0), fits)
+
+
+def raised(pricing: Pricing, passes: PassesLimit) -> Sized | None:
+    """Return failing layouts with the fewest recomputed layers that pass, or None.
+
+    Layouts recompute nothing, or the first layers of every chunk. Those that fail with all layers are left out.
+    """
+    pricing = pricing.take(_largest_chunk(pricing.block) > 1.0)
+    if not len(pricing):
+        return None
+    low, most = np.where(pricing.recomputes("full"), pricing.block.recompute_layers, 0.0), _largest_chunk(pricing.block)
+    numbers = np.arange(1.0, np.max(most - low) + 1.0)[:, None]
+    if numbers.size * len(pricing) > _PRICED_AT_ONCE:
+        possible = passes(size(_with_layers(pricing, most)))
+        return _fewest(pricing.take(possible), low[possible], passes)
+    tried = np.minimum(low + numbers, most)  # every number, shape (numbers, n)
+    each = np.tile(np.arange(len(pricing), dtype=np.intp), len(numbers))
+    sized = size(_with_layers(pricing.take(each), tried.ravel()))
+    enough = passes(sized).reshape(tried.shape)
+    fewest = enough.argmax(axis=0)
+    some = np.flatnonzero(enough[-1] & (tried[fewest, each[: len(pricing)]] < most))
+    return sized.take(fewest[some] * len(pricing) + some) if len(some) else None
+
+
+def _largest_chunk(block: LayoutBlock) -> Array:
+    """Return the layers of each layout's largest chunk, shape (n,)."""
+    if block.chunk_layers:
+        return np.full(len(block), float(max(block.chunk_layers)))
+    return np.asarray(max(block.stage_layers) // block.virtual_stages)
+
+
+def _fewest(pricing: Pricing, low: Array, passes: PassesLimit) -> Sized | None:
+    """Return layouts with the fewest layers above `low`, shape (n,), that pass, where that is some but not all."""
+    most = _largest_chunk(pricing.block)
+    high = most
+    sized, tried = None, np.empty((0, len(pricing)))
+    while len(pricing) and np.any(high - low > 1.0):
+        parts = min(max(_PRICED_AT_ONCE // len(pricing), 1), int(np.max(high - low)) - 1) + 1
+        steps = np.floor(np.outer(np.arange(1, parts), high - low) / parts)
+        tried = low + np.maximum(steps, 1.0)  # shape (parts - 1, n)
+        each = np.tile(np.arange(len(pricing), dtype=np.intp), parts - 1)
+        sized = size(_with_layers(pricing.take(each), tried.ravel()))
+        enough = passes(sized).reshape(tried.shape)
+        low = np.max(np.where(enough, low, tried), axis=0)
+        high = np.min(np.where(enough, tried, high), axis=0)
+    some = np.flatnonzero((high > 0.0) & (high < most))
+    if not len(some):
+        return None
+    last = (tried == high)[:, some]
+    if sized is not None and last.any(axis=0).all():  # the last trial priced them
+        return sized.take(last.argmax(axis=0) * len(pricing) + some)
+    return size(_with_layers(pricing.take(some), high[some]))
+
+
+def _with_layers(pricing: Pricing, layers: Array) -> Pricing:
+    """Return the layouts with that many layers of every chunk recomputed in full; 0 recomputes nothing."""
+    some = layers > 0.0
+
+    def column(name: str, word: object, other: object) -> Array:
+        return np.where(some, BY_NAME[name].encoded(word), BY_NAME[name].encoded(other))
+
+    return pricing.changed(
+        recompute=column("recompute", "full", "none"),
+        recompute_method=column("recompute_method", "block", "uniform"),
+        recompute_modules=np.full(
+            len(pricing), BY_NAME["recompute_modules"].encoded(BY_NAME["recompute_modules"].default)
+        ),
+        recompute_layers=np.where(some, layers, 1.0),
+    )
+
+
+_SURE = 0.99
+"""Probability to fit above which more room makes no layout surer."""
+
+
+def equal_to_first(layouts: Sequence[PricedLayout]) -> tuple[int, ...]:
+    """Return the positions of layouts whose step time may equal the first's, within the interval of the difference.
+
+    Empty without a calibration.
+    """
+    if len(layouts) <= 1 or (calibration := layouts[0].query.scenario.calibration) is None:
+        return ()
+    widths = calibration.difference_half_widths([(priced.query.scenario, priced.layout) for priced in layouts])
+    first = layouts[0].step_seconds
+    return tuple(
+        position
+        for position, (priced, width) in enumerate(zip(layouts, widths, strict=True))
+        if position and math.log(priced.step_seconds / first) <= width
+    )
+
+
+def surer_than_first(estimates: Sequence[Estimate], equal: Sequence[int]) -> int | None:
+    """Return the position, among those equal to the first, of the surer one; None where the first is.
+
+    Surer is the smallest upper end of the step time, or, where the first may not fit, the largest probability to fit.
+    """
+    if not equal:
+        return None
+    first = estimates[0]
+    room = first.memory.fit_probability
+    if room is not None and room < _SURE:
+        fits = {position: estimates[position].memory.fit_probability or 0.0 for position in equal}
+        best = max(fits, key=lambda position: fits[position])
+        if fits[best] > room:
+            return best
+    ends = {position: _slowest(estimates[position]) for position in equal}
+    best = min(ends, key=lambda position: ends[position])
+    return best if ends[best] < _slowest(first) else None
+
+
+def _slowest(estimate: Estimate) -> float:
+    """Return the upper end of the step time."""
+    interval = estimate.throughput.interval_seconds
+    return estimate.throughput.step_seconds if interval is None else interval.high
+
+
+def spread(query: Query, most: int, drawn: int) -> tuple[list[PricedLayout], list[PricedLayout]]:
+    """Return at most `most` fitting layouts to look at in detail, and others, together at most `drawn`.
+
+    Fastest first. If there are more, the layouts that no other beats in both speed and memory and the fastest of each
+    split come first; others fill the room, evenly spread by rank of speed.
+    """
+    fitting: list[Priced] = [
+        timed(judged.sized.take(np.flatnonzero(judged.sized.verdict == FITS)))
+        for judged in walk(query.scenario, query.space)
+        if judged.sized is not None and (judged.sized.verdict == FITS).any()
+    ]
+    if not fitting:
+        return [], []
+    seconds = np.concatenate([each.step.total for each in fitting])
+    memory = np.concatenate([each.device_bytes for each in fitting])
+    splits = np.concatenate([_splits(each.block) for each in fitting], axis=1)
+    order = np.argsort(seconds, kind="stable")
+    order = order[_chosen(memory[order], splits[:, order], drawn)]
+    detailed = np.zeros(len(order), bool)
+    detailed[_chosen(memory[order], splits[:, order], most)] = True
+    starts = np.cumsum([0, *(len(each.pricing) for each in fitting)])
+    blocks = np.searchsorted(starts, order, side="right") - 1
+    layouts = [
+        priced_layout(query, fitting[number], index)
+        for number, index in zip(blocks.tolist(), (order - starts[blocks]).tolist(), strict=True)
+    ]
+    return [layouts[at] for at in np.flatnonzero(detailed)], [layouts[at] for at in np.flatnonzero(~detailed)]
+
+
+def _splits(block: LayoutBlock) -> Array:
+    """Return the split sizes of every layout, shape (sizes, n)."""
+    sizes = (np.asarray(getattr(block, size.name), float) for size in SPLIT)
+    return np.array([np.broadcast_to(size, (len(block),)) for size in sizes])
+
+
+def _chosen(memory: Array, splits: Array, most: int) -> Index:
+    """Return positions among layouts sorted by speed: all, or the front, the best of each split, and others evenly."""
+    if len(memory) <= most:
+        return np.arange(len(memory))
+    smallest_before = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]]))
+    chosen = memory < smallest_before
+    chosen[np.unique(splits, axis=1, return_index=True)[1]] = True
+    others = np.flatnonzero(~chosen)
+    room = max(most - int(np.count_nonzero(chosen)), 0)
+    chosen[others[np.linspace(0, len(others) - 1, room).astype(np.intp)]] = True
+    positions: Index = np.flatnonzero(chosen)
+    return positions

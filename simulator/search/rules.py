@@ -17,11 +17,12 @@ from simulator.cost.operations.extents import inner_context, sequence_split
 from simulator.question.arrays import Mask
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.mixers import TRAITS, UNDIVIDED
-from simulator.question.specs.tables import read_table
+from simulator.question.specs.documents import read_table
+from simulator.question.specs.model import TRAITS, UNDIVIDED
 from simulator.question.vocabulary import RECOMPUTE_MODULES
-from simulator.search import offloads, pipelines
-from simulator.search.pipelines import every, mask
+from simulator.search import pipelines
+from simulator.search import space as offloads
+from simulator.search.space import every, mask
 
 Masks = Callable[[Pricing], Mask]
 """Function that returns which layouts of a block break a rule."""

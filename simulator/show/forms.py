@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simulator.lab.probe.run import Prepared, Probed
     from simulator.lab.trace.tracing import TraceComparison
     from simulator.recipes.check.verdict import Checks
-    from simulator.search.result import Ranking
+    from simulator.search.query import Ranking
     from simulator.show.report.lab import Validation
     from simulator.show.report.listing import SpecListing
     from simulator.show.report.presentation import Presentation

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from simulator.cost.derived import Pricing
-from simulator.question.frameworks.profile import FrameworkProfile, switches
-from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.frameworks.switch import SwitchEffect
+from simulator.question.frameworks.profile import FrameworkProfile, SwitchEffect, switches
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.search.rules import RULES
 from tests.directions.questions import QUESTIONS, Figure, Sign, block_of_question, figures, scenario_of, signs
 from tests.directions.switches import SWITCHES, Course

@@ -6,8 +6,7 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.question.frameworks.profile import FrameworkProfile, switches
-from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.frameworks.stacks import framework
+from simulator.question.frameworks.stacks import PROFILES, framework
 
 
 def test_the_profiles() -> None:

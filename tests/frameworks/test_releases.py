@@ -8,10 +8,8 @@ import pytest
 import simulator
 from simulator.api import scenario_of
 from simulator.errors import InputError
-from simulator.question.frameworks.profile import switches
-from simulator.question.frameworks.releases import release_recipes
-from simulator.question.frameworks.stacks import STACKS, Stack, framework, stack_for, suggested
-from simulator.question.frameworks.switch_text import switch_value
+from simulator.question.frameworks.profile import switch_value, switches
+from simulator.question.frameworks.stacks import STACKS, Stack, framework, release_recipes, stack_for, suggested
 from simulator.question.scenario.layout import BY_NAME
 from simulator.question.specs.catalogue import load_hardware, load_model
 

@@ -10,8 +10,15 @@ import simulator
 from simulator.errors import InputError
 from simulator.evidence.calibration.store import calibration_text, read_calibration
 from simulator.question.frameworks.profile import switches
-from simulator.question.frameworks.profiles import MEGATRON, PROFILES
-from simulator.question.frameworks.stacks import DEFAULT, STACKS, framework, set_by_stacks, stack_for
+from simulator.question.frameworks.stacks import (
+    DEFAULT,
+    MEGATRON,
+    PROFILES,
+    STACKS,
+    framework,
+    set_by_stacks,
+    stack_for,
+)
 from simulator.question.specs.catalogue import load_hardware
 from simulator.question.vocabulary import STACKS as NAMES
 from simulator.search.space import Space

@@ -11,7 +11,7 @@ import pytest
 
 from simulator.cost.pricing.estimate import Estimate
 from simulator.question.frameworks.profile import switches
-from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.scenario import Scenario
 from simulator.search.build import estimate_layout
 from tests.scenario.cases import layout_of, scenario_of

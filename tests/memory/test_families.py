@@ -14,8 +14,7 @@ from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import MIXERS, layer_operations
 from simulator.cost.operations.sums import total_parameters, weights_of
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.mixers import TRAITS, Mixer
-from simulator.question.specs.model import FeedForward, LayerKind, ModelSpec
+from simulator.question.specs.model import TRAITS, FeedForward, LayerKind, Mixer, ModelSpec
 from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_mla, small_moe
 
 T = 64

@@ -10,8 +10,7 @@ whole model in the forward pass, with all s = 32 scores (Megatron's convention).
 from collections.abc import Mapping
 from typing import Any, NamedTuple, get_args
 
-from simulator.question.specs.mixers import Mixer
-from simulator.question.specs.model import FeedForward, ModelSpec
+from simulator.question.specs.model import FeedForward, Mixer, ModelSpec
 from tests.memory.test_families import DELTA, INDEX, MAMBA
 from tests.memory.test_this_years_mixers import KIMI
 from tests.scenario.cases import small_compressed, small_dense, small_mla, small_moe

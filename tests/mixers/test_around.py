@@ -13,8 +13,7 @@ from simulator.cost.operations.layer import FEED_FORWARDS, MIXERS, whole_operati
 from simulator.cost.operations.record import Operation, summed
 from simulator.cost.operations.work import layer_work
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.specs.mixers import Mixer
-from simulator.question.specs.model import FeedForward, ModelSpec
+from simulator.question.specs.model import FeedForward, Mixer, ModelSpec
 from tests.mixers import by_hand
 from tests.mixers.by_hand import SPLIT, ByHand, T, W
 from tests.scenario.cases import only, pricing, scenario_of, small_dense, small_moe

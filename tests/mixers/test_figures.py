@@ -8,8 +8,7 @@ from simulator.cost.operations.extents import extent, total
 from simulator.cost.operations.layer import FEED_FORWARDS, MIXERS
 from simulator.cost.operations.record import Collective, Operation, summed
 from simulator.cost.timing.flops import layer_flops_per_token
-from simulator.question.specs.mixers import Mixer
-from simulator.question.specs.model import FeedForward, LayerKind
+from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 from tests.mixers import by_hand
 from tests.mixers.by_hand import SPLIT, ByHand, Figures
 from tests.scenario.cases import only, pricing, scenario_of

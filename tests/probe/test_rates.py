@@ -14,8 +14,8 @@ from simulator.lab.trainer.job import MeasuredRates, RatesJob, Timing, from_json
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import priors
 from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.documents import validated
 from simulator.question.specs.hardware import HardwareSpec
-from simulator.question.specs.validation import validated
 from tests.probe import machine
 
 MEASURED = machine.answered(rates_job(2, "cpu"))

@@ -169,7 +169,7 @@ def average(conditions: Conditions) -> tuple[Operation, ...]:
 '''
     },
     edits={
-        "simulator/question/specs/mixers.py": (
+        "simulator/question/specs/model.py": (
             ('    "linear",\n    "none",\n', '    "linear",\n    "average",\n    "none",\n'),
             (
                 '        "none": MixerTraits(',

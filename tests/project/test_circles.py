@@ -3,7 +3,7 @@
 import grimp
 import pytest
 
-ONLY_TYPES = [["simulator.question.specs.model", "simulator.question.specs.model_checks"]]
+ONLY_TYPES = [["simulator.question.specs.model", "simulator.question.specs.model"]]
 """Modules of which one imports the other for type checkers alone."""
 
 

@@ -18,7 +18,7 @@ from simulator.cost.pricing.estimate import (
 from simulator.cost.pricing.violation import Violation
 from simulator.question.scenario.layout import Layout
 from simulator.question.units import GIB
-from simulator.search.result import Counts, Ranking, Remedy
+from simulator.search.query import Counts, Ranking, Remedy
 
 CAPACITY_GIB = 80.0
 

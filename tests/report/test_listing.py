@@ -7,7 +7,7 @@ import json
 import pytest
 
 from simulator.question.frameworks.profile import switches
-from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.specs.catalogue import hardware_names, load_model, model_names
 from simulator.show.forms import ANSWERS
 from simulator.show.report import listing

@@ -6,6 +6,7 @@ from typing import get_type_hints
 import pytest
 
 from simulator.evidence.measurements.row import MeasuredRow
+from simulator.question.scenario.inputs import InputSetting
 from simulator.question.scenario.layout import (
     COLUMNS,
     FIELDS,
@@ -15,7 +16,6 @@ from simulator.question.scenario.layout import (
     layout_of_object,
     sizes_text,
 )
-from simulator.question.scenario.settings import InputSetting
 
 LAYOUT = Layout(
     tensor_parallel=2, pipeline_parallel=2, data_parallel=3, recompute="full", stage_layers=(3, 5), zero_stage=2

@@ -6,9 +6,8 @@ from typing import Literal, get_args, get_origin
 
 import simulator
 from simulator.question import vocabulary
-from simulator.question.scenario.inputs import INPUTS, WORKLOAD, Workload
+from simulator.question.scenario.inputs import INPUTS, LISTS, REQUIRED, WORKLOAD, InputSetting, Workload
 from simulator.question.scenario.layout import FIELDS, SETTINGS, Layout
-from simulator.question.scenario.settings import LISTS, REQUIRED, InputSetting
 
 FILE = Path(simulator.__file__).parent / "question" / "scenario" / "typed.py"
 

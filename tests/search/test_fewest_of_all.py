@@ -14,13 +14,13 @@ from simulator import InputError
 from simulator.question.frameworks.stacks import framework
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import NodeGroup, Scenario
-from simulator.search import beside, fewest
-from simulator.search.beside import _among, _changes, _on_enough_nodes, in_fp8, on_other_stacks, reasons, remedies
+from simulator.search import alternatives as beside
+from simulator.search import fewest
+from simulator.search.alternatives import _among, _changes, _on_enough_nodes, in_fp8, on_other_stacks, reasons, remedies
 from simulator.search.build import estimates_of
 from simulator.search.fewest import MOST_NODES, fewest_nodes, most_nodes, node_counts, on_nodes
-from simulator.search.query import PricedLayout, Query
+from simulator.search.query import FewestNodes, PricedLayout, Query
 from simulator.search.rank import best_of, fastest_of, search
-from simulator.search.result import FewestNodes
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space
 from tests.scenario.cases import load_hardware, scenario_of, small_dense

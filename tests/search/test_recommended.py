@@ -9,7 +9,7 @@ import pytest
 
 from simulator import InputError, api
 from simulator.cost.pricing.estimate import Estimate
-from simulator.search.beside import in_fp8
+from simulator.search.alternatives import in_fp8
 from simulator.search.query import MIN_FIT_PROBABILITY, Query
 from simulator.search.space import Space
 

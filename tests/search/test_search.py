@@ -22,9 +22,9 @@ from simulator.question.scenario.scenario import Scenario
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule, ScheduleName
 from simulator.search import walk as walk_module
 from simulator.search.build import bare_estimates, estimate_layout
+from simulator.search.rank import walk
 from simulator.search.rules import ACROSS_NODES, RULES
 from simulator.search.space import Space, blocks, candidates, divisors, searched_modules, shapes
-from simulator.search.walk import walk
 from tests.scenario.cases import scenario_of, small_dense, small_mla, small_moe
 from tests.search.layouts_found import search
 

@@ -17,8 +17,8 @@ from simulator.question.arrays import Mask
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.scenario.scenario import Scenario
-from simulator.search import partial
-from simulator.search.partial import raised, searches_partial, solved
+from simulator.search import rank as partial
+from simulator.search.rank import raised, searches_partial, solved
 from simulator.search.space import Space
 from tests.scenario.cases import layout_of, load_hardware, scenario_of, small_dense
 

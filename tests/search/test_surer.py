@@ -9,7 +9,7 @@ import pytest
 
 import simulator
 from simulator.cost.pricing.estimate import Estimate, Interval
-from simulator.search.surer import surer_than_first
+from simulator.search.rank import surer_than_first
 from tests.report import samples
 
 ASKED = {"model": "llama3.1-8b", "hardware": "h100-sxm-80g", "nodes": 1}

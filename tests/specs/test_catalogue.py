@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.specs import folders
+from simulator.question.specs import catalogue as folders
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
 
 
@@ -159,7 +159,7 @@ def test_loading_one_pair_is_fast() -> None:
 
 def test_names_need_neither_yaml_nor_pydantic() -> None:
     code = (
-        "import sys, simulator.question.specs.folders as f; f.model_names(); "
+        "import sys, simulator.question.specs.catalogue as f; f.model_names(); "
         "print(sorted({'yaml', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run(

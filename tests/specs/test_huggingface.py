@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from simulator.errors import InputError, SimulateError, UnsupportedError
-from simulator.question.specs.architectures import FAMILIES_FILE, architectures
 from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.configuration import read_config
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.huggingface import read_config
-from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.model import FAMILIES_FILE, ModelSpec, architectures
 from tests.specs.published_configs import CONFIGS
 from tests.specs.small_configs import SMALL
 

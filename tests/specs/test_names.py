@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 
 from simulator.errors import InputError
-from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names
-from simulator.question.specs.folders import SpecKind
-from simulator.question.specs.names import known_names, shipped_name
+from simulator.question.specs.catalogue import (
+    SpecKind,
+    hardware_names,
+    known_names,
+    load_hardware,
+    load_model,
+    model_names,
+    shipped_name,
+)
 from tests.cli.running import refusal, run
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from simulator.errors import UnsupportedError
 from simulator.question.specs.catalogue import hardware_names, load_hardware
+from simulator.question.specs.documents import sourced_parts
 from simulator.question.specs.hardware import PEAK_TYPES, HardwareSpec
-from simulator.question.specs.provenance import sourced_parts
 from simulator.question.units import GIB, MIB
 
 NAMES = {

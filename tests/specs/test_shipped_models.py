@@ -8,9 +8,8 @@ from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.sums import active_parameters, mtp_parameters, total_parameters, weights_of
 from simulator.errors import InputError, SimulateError
 from simulator.question.specs.catalogue import load_model, model_names
+from simulator.question.specs.documents import sourced_parts, validated
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.provenance import sourced_parts
-from simulator.question.specs.validation import validated
 from simulator.question.units import parse_count
 
 # Total; active with all tables; active without the input table; MTP modules. Computed apart from this code.

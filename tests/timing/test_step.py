@@ -18,7 +18,7 @@ from simulator.cost.operations.work import layer_work
 from simulator.cost.pricing.price import Priced
 from simulator.cost.timing.collectives import RankGroup, gather_seconds
 from simulator.cost.timing.step import min_step_seconds
-from simulator.question.frameworks.profiles import profile_of
+from simulator.question.frameworks.stacks import profile_of
 from simulator.question.scenario.scenario import Scenario
 from tests.scenario.cases import ROUND, layer_kind, only, priced, pricing, scenario_of, small_dense, small_moe
 

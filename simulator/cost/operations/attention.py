@@ -12,8 +12,7 @@ from simulator.cost.dtypes import FP32, HALF, element_bytes, narrow_number_bytes
 from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Spread, Weight, Window
-from simulator.question.specs.mixers import Mixer
-from simulator.question.specs.model import Heads
+from simulator.question.specs.model import Heads, Mixer
 from simulator.question.vocabulary import NARROW, ContextExchange
 
 _SLIDING: Final = ("sliding", "reused_sliding")

@@ -15,7 +15,7 @@ from simulator.cost.operations.blocks import cast, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import INDEX_BYTES
 from simulator.cost.operations.record import Operation, Saved, Weight, Window
-from simulator.question.specs.mixers import Mixer
+from simulator.question.specs.model import Mixer
 
 
 def compressed(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.profiles import MEGATRON
+from simulator.question.frameworks.stacks import MEGATRON
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.model import ModelSpec
 

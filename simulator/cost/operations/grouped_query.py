@@ -15,7 +15,7 @@ from simulator.cost.operations.blocks import cast, norm_bytes, summed_gradients,
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
 from simulator.cost.operations.record import Amount, Collective, Operation, Saved, Weight
-from simulator.question.specs.mixers import TRAITS, Mixer
+from simulator.question.specs.model import TRAITS, Mixer
 
 
 def grouped_query(conditions: Conditions, mixer: Mixer = "grouped_query") -> tuple[Operation, ...]:

@@ -16,8 +16,7 @@ from simulator.cost.operations.blocks import cast, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.indexer import indexer
 from simulator.cost.operations.record import Operation, Saved, Weight
-from simulator.question.specs.mixers import TRAITS, Mixer
-from simulator.question.specs.model import ModelSpec
+from simulator.question.specs.model import TRAITS, Mixer, ModelSpec
 
 
 def latent(conditions: Conditions, mixer: Mixer = "latent") -> tuple[Operation, ...]:

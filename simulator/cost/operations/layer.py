@@ -29,8 +29,7 @@ from simulator.cost.operations.record import Operation, Saved
 from simulator.cost.operations.reused import reused
 from simulator.cost.operations.selective_scan import selective_scan
 from simulator.cost.operations.streams import aggregated, collapsed, expanded
-from simulator.question.specs.mixers import Mixer
-from simulator.question.specs.model import FeedForward, LayerKind
+from simulator.question.specs.model import FeedForward, LayerKind, Mixer
 
 Listing = Callable[[Conditions], tuple[Operation, ...]]
 """Operations between a norm and the residual addition."""

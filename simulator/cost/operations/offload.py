@@ -14,8 +14,7 @@ from typing import Final
 
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Operation, Saved
-from simulator.question.specs.mixers import LATENT
-from simulator.question.specs.model import LayerKind
+from simulator.question.specs.model import LATENT, LayerKind
 from simulator.question.vocabulary import NARROW
 
 SWAPPED: Final = frozenset(("attention_projection", "position", "context_exchange", "core_attention"))

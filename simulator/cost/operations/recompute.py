@@ -14,8 +14,7 @@ from simulator.cost.dtypes import element_bytes
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.layer import layer_operations
 from simulator.cost.operations.record import Operation, OperationGroup, Saved, Split, Spread, Weight, summed
-from simulator.question.specs.mixers import LATENT
-from simulator.question.specs.model import LayerKind
+from simulator.question.specs.model import LATENT, LayerKind
 from simulator.question.vocabulary import RecomputeMode, RecomputeModule
 
 Modules = tuple[RecomputeModule, ...]

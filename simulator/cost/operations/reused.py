@@ -7,7 +7,7 @@ from simulator.cost.operations.attention import context_exchange, core_attention
 from simulator.cost.operations.blocks import cast, norm_bytes, tensor_collective, vector
 from simulator.cost.operations.conditions import Conditions
 from simulator.cost.operations.record import Amount, Operation, Saved, Weight
-from simulator.question.specs.mixers import Mixer
+from simulator.question.specs.model import Mixer
 
 
 def reused(conditions: Conditions, mixer: Mixer) -> tuple[Operation, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.evidence.measurements.rows import public_tables, read_rows, shipped_tables
 from simulator.question.coefficients.values import CoefficientKind
-from simulator.question.specs.folders import data_folder
+from simulator.question.specs.catalogue import data_folder
 
 PLATFORMS: Final = {
     "hopper": "H-class",

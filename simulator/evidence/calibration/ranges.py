@@ -12,7 +12,7 @@ from simulator.cost.operations.sums import total_parameters
 from simulator.cost.pricing.estimate import Coverage
 from simulator.evidence.calibration.coverage import RowsCoverage
 from simulator.question.frameworks.profile import FrameworkProfile, switches
-from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import Layout, sizes_text
 from simulator.question.scenario.scenario import Scenario
 

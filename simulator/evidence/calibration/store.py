@@ -20,8 +20,8 @@ from simulator.question.arrays import Matrix
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, Prior, priors, replaced
 from simulator.question.frameworks.stacks import stack_of_file
+from simulator.question.specs.catalogue import data_folder
 from simulator.question.specs.documents import read_yaml
-from simulator.question.specs.folders import data_folder
 from simulator.question.vocabulary import StackName
 
 KINDS: tuple[CoefficientKind, ...] = ("memory", "time")

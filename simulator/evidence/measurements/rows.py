@@ -14,8 +14,8 @@ from typing import Any, Final, get_args, get_type_hints
 from simulator.errors import InputError, did_you_mean
 from simulator.evidence.measurements.row import MeasuredRow
 from simulator.files import write_file
-from simulator.question.frameworks.renamed import current_switches
-from simulator.question.specs.folders import data_folder
+from simulator.question.frameworks.stacks import current_switches
+from simulator.question.specs.catalogue import data_folder
 from simulator.question.units import MIB
 from simulator.question.vocabulary import RECOMPUTE_MODULES, RecomputeModule
 

@@ -10,9 +10,8 @@ import yaml
 
 from simulator.errors import InputError
 from simulator.question.specs.catalogue import load_model, models_by_sizes
-from simulator.question.specs.documents import parse_yaml
+from simulator.question.specs.documents import parse_yaml, validated
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.validation import validated
 
 INLINE: Final = "{"
 """Beginning of a model that is its own spec, as YAML on one line, instead of a name or path."""

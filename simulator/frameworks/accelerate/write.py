@@ -12,7 +12,7 @@ from simulator.errors import UnsupportedError
 from simulator.frameworks.flags import table_of
 from simulator.frameworks.write import Head, WordPair, Writing, flags, shell
 from simulator.question.frameworks.profile import FrameworkProfile
-from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model

@@ -17,7 +17,7 @@ from simulator.frameworks.names import plain
 from simulator.frameworks.optimizer import read_optimizer
 from simulator.frameworks.take import Targets
 from simulator.frameworks.values import PlainValue
-from simulator.question.frameworks.profiles import MEGATRON
+from simulator.question.frameworks.stacks import MEGATRON
 from simulator.question.scenario.layout import Layout
 from simulator.question.vocabulary import FP4_RECIPES, FP8_RECIPES, OFFLOADED_MODULES
 

@@ -10,7 +10,7 @@ from simulator.frameworks.flags import table_of
 from simulator.frameworks.torchtitan.cut import cut_words
 from simulator.frameworks.torchtitan.flavors import published
 from simulator.frameworks.write import Head, WordPair, Writing
-from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import Layout
 from simulator.question.scenario.scenario import Scenario
 

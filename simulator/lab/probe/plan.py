@@ -33,14 +33,14 @@ from simulator.lab.trainer.job import TrainingJob, refused
 from simulator.question.arrays import Matrix, Vector
 from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import CoefficientKind, priors, replaced
-from simulator.question.frameworks.profiles import profile_of
+from simulator.question.frameworks.stacks import profile_of
 from simulator.question.scenario.block import block_of
 from simulator.question.scenario.layout import Layout, default_cut
 from simulator.question.scenario.scenario import Scenario
 from simulator.question.specs.catalogue import load_model
+from simulator.question.specs.documents import validated
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.validation import validated
 from simulator.question.vocabulary import Precision
 
 MOST_CANDIDATES = 800

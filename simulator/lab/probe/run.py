@@ -52,8 +52,8 @@ from simulator.question.coefficients import Coefficients
 from simulator.question.coefficients.values import priors, replaced
 from simulator.question.question import question_of
 from simulator.question.specs.catalogue import load_hardware
+from simulator.question.specs.documents import validated
 from simulator.question.specs.hardware import HardwareSpec
-from simulator.question.specs.validation import validated
 from simulator.question.vocabulary import Precision
 from simulator.search.build import estimate_layout
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.question.specs.tables import TABLED, TableRow, fields_from, rows_of
+from simulator.question.specs.documents import TABLED, TableRow, fields_from, rows_of
 from simulator.question.units import parse_bytes
 
 CoefficientKind = Literal["memory", "time"]

@@ -1,4 +1,4 @@
-"""Framework profile: every switch that changes memory or time, with a value.
+"""Framework profile: every switch that changes memory or time, with its value, its meaning and how text states it.
 
 A switch exists because measured runs, or the saved tensors of real implementations, differ by it. The formulas of
 `memory` and `timing` read switches only; they never ask for a framework's name.
@@ -7,11 +7,15 @@ A switch exists because measured runs, or the saved tensors of real implementati
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Literal, get_args
+from zlib import crc32
 
-from simulator.question.frameworks.limits import FrameworkLimits
-from simulator.question.frameworks.switch import Switches, switch
+from simulator.errors import InputError
 from simulator.question.vocabulary import (
     ATTENTION_KERNELS,
     CAPTURES,
@@ -22,9 +26,154 @@ from simulator.question.vocabulary import (
     OFFLOADED_MODULES,
     OPTIMIZERS,
     ExpertDispatch,
+    Offload,
     OffloadedModule,
+    RecomputeModule,
+    ScheduleName,
     StackName,
 )
+
+_ON = ("true", "1", "on", "yes")
+_OFF = ("false", "0", "off", "no")
+
+
+NO_WORD = "none"
+"""Text of a switch whose value is a set of words, for the empty set."""
+
+
+def switch_value(spec: dataclasses.Field[Any], text: str, current: object) -> object:
+    """Return `text` as the switch's own type, checked against its choices or range. Raises InputError."""
+    if isinstance(current, bool):
+        if text.lower() not in (*_ON, *_OFF):
+            raise InputError(f"--option {spec.name}={text}: allowed are true and false")
+        return text.lower() in _ON
+    if isinstance(current, tuple):
+        words = [word for word in text.split(",") if word and text != NO_WORD]
+        if wrong := next((word for word in words if word not in spec.metadata["choices"]), None):
+            raise InputError(f"--option {spec.name}={wrong}: allowed are {', '.join(spec.metadata['choices'])}")
+        return tuple(word for word in spec.metadata["choices"] if word in words)
+    if isinstance(current, str):
+        if text not in spec.metadata["choices"]:
+            raise InputError(f"--option {spec.name}={text}: allowed are {', '.join(spec.metadata['choices'])}")
+        return text
+    kind = int if isinstance(current, int) else float
+    low, high = spec.metadata["low"], spec.metadata["high"]
+    try:
+        value: float = kind(text)
+    except ValueError:
+        value = math.nan
+    if not low <= value <= high:
+        expected = "a whole number" if kind is int else "a number"
+        raise InputError(f"--option {spec.name}={text}: must be {expected} from {low} to {high}")
+    return value
+
+
+SwitchEffect = Literal["memory", "host", "passes", "step", "rules"]
+"""Part of an answer that a switch may change: memory of a device or of a node's host, time of a micro batch's passes or
+of the rest of a step, rules."""
+SWITCH_EFFECTS: tuple[SwitchEffect, ...] = get_args(SwitchEffect)
+
+
+def switch(  # noqa: PLR0913  what is known of a switch
+    *,
+    default: Any,
+    about: str,
+    choices: tuple[Any, ...] = (),
+    low: float = 0,
+    high: float = 1,
+    moves: tuple[SwitchEffect, ...] = SWITCH_EFFECTS,
+    concerns: Literal["every", "experts", "fp8"] = "every",
+) -> Any:
+    """Return the profile field of a switch: its default, meaning, allowed words or range.
+
+    `moves` lists the effects that it may have, `concerns` the questions that it applies to.
+    """
+    meta = {"about": about, "choices": choices, "low": low, "high": high, "moves": moves, "concerns": concerns}
+    return field(default=default, metadata=meta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Switches:
+    """Record of many switches that serves as a cache key, with its hash stored.
+
+    Classes that add switches are made with `eq=False`: code for each of a hundred fields takes long to start.
+    """
+
+    hashed: int = field(init=False, repr=False)
+    """Hash of the switches, the same in every process."""
+
+    def __post_init__(self) -> None:
+        """Compute the hash."""
+        kind: Any = type(self)
+        object.__setattr__(self, "hashed", crc32(repr(_values(kind)(self)).encode()))
+
+    def __hash__(self) -> int:
+        """Hash by the switches."""
+        return self.hashed
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the hashes of the switches, then all fields."""
+        if not isinstance(other, Switches):
+            return NotImplemented
+        kind: Any = type(self)
+        return self.hashed == other.hashed and bool(_fields(kind)(self) == _fields(kind)(other))
+
+
+@lru_cache(maxsize=4)
+def _values(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a getter of a record's switch values."""
+    return attrgetter(*(each.name for each in fields(kind) if "about" in each.metadata))
+
+
+@lru_cache(maxsize=4)
+def _fields(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a getter of all field values of a record."""
+    return attrgetter(*(each.name for each in fields(kind)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkLimits:
+    """Limits of a framework that the layout rules read."""
+
+    zero_stage: int = 3
+    """Highest ZeRO stage without a pipeline."""
+    zero_stage_with_pipeline: int = 3
+    """Highest ZeRO stage beside a pipeline."""
+    default_zero_stage: int = 1
+    """ZeRO stage of the framework's runs by default."""
+    pads_vocabulary: bool = True
+    """Whether a vocabulary that does not divide by tensor parallel is padded or split unevenly."""
+    experts_need_sequence_parallel: bool = False
+    """Whether experts beside tensor parallelism are refused without sequence parallelism."""
+    activation_offload_with_pipeline: bool = True
+    """Whether activations can be offloaded beside a pipeline."""
+    activation_offload_with_recompute: bool = True
+    """Whether activations can be offloaded beside recomputation of others."""
+    schedules: tuple[ScheduleName, ...] = ("1f1b",)
+    """Pipeline schedules of the framework."""
+    interleaving_of_two_stages_without_overlap: bool = True
+    """Whether two pipeline ranks can interleave chunks with sends that nothing overlaps."""
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    """Parts of a layer that selective recompute can do again."""
+    recomputes_operations: bool = False
+    """Whether recompute can keep the outputs of listed operations and repeat a layer's others."""
+    offloads_modules: bool = False
+    """Whether the tensors that parts of a layer keep can be moved to the host."""
+    recomputes_leading_layers: bool = False
+    """Whether full recompute can cover the first layers of every model chunk alone."""
+    replicates_kv_heads: bool = False
+    """Whether tensor parallelism beyond the key-value heads gives every rank a copy of one."""
+    unequal_chunks: bool = False
+    """Whether the model chunks of interleaved pipeline ranks may hold different numbers of layers, or none."""
+    splits_experts_as_layers: bool = False
+    """Whether experts are split over the tensor-parallel group by default, as the other layers are."""
+    expert_dispatches: tuple[ExpertDispatch, ...] = ()
+    """Ways of sending tokens to experts that a search tries beside the usual one, overlapped with compute."""
+    optimizers: tuple[str, ...] = ("adamw",)
+    """Optimizers that the framework has."""
+    offloads: tuple[Offload, ...] = ()
+    """Offloads of the framework that can make a layout fit, least intrusive first."""
+
 
 DType = Literal["fp32", "bf16"]
 MomentDType = Literal["fp32", "bf16", "fp8"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 from simulator.question.frameworks.profile import FrameworkProfile
+from simulator.question.scenario.inputs import InputSetting, check_count
 from simulator.question.scenario.layout import (
     BY_NAME,
     FIELDS,
@@ -19,7 +20,6 @@ from simulator.question.scenario.layout import (
     rank_layers,
 )
 from simulator.question.scenario.scenario import Scenario
-from simulator.question.scenario.settings import InputSetting, check_count
 from simulator.question.specs.model import ModelSpec
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Literal, assert_never
 
 from simulator.errors import InputError
-from simulator.question.scenario.settings import (
+from simulator.question.scenario.inputs import (
     GROUPS,
     LISTS,
     InputSetting,

@@ -1,29 +1,264 @@
-"""YAML and JSON files to plain values, refusing whatever a spec has no use for.
+"""Documents that people fill in: CSV tables, YAML specs, their checks and the source of each value.
 
-Only mappings with text keys, lists, text, whole numbers, finite numbers,
-true, false and null come out. No Python object is ever constructed from a
-file. Refused with a one-line InputError: files over one mebibyte, duplicate
-keys, aliases, merge keys, tags, non-finite numbers, deep nesting.
-
-`loose` reads what the loaders of frameworks take (YAML 1.1): aliases and
-merge keys, yes and no, octal numbers, keys that are numbers, and a key that
-is given twice with one value. What aliases repeat counts for its whole size.
+`gemm_efficiency: float = TABLED` says name and type of a coefficient; the row `gemm_efficiency` of `coefficients.csv`
+says its prior, unit, bounds and meaning.
 """
 
+from __future__ import annotations
+
+import csv
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from simulator.budget import charge
-from simulator.errors import InputError
+from simulator.errors import InputError, did_you_mean
+from simulator.question import vocabulary
 from simulator.question.units import MIB
+
+TableRow = Mapping[str, str]
+"""Cells of a row by column."""
+TABLED: Final[Any] = object()
+"""Placeholder default of a field that a table's row describes; `fields_from` replaces it."""
+_Record = TypeVar("_Record")
+
+
+def read_table(beside: str, table: str) -> list[dict[str, str]]:
+    """Return the rows of `table`.csv in the folder of the module file `beside`."""
+    with Path(beside).with_name(f"{table}.csv").open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def rows_of(table: str) -> dict[str, dict[str, str]]:
+    """Return the rows of a table of this folder by their column `name`, in order."""
+    return {row["name"]: row for row in read_table(__file__, table)}
+
+
+def fields_from(
+    rows: Mapping[str, TableRow], made: Callable[[TableRow, str], Any]
+) -> Callable[[type[_Record]], type[_Record]]:
+    """Return a decorator, used below `@dataclass`, that sets every `TABLED` field to `made(row, type)`.
+
+    Raises TypeError where fields and rows are not the same, in the same order.
+    """
+
+    def decorated(record: type[_Record]) -> type[_Record]:
+        names = [name for name, value in vars(record).items() if value is TABLED]
+        if names != list(rows):
+            wrong = sorted(set(names) ^ set(rows)) or "their order"
+            raise TypeError(f"{record.__name__}: fields and rows of its table differ: {wrong}")
+        for name in names:
+            setattr(record, name, made(rows[name], record.__annotations__[name]))
+        return record
+
+    return decorated
+
+
+def words_of(cell: str) -> tuple[Any, ...]:
+    """Return the words and whole numbers of a cell; `*NAME` stands for all of a list of `question.vocabulary`."""
+    lists = (getattr(vocabulary, word[1:]) if word.startswith("*") else (word,) for word in cell.split())
+    return tuple(int(word) if word.isdecimal() else word for words in lists for word in words)
+
+
+def number_of(cell: str) -> float:
+    """Return the number of a cell, an int where it is written as one."""
+    return int(cell) if cell.isdecimal() else float(cell)
+
+
+def value_of(cell: str, annotation: str) -> Any:
+    """Return a cell's value in the type of a field's annotation: a number, true or false, words, or text."""
+    if annotation.startswith("tuple["):
+        return words_of(cell)
+    if annotation in ("int", "float"):
+        return number_of(cell)
+    return {"true": True, "false": False}[cell] if annotation == "bool" else cell
+
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def validated(where: str, model: type[ModelT], values: object) -> ModelT:
+    """Return ``values`` as a ``model``; an InputError names ``where`` and every problem in it, by key path."""
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: must hold a mapping of keys to values")
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise InputError(listed(where, _messages(model, error))) from error
+
+
+def wrong_values(model: type[BaseModel], values: Mapping[str, object]) -> list[str]:
+    """Return the problems of the values by key path; missing keys are none."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        return [message for message in _messages(model, error) if not message.endswith(": is missing")]
+    return []
+
+
+def listed(where: str, problems: Iterable[str]) -> str:
+    """Return every problem of a file on one line."""
+    messages = list(dict.fromkeys(problems))
+    count = f"{len(messages)} problems: " if len(messages) > 1 else ""
+    return f"{where}: {count}{'; '.join(messages)}"
+
+
+def _messages(model: type[BaseModel], error: ValidationError) -> list[str]:
+    problems = error.errors(include_url=False)
+    problems.sort(key=lambda problem: problem["type"] != "extra_forbidden")  # a typo explains a missing key
+    return [_message(model, problem) for problem in problems]
+
+
+def _message(model: type[BaseModel], problem: Any) -> str:
+    """Return key path and reason of one pydantic error."""
+    path = _key_path(problem["loc"])
+    prefix = f"{path}: " if path else ""
+    kind, value = problem["type"], problem["input"]
+    if kind == "missing":
+        return f"{prefix}is missing"
+    if kind == "extra_forbidden":
+        key = str(problem["loc"][-1])[:60]
+        return f"{prefix}unknown key{did_you_mean(key, _keys(model, problem['loc']))}"
+    reason = problem["msg"].removeprefix("Value error, ")
+    if kind == "literal_error":
+        allowed = problem["ctx"]["expected"]
+        choices = [choice.strip("'") for choice in allowed.replace(" or ", ", ").split(", ")]
+        near = did_you_mean(str(value), choices) or ";"
+        return f"{prefix}{_excerpt(value)} is not allowed{near} allowed: {allowed}"
+    if kind == "value_error":
+        return f"{prefix}{reason}"
+    return f"{prefix}{_excerpt(value)}: {reason[:1].lower()}{reason[1:]}"
+
+
+def _key_path(steps: Sequence[int | str]) -> str:
+    """Return a path such as ``links[0].latency``, without pydantic's own marks."""
+    path = ""
+    for step in steps:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step != "[key]":
+            path += f".{step[:60]}" if path else step[:60]
+    return path
+
+
+def _keys(model: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+    """Return the keys allowed where the last step of ``steps`` stands, as near as the schema tells."""
+    schema = model.model_json_schema()
+    if len(steps) == 1:
+        return list(schema["properties"])
+    return [key for part in schema.get("$defs", {}).values() for key in part.get("properties", {})]
+
+
+def _excerpt(value: object) -> str:
+    """Return ``value`` cut for a message."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = str(value)
+    return f"'{text[:40]}...'" if len(text) > 40 else f"'{text}'"
+
+
+SourceStatus = Literal["verified", "measured", "assumed"]
+"""Certainty of a number.
+
+``verified``: a document that was read states it. ``measured``: a benchmark or
+a running framework showed it. ``assumed``: derived, inferred or chosen.
+"""
+
+Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+"""Short identifier: letters, digits and ``. _ + -``."""
+
+_MODEL_ID = r"^[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$"
+ModelId = Annotated[str, Field(min_length=1, max_length=200, pattern=_MODEL_ID)]
+"""Name of a model, or its id on Hugging Face, `owner/name`."""
+
+Text = Annotated[str, Field(max_length=4000)]
+"""Free text for readers."""
+
+
+def as_tuple(value: object) -> object:
+    """Return a single source key as a tuple of one; any other value unchanged."""
+    return (value,) if isinstance(value, str) else value
+
+
+SourceKeys = Annotated[tuple[Name, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=20)]
+"""Keys of the ``sources`` mapping of the same file; YAML may hold one key or a list."""
+
+Sources = Mapping[Name, Annotated[str, Field(min_length=1, max_length=1000)]]
+"""Key to description of a document: repository and file, page or listing."""
+
+
+class Frozen(BaseModel):
+    """Base of spec models: immutable, no unknown keys, no non-finite numbers."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        regex_engine="rust-regex",
+        defer_build=True,
+    )
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return pydantic's copy, without the original's cached derived values."""
+        copied = super().model_copy(update=dict(update or {}), deep=deep)
+        for key in set(copied.__dict__) - set(type(self).model_fields):
+            del copied.__dict__[key]
+        return copied
+
+
+class Sourced(Frozen):
+    """Base of values that name their source."""
+
+    source: SourceKeys
+    """Documents that state it: keys of the file's ``sources``."""
+    status: SourceStatus
+    """Certainty of the value."""
+    note: Text = ""
+    """Note on the value for readers."""
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raise ValueError, as pydantic expects, with every problem; return where there is none."""
+    if listed := "; ".join(problems):
+        raise ValueError(listed)
+
+
+def undefined_sources(model: BaseModel, sources: Mapping[str, str]) -> Iterator[str]:
+    """Yield a message on every source key inside ``model`` that is not in ``sources``."""
+    defined = ", ".join(sources) or "none"
+    for path, part in sourced_parts(model):
+        for key in part.source:
+            if key not in sources:
+                yield f"{path}.source: '{key}' is not a key of sources; defined: {defined}"
+
+
+def sourced_parts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, Sourced]]:
+    """Yield every sourced value inside ``model`` with its key path."""
+    for key, field in type(model).model_fields.items():
+        yield from _sourced_in(getattr(model, key), f"{prefix}{field.alias or key}")
+
+
+def _sourced_in(value: object, path: str) -> Iterator[tuple[str, Sourced]]:
+    """Yield the sourced values in one field's value."""
+    if isinstance(value, Sourced):
+        yield path, value
+    if isinstance(value, BaseModel):
+        yield from sourced_parts(value, f"{path}.")
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _sourced_in(item, f"{path}[{index}]")
+
 
 MAXIMUM_BYTES: Final = MIB
 """Largest file read, in bytes."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from simulator.errors import InputError
-from simulator.question.specs.architectures import Architecture
+from simulator.errors import InputError, did_you_mean
 from simulator.question.specs.configuration import MAXIMUM_LAYERS
-from simulator.question.specs.mixers import PREDICTING, Mixer
-from simulator.question.specs.model_checks import SHARED_EXPERT_FIELDS, problems
 from simulator.question.specs.provenance import (
     Frozen,
     ModelId,
@@ -23,6 +24,236 @@ from simulator.question.specs.provenance import (
     undefined_sources,
 )
 from simulator.question.units import parse_count
+
+Mixer = Literal[
+    "grouped_query",
+    "sliding",
+    "sparse",
+    "filtered",
+    "latent",
+    "sparse_latent",
+    "shared_sparse_latent",
+    "gated_delta",
+    "lightning",
+    "mamba",
+    "selective_scan",
+    "reused_grouped_query",
+    "reused_sliding",
+    "window_shared",
+    "compressed_sparse",
+    "heavily_compressed",
+    "kimi_delta",
+    "linear",
+    "none",
+]
+"""Kind of a layer's mixing of tokens.
+
+`grouped_query`: heads that share keys and values (all of MHA to MQA). `sliding`: the same over a window. `sparse`: the
+same over blocks of keys that an indexer chooses. `filtered`: queries and keys of tokens that a local filter mixes.
+`latent`: latent attention (MLA). `sparse_latent`: MLA over keys that an indexer chooses; `shared_sparse_latent` takes
+an earlier layer's choice. `gated_delta`: gated delta net. `lightning`: linear attention, fixed decay. `mamba`: Mamba-2,
+`selective_scan`: Mamba-1.
+`reused_grouped_query`, `reused_sliding`: queries alone, over the keys and values of an earlier layer (Gemma 4).
+`window_shared`: all heads share one tensor of keys and values, over a window; `compressed_sparse` takes compressed keys
+that an indexer chooses beside it, `heavily_compressed` all of a shorter sequence of them (DeepSeek-V4). `kimi_delta`:
+the delta rule with a decay of every channel (Kimi-Linear). `linear`: one product in place of attention.
+"""
+
+
+MixerHeads = Literal["key_value", "latent", "undivided", "none"]
+"""Heads that tensor parallelism divides beside those of queries: shared key-value heads; none of latent attention (the
+spec's `attention` is mla) and of scans. `undivided`: no framework cuts it over tensor or context parallelism."""
+MixerContext = Literal["all", "window", "chosen", "earlier_choice", "state", "nothing"]
+"""Earlier tokens that a token attends to: all, a window, those that the layer's own indexer or an earlier layer's
+chose, or a state that a scan hands on."""
+
+
+class MixerTraits(NamedTuple):
+    """Traits of a mixer that rules, specs and recompute policies ask for; a new one states each."""
+
+    heads: MixerHeads
+    context: MixerContext
+    fields: tuple[str, ...]
+    """Fields of a model's spec that exist for it."""
+
+
+_INDEX: Final = ("index_heads", "index_head_dim", "index_topk")
+_DELTA: Final = ("linear_key_heads", "linear_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+_MAMBA: Final = ("mamba_heads", "mamba_head_dim", "mamba_groups", "mamba_state")
+_SHARED: Final = ("sliding_window", "output_groups", "output_lora_rank")
+_SCAN: Final = ("convolution", "chunk_tokens")
+TRAITS: Final[Mapping[Mixer, MixerTraits]] = MappingProxyType(
+    {
+        "grouped_query": MixerTraits("key_value", "all", ()),
+        "sliding": MixerTraits("key_value", "window", ("sliding_window",)),
+        "sparse": MixerTraits("key_value", "chosen", _INDEX),
+        "filtered": MixerTraits("key_value", "all", ()),
+        "latent": MixerTraits("latent", "all", ()),
+        "sparse_latent": MixerTraits("latent", "chosen", _INDEX),
+        "shared_sparse_latent": MixerTraits("latent", "earlier_choice", _INDEX),
+        "gated_delta": MixerTraits("none", "state", (*_DELTA, *_SCAN)),
+        "lightning": MixerTraits("none", "state", ("chunk_tokens",)),
+        "mamba": MixerTraits("none", "state", (*_MAMBA, *_SCAN)),
+        "selective_scan": MixerTraits("none", "state", ("mamba_heads", "mamba_state", "convolution")),
+        "reused_grouped_query": MixerTraits("key_value", "all", ()),
+        "reused_sliding": MixerTraits("key_value", "window", ("sliding_window",)),
+        "window_shared": MixerTraits("undivided", "window", _SHARED),
+        "compressed_sparse": MixerTraits("undivided", "chosen", (*_SHARED, "compression", *_INDEX)),
+        "heavily_compressed": MixerTraits("undivided", "all", (*_SHARED, "heavy_compression")),
+        "kimi_delta": MixerTraits("none", "state", (*_DELTA, *_SCAN, "delta_gate_rank")),
+        "linear": MixerTraits("none", "nothing", ()),
+        "none": MixerTraits("none", "nothing", ()),
+    }
+)
+_WHOLE: Final = ("all", "chosen", "earlier_choice")
+LATENT: Final = frozenset(mixer for mixer, traits in TRAITS.items() if traits.heads == "latent")
+"""Mixers of latent attention."""
+PREDICTING: Final = frozenset(mixer for mixer, traits in TRAITS.items() if traits.context in _WHOLE)
+"""Mixers that a prediction module has where the model's layers have them."""
+UNDIVIDED: Final = frozenset(mixer for mixer, traits in TRAITS.items() if traits.heads == "undivided")
+"""Mixers that run whole on every rank of a tensor-parallel group."""
+NEEDS: Final = tuple(
+    (frozenset(mixer for mixer, traits in TRAITS.items() if name in traits.fields), name)
+    for name in dict.fromkeys(name for traits in TRAITS.values() for name in traits.fields)
+)
+"""Every field that exists for mixers, with those mixers."""
+
+
+FAMILIES_FILE: Final = Path(__file__).with_name("families") / "families.yaml"
+"""Table of families."""
+
+
+@lru_cache(maxsize=1)
+def architectures() -> tuple[str, ...]:
+    """Return the `model_type` of every family, read from the heads of the table's entries without parsing it."""
+    text = FAMILIES_FILE.read_text(encoding="utf-8")
+    return tuple(re.findall(r"^([a-z][a-z0-9_.-]*):", text, re.MULTILINE))
+
+
+def _known(name: str) -> str:
+    names = architectures()
+    if name not in names:
+        near = did_you_mean(name, names) or f"; known: {', '.join(names)}"
+        raise ValueError(f"'{name[:60]}' is not a family that is priced{near}")
+    return name
+
+
+Architecture = Annotated[str, AfterValidator(_known)]
+"""Hugging Face ``model_type`` of the family the model belongs to."""
+
+
+_MLA_FIELDS: Final = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_MOE_FIELDS: Final = ("num_experts_per_tok", "moe_intermediate_size")
+_MOE_DETAILS: Final = ("num_shared_experts", "first_k_dense_replace", "router_bias", "n_group")
+SHARED_EXPERT_FIELDS: Final = (
+    *("shared_expert_intermediate_size", "shared_expert_gate", "expert_latent_size", "expert_latent_norm"),
+)
+EXPERT_FIELDS: Final = frozenset(("num_experts", "topk_group", *_MOE_FIELDS, *_MOE_DETAILS, *SHARED_EXPERT_FIELDS))
+"""Fields that only a model with routed experts has."""
+
+
+def problems(model: ModelSpec) -> Iterator[str]:
+    """Yield every problem of a shape."""
+    for check in (_head_problem, _mla_problem, _moe_problem, _group_problem, _kind_problem, _whole_problem):
+        if problem := check(model):
+            yield problem
+
+
+def _head_problem(model: ModelSpec) -> str:
+    """Return the problem of the heads, or an empty text."""
+    heads, shared = model.num_attention_heads, model.num_key_value_heads
+    if heads % shared:
+        return f"num_attention_heads {heads} must be a multiple of num_key_value_heads {shared}"
+    return ""
+
+
+def _mla_problem(model: ModelSpec) -> str:
+    """Return the problem of the latent attention fields, or an empty text."""
+    if model.attention == "gqa":
+        latent = ("q_lora_rank", *(field for field in _MLA_FIELDS if field != "v_head_dim"))
+        compressed = ("q_lora_rank", "qk_rope_head_dim") if UNDIVIDED.intersection(model.mixers) else ()
+        present = [field for field in latent if field not in compressed and getattr(model, field) is not None]
+        return f"{present[0]} is for attention 'mla' only; this model has 'gqa'" if present else ""
+    missing = [field for field in _MLA_FIELDS if getattr(model, field) is None]
+    if missing:
+        return f"attention 'mla' needs {missing[0]}"
+    if model.attention_bias or model.qk_norm:
+        return "attention 'mla' takes neither attention_bias nor qk_norm"
+    joined = (model.qk_nope_head_dim or 0) + (model.qk_rope_head_dim or 0)
+    if model.head_dim != joined:
+        return f"head_dim {model.head_dim} must be qk_nope_head_dim + qk_rope_head_dim = {joined}"
+    if model.num_key_value_heads != model.num_attention_heads:
+        return "attention 'mla' needs num_key_value_heads equal to num_attention_heads"
+    return ""
+
+
+def _moe_problem(model: ModelSpec) -> str:
+    """Return the problem of the expert fields, or an empty text."""
+    if not model.is_moe:
+        for field in (*_MOE_FIELDS, *_MOE_DETAILS, *SHARED_EXPERT_FIELDS):
+            if getattr(model, field):
+                return f"{field} needs num_experts of at least 1"
+        return ""
+    for field in _MOE_FIELDS:
+        if not getattr(model, field):
+            return f"num_experts {model.num_experts} needs {field} of at least 1"
+    if model.num_experts_per_tok > model.num_experts:
+        return f"num_experts_per_tok {model.num_experts_per_tok} exceeds num_experts {model.num_experts}"
+    if model.first_k_dense_replace > model.num_hidden_layers:
+        return (
+            f"first_k_dense_replace {model.first_k_dense_replace} exceeds num_hidden_layers {model.num_hidden_layers}"
+        )
+    return ""
+
+
+def _group_problem(model: ModelSpec) -> str:
+    """Return the problem of the groups of experts, or an empty text."""
+    groups, used = model.n_group, model.topk_group
+    if groups == used == 0 or (groups and model.num_experts % groups == 0 and 1 <= used <= groups):
+        return ""
+    return f"n_group {groups}, topk_group {used}: of groups that divide {model.num_experts} experts a token uses some"
+
+
+def _kind_problem(model: ModelSpec) -> str:
+    """Return the problem of the sequence of layer kinds, or an empty text."""
+    mixers: set[str] = set(model.mixers)
+    for needing, field in NEEDS:
+        present = mixers & needing
+        if bool(present) != bool(getattr(model, field)):
+            says = "needs {} of at least 1" if present else "is what {} is for; this model has none"
+            named = next(mixer for mixer in TRAITS if mixer in (present or needing))
+            return f"mixer '{named}' {says.format(field)}"
+    return _sequence_problem(model, mixers)
+
+
+def _whole_problem(model: ModelSpec) -> str:
+    """Return the problem of the parts around the layers, or an empty text."""
+    if bool(model.layer_embedding_size) != bool(model.layer_embedding_rows):
+        return "layer_embedding_size and layer_embedding_rows go together"
+    if model.residual_streams > 1 and (model.norm_placement != "before" or model.residual_block):
+        return (
+            f"residual_streams {model.residual_streams} stand with norm_placement 'before', and without residual_block"
+        )
+    if model.output_groups and model.query_width % model.output_groups:
+        return f"output_groups {model.output_groups} must divide the {model.query_width} features of all heads"
+    return ""
+
+
+def _sequence_problem(model: ModelSpec, mixers: set[str]) -> str:
+    """Return the contradiction in the sequence, or an empty text."""
+    latent = mixers & LATENT
+    if model.attention == "gqa" and latent:
+        return f"mixer '{min(latent)}' needs attention 'mla'"
+    if model.feed_forwards and model.is_moe != any(kind.routed for kind in model.layers):
+        return "feed_forwards and num_experts must agree on whether there are experts"
+    if model.feed_forwards and model.first_k_dense_replace:
+        return "first_k_dense_replace and feed_forwards both say which layers are dense; give one"
+    if any(kind[:2] == ("none", "none") for kind in model.layers):
+        return "a layer of mixer 'none' and feed-forward 'none' is empty"
+    own = model.sliding_attention_heads or model.sliding_key_value_heads
+    heads, shared = model.heads("sliding").queries, model.heads("sliding").shared
+    return f"{heads} sliding heads must be a multiple of {shared} key-value heads" if own and heads % shared else ""
+
 
 Size = Annotated[int, Field(ge=1, le=2**31, strict=True)]
 """Width or count of at least one."""

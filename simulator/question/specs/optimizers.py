@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from simulator.question.specs.tables import rows_of
+from simulator.question.specs.documents import rows_of
 
 TensorClass = Literal["matrix", "embedding", "vector"]
 """Weights of layers; tables of tokens or positions, and the output layer; norms and biases."""

@@ -15,8 +15,8 @@ from typing import Final
 from simulator.frameworks.documents import Key
 from simulator.question.origin import Place, Remark
 from simulator.question.recipe import Recipe
-from simulator.question.specs.architectures import architectures
 from simulator.question.specs.catalogue import model_names
+from simulator.question.specs.model import architectures
 
 _MIXERS: Final = (
     r"rwkv|recurrent[_-]?gemma|griffin|hawk|retnet|hyena|min[_-]?(?:lstm|gru)|x?lstm|falcon[_-]?mamba|zamba|jamba"

@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 import click
 
 from simulator.errors import InputError, did_you_mean
-from simulator.question.scenario.inputs import INPUTS
+from simulator.question.scenario.inputs import INPUTS, REQUIRED, InputSetting
 from simulator.question.scenario.layout import SETTINGS
-from simulator.question.scenario.settings import REQUIRED, InputSetting
 from simulator.show.cli.streams import refuse_inputs
 from simulator.show.forms import ANSWERS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from simulator.question.specs.folders import SpecKind
+    from simulator.question.specs.catalogue import SpecKind
 
     ParamType = click.ParamType[Any]
     Choice = click.Choice[str]
@@ -279,7 +278,7 @@ class SpecName(Parsed):
         return _BEFORE_SIZE.sub(lambda name: self._shipped(name[0]), text)
 
     def _shipped(self, text: str) -> str:
-        from simulator.question.specs.folders import spec_file
+        from simulator.question.specs.catalogue import spec_file
 
         if spec_file(self.kind, text) is not None:
             return text
@@ -290,7 +289,7 @@ class SpecName(Parsed):
 
     def completions(self, incomplete: str) -> Iterable[str]:
         """Return the shipped names."""
-        from simulator.question.specs.folders import spec_names
+        from simulator.question.specs.catalogue import spec_names
 
         del incomplete
         return spec_names(self.kind)

@@ -27,11 +27,11 @@ from simulator.answers.run import TrainingRun
 from simulator.answers.saved import question_object
 from simulator.cost.pricing.estimate import Coverage, Estimate, Interval, Verdict
 from simulator.cost.pricing.violation import Violation
+from simulator.question.scenario.inputs import GROUPS
 from simulator.question.scenario.layout import FIELDS, Layout
-from simulator.question.scenario.settings import GROUPS
 from simulator.question.units import TERA
 from simulator.question.vocabulary import Precision, StackName
-from simulator.search.result import FewestNodes, Ranking
+from simulator.search.query import FewestNodes, Ranking
 from simulator.show.report.presentation import Presentation
 from simulator.show.report.text import dumps, mib, significant, table_csv
 

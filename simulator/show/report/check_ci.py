@@ -18,7 +18,7 @@ from simulator._version import __version__
 from simulator.answers.gates import FIRM
 from simulator.answers.rules import FRAMEWORK_RULES
 from simulator.question.origin import Place
-from simulator.question.specs.tables import read_table
+from simulator.question.specs.documents import read_table
 from simulator.recipes.check.verdict import NOT_JUDGED, Checked, Checks
 from simulator.search.rules import RULES
 from simulator.show.report.check import change_lines, check_table, detail_lines, printable, reason, tally, verdict_line

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from simulator.cost.pricing.estimate import Estimate, Interval, StageMemory
 from simulator.cost.pricing.violation import Violation
-from simulator.question.frameworks.profiles import PROFILES, profile_of
-from simulator.question.frameworks.stacks import DEFAULT
+from simulator.question.frameworks.stacks import DEFAULT, PROFILES, profile_of
 from simulator.question.scenario.layout import BY_NAME, Layout
 from simulator.question.units import GIB, to_gib
-from simulator.search.assumed import MIN_CHANGE
+from simulator.search.alternatives import MIN_CHANGE
 from simulator.show.report.presentation import Presentation, cost_text, days_text, joined
 from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line
 from simulator.show.report.text import (

@@ -18,14 +18,12 @@ from typing import Any, get_args
 from simulator.cost.operations.sums import active_parameters, total_parameters
 from simulator.errors import InputError
 from simulator.frameworks.flags import FOLDER, FlagKind, table_file, table_names, table_of
-from simulator.question.frameworks.profile import FrameworkProfile, switches
-from simulator.question.frameworks.profiles import PROFILES
-from simulator.question.frameworks.stacks import framework, on_stack, stacks_of, unreleased
-from simulator.question.frameworks.switch_text import NO_WORD
+from simulator.question.frameworks.profile import NO_WORD, FrameworkProfile, switches
+from simulator.question.frameworks.stacks import PROFILES, framework, on_stack, stacks_of, unreleased
 from simulator.question.specs.catalogue import hardware_names, load_hardware, load_model, model_names, spec_text
+from simulator.question.specs.documents import sourced_parts
 from simulator.question.specs.hardware import HardwareSpec
 from simulator.question.specs.model import ModelSpec
-from simulator.question.specs.provenance import sourced_parts
 from simulator.question.units import GIGA, TERA, to_gib
 from simulator.show.report.presentation import Presentation, joined
 from simulator.show.report.tables import BETWEEN, PROSE_WIDTH, Column, fitting, narrow_line

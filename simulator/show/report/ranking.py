@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from simulator.answers.run import TrainingRun
 from simulator.cost.pricing.estimate import Estimate
-from simulator.question.frameworks.profiles import PROFILES
+from simulator.question.frameworks.stacks import PROFILES
 from simulator.question.scenario.layout import FIELDS, MICRO_BATCH_SIZES
 from simulator.question.units import to_gib
 from simulator.question.vocabulary import NARROW
-from simulator.search.assumed import MIN_CHANGE
-from simulator.search.result import Ranking
+from simulator.search.alternatives import MIN_CHANGE
+from simulator.search.query import Ranking
 from simulator.show.report.estimate import (
     assumed_lines,
     basis_line,
